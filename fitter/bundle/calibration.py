@@ -15,6 +15,7 @@ import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.model.coefficients import group_key, longest_prefix
+from estimator.uncertainty.forecast import forecast_std
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
@@ -216,7 +217,8 @@ def _uncertainty(
             }
             stated[quantity]["groups"] = {**stated[quantity].get("groups", {}), **scales}
     if source is not None and draft.bundle.power is not None and draft.bundle.power is source.power:
-        stated["power"]["groups"] = dict.fromkeys(draft.bundle.groups, LENT_POWER_STD)
+        std = forecast_std(source.gpu, draft.bundle.gpu)[1]  # one error of all kernels, of runs as of those measured alone
+        stated["power"] |= {"gpu": std, "launch": std, "groups": dict.fromkeys(draft.bundle.groups, std)}
     return stated
 
 
