@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 
 from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
-from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable
+from estimator.model.coefficients import BY, COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, group_words
 from estimator.model.power import POWER_TERMS
 from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
@@ -30,7 +30,7 @@ from estimator.vocabulary.reader import (
     check_known,
     check_lengths,
 )
-from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, LIBRARIES
 
 T = TypeVar("T")
 
@@ -41,7 +41,9 @@ SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[
 
 def check_group(name: str) -> None:
     """Refuse the name of a kernel group with an unknown family, operator or precision."""
-    family, *rest = name.split(".")
+    family, *rest = group_words(name)
+    if BY in name and name.partition(BY)[2] not in LIBRARIES:
+        raise FaultError(f"= {name[:60]!r} names no library after {BY}: none of {', '.join(LIBRARIES)}")
     words: Iterable[tuple[str, Collection[str]]] = zip(
         (family, *rest), (FAMILY_FIELDS, FAMILY_OPERATORS.get(family, ()), BYTES_PER_ELEMENT), strict=False
     )

@@ -77,6 +77,10 @@ class Prior:
     width: float
 
 
+BY: Final = "@"
+"""Separator of a group and the library whose kernels it describes; a group without one describes the library with the most rows."""
+
+
 def group_key(operator: Operator) -> str:
     """The full dotted group of an operator; coefficients are looked up by its longest known prefix."""
     parts = [operator.family, operator.operator, operator.precision]
@@ -91,7 +95,7 @@ def group_key(operator: Operator) -> str:
         # In libraries each longer row of a softmax has its own block, while shorter ones share one; each row of a layer or RMS norm has its
         # own block, and the same length separates the classes (assumed).
         parts.append("long" if operator["dim"] > 1024 else "short")
-    return ".".join(parts)
+    return ".".join(parts) + (BY + operator.library if operator.library else "")
 
 
 def _length_class(operator: Operator) -> str:
@@ -102,13 +106,21 @@ def _length_class(operator: Operator) -> str:
 
 
 def longest_prefix(key: str, known: Iterable[str]) -> str | None:
-    """The longest dotted prefix of `key` among `known`, or None."""
+    """The longest dotted prefix of `key` among `known`, or None; prefixes with the library of `key` come first."""
     names = known if isinstance(known, set | frozenset | dict) else set(known)
-    while key:
-        if key in names:
-            return key
-        key = key.rpartition(".")[0]
+    plain, by, library = key.partition(BY)
+    for end in dict.fromkeys((by + library, "")):
+        prefix = plain
+        while prefix:
+            if prefix + end in names:
+                return prefix + end
+            prefix = prefix.rpartition(".")[0]
     return None
+
+
+def group_words(group: str) -> list[str]:
+    """Family, operator, precision and further words of a group's name, without its library."""
+    return group.partition(BY)[0].split(".")
 
 
 class CoefficientTable:

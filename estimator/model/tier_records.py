@@ -53,6 +53,7 @@ class PointRecord(ErrorRecord):
     weights: Annotated[tuple[Annotated[float, Span(0.0, 1e3)], ...], LEAST_ONE, "octaves of distance for one octave of each field"]
     points: Annotated[Mapping[Field, tuple[Annotated[float, Span(0.0, 1e18)], ...]], "measured shapes by field"]
     largest_work: Annotated[float, Span(0.0, 1e60), "the largest work among the points"]
+    unfilled: NotRequired[Annotated[float, Span(0.0, 1e3), "octaves of distance for the empty share of a product's last tile; 0 if absent"]]
 
 
 class PowerTier(PointRecord):
@@ -84,6 +85,8 @@ def _check_points(tier: Any) -> None:
         return
     check_lengths({"weights": tier["weights"]}, len(tier["fields"]))
     check_known(tier["fields"], tier["points"], "fields")
+    if tier.get("unfilled") and "m" not in tier["fields"]:
+        raise FaultError("is for products, which have a field m", "unfilled")
     count = len(tier["ln_error"])
     check_lengths({f"points.{name}": column for name, column in tier["points"].items()}, count, shared=True)
     for errors in (tier, tier.get("named")):

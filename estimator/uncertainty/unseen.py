@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from estimator.bundle.content import Bundle
+from estimator.model.coefficients import group_words
 from estimator.uncertainty.validity import TOLERATED_FACTOR, shape_excess
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
 from estimator.vocabulary.workload import Operator, Workload
@@ -77,7 +78,7 @@ def unseen_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Seq
     if not any(found.values()):
         return (None,) * len(operators)
     return tuple(
-        None if operator.precision in (group or "").split(".") else found[operator.family, operator.precision]
+        None if operator.precision in group_words(group or "") else found[operator.family, operator.precision]
         for operator, group in zip(operators, groups, strict=True)
     )
 
@@ -86,7 +87,7 @@ def fitted_precisions(bundle: Bundle) -> dict[str, tuple[str, ...]]:
     """Precisions of fitted rows by family; families without information are left out."""
     found: dict[str, dict[str, None]] = {}
     for key, group in bundle.groups.items():
-        family, *parts = key.split(".")
+        family, *parts = group_words(key)
         if group.rows > 0:
             found.setdefault(_family(family), {}).update(dict.fromkeys(part for part in parts if part in BYTES_PER_ELEMENT))
     for row in bundle.errors:

@@ -279,7 +279,7 @@ def _distinct(selection: Selection, group: str) -> int:
     """Different kernels among the rows of a group and its classes."""
     rows = selection.kernels
     used = [] if rows is None else [rows.operators[i] for i in np.unique(rows.operator_index)]
-    return sum(f"{group_key(operator)}.".startswith(f"{group}.") for operator in used)
+    return sum(longest_prefix(group_key(operator), {group}) is not None for operator in used)
 
 
 def _of_few(std: float, count: int, expected: float) -> float:

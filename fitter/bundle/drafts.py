@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from estimator.bundle.content import Bundle, Covariance, GroupCoefficients
-from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.coefficients import group_key, group_words, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.bundle.runs import fit_runs
@@ -116,7 +116,7 @@ def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str
     usable = {}
     for group, values in start.items():
         leaf = next((key for key, one in fit.groups.items() if key != group and one is fit.groups.get(group)), group)
-        foreign = group in MATRIX_GROUPS and leaf != group and (group, leaf.split(".")[2]) not in formats
+        foreign = group in MATRIX_GROUPS and leaf != group and (group, group_words(leaf)[2]) not in formats
         if not foreign:
             usable[group] = dict(values)
     known = {*prior_groups(), *usable}

@@ -1,12 +1,13 @@
 """The fit of kernels measured one by one: coefficients by group, tiles, residual tier, intervals."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
-from estimator.model.coefficients import Prior, longest_prefix
+from estimator.model.coefficients import BY, Prior, longest_prefix
 from estimator.model.lowering import is_matrix
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
@@ -89,7 +90,7 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
     group_std: dict[str, float] = {}
     rejected: list[RejectedRow] = []
     evidence = {family: fit.log_evidence for family, fit in pooled.items()}
-    sections = members(map(section_key, operators))
+    sections = members(_section_keys(operators))
     for key, index in sections.items():
         section = _section(key, rows.select(index), gpu, seed, siblings)
         fit = section.fit(np.arange(len(index)))
@@ -123,6 +124,15 @@ def section_key(operator: Operator) -> str:
     """Family, operator and precision: kernels of one library function."""
     parts = [operator.family, operator.operator, operator.precision]
     return ".".join([*parts, "cuda"] if operator.cuda_cores else parts)
+
+
+def _section_keys(operators: Sequence[Operator]) -> list[str]:
+    """The section of each row, with the name of its library unless that has most rows of the operator and precision."""
+    kinds = [(section_key(operator), operator.library) for operator in operators]
+    main: dict[str, str] = {}
+    for (key, library), _ in Counter(kinds).most_common():
+        main.setdefault(key, library)
+    return [key if library == main[key] else f"{key}{BY}{library}" for key, library in kinds]
 
 
 POOLED_FAMILIES: Final = ("elementwise", "copy", "softmax", "norm", "reduction")
@@ -166,7 +176,7 @@ def _section(key: str, rows: KernelRows, gpu: GpuSpec, seed: int, siblings: Sibl
     """The section of these rows with its priors and the source of its tiles."""
     first = rows.operators[rows.operator_index[0]]
     matrix = bool(is_matrix([first])[0])
-    on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
+    on_cuda = matrix and (first.cuda_cores or not gpu.on_tensor_cores(first.precision))
     priors = kernel_priors(
         key,
         gpu,

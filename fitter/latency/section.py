@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeVar
 
 import numpy as np
 
-from estimator.model.coefficients import Prior, coefficient_vector, group_key
+from estimator.model.coefficients import BY, Prior, coefficient_vector, group_key
 from estimator.model.kriging import PhaseFeatures
 from estimator.model.lowering import KnownTiles
 from estimator.model.tile_choice import group_tiles
@@ -67,7 +67,8 @@ class KernelSection:
         self.key = key
         self.rows = rows
         self.operators = rows.row_operators()
-        self.leaves = [group_key(operator) for operator in self.operators]
+        _, by, library = key.partition(BY)
+        self.leaves = [group_key(operator).partition(BY)[0] + by + library for operator in self.operators]
         self.gpu = gpu
         self.priors = dict(priors)
         self.tiles = tiles

@@ -19,7 +19,7 @@ from estimator.model.tile_names import tile_from_name
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonical_precision
-from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, LIBRARIES, Operator, make_operator
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, Selection, compacted
@@ -97,8 +97,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     asked = screen.clocks("sm_clock_mhz")
     measured = screen.clocks("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
     clock = first_known(measured, asked)
-    sources = [source.partition("#")[0] for source in table.texts("source")]
-    library = np.array([source or own for source, own in zip(sources, table.texts("library"), strict=True)], dtype=object)
+    library = _libraries(table)
     warm = _warm(table, library)
     _reject_by_roof(screen, kernels, kernel_index, latency, clock)
     _reject_other_kernels(screen, library, kernels, kernel_index, latency, clock)
@@ -137,10 +136,12 @@ def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
     names = {column: table.coded(column) for column in (*NAME_COLUMNS, "kernel_name") if column in table}
     columns: dict[str, Array | IntArray] = {column: codes for column, (codes, _) in names.items()}
     columns |= {column: table.numbers(column) for column in SHAPE_COLUMNS if column in table}
+    by = [library if (library := text.partition("-")[0]) in LIBRARIES else "" for text in _libraries(table)]
+    libraries, columns["library"] = numbered(by)
     index = pd.DataFrame(columns).groupby(list(columns), dropna=False, sort=False).ngroup().to_numpy()
     found = []
     for i in np.unique(index, return_index=True)[1].tolist():
-        texts = {column: texts[codes[i]] for column, (codes, texts) in names.items()}
+        texts = {column: texts[codes[i]] for column, (codes, texts) in names.items()} | {"library": libraries[int(columns["library"][i])]}
         found.append(_operator({column: values[i] for column, values in columns.items()} | texts))
     bad = {number: one for number, one in enumerate(found) if isinstance(one, tuple)}
     for reason in {one[0] for one in bad.values()}:
@@ -151,6 +152,12 @@ def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
     left = index[screen.whole < 0]
     screen.narrow()
     return list(kernels), place[np.searchsorted(good, left)]
+
+
+def _libraries(table: Table) -> Array:
+    """Library or framework of the rows with its version, shape (n,); "" where not recorded."""
+    sources = [source.partition("#")[0] for source in table.texts("source")]
+    return np.array([source or own for source, own in zip(sources, table.texts("library"), strict=True)], dtype=object)
 
 
 def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
@@ -175,7 +182,7 @@ def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
     cuda_cores = named or row.get("cuda_cores", "").lower() in ("true", "1")
     precision, more = formats.pop("precision"), {name: text for name, text in formats.items() if text}
     try:
-        return make_operator(family, operator, str(precision), cuda_cores=cuda_cores, **more, **shape)
+        return make_operator(family, operator, str(precision), cuda_cores=cuda_cores, library=row["library"], **more, **shape)
     except WorkloadError as error:
         return ("BAD_SHAPE", str(error)[:200])
 

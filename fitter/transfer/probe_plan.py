@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from estimator.bundle.content import Bundle
+from estimator.model.coefficients import group_words
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.errors import CalibrationError
@@ -16,7 +17,7 @@ def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
     """The measured kernels that a bundle lists, in the order of its groups."""
     found: dict[Operator, None] = {}
     for group, document in bundle.residuals.items():
-        family, *names = group.split(".")
+        family, *names = group_words(group)
         fields = FAMILY_FIELDS.get(family, ())
         if len(names) < 2 or tuple(document["fields"]) != tuple(fields):
             continue

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from estimator.engine.kernel_table import kernel_times
+from estimator.model.coefficients import longest_prefix
 from estimator.model.lowering import KnownTiles
 from estimator.vocabulary.workload import make_operator
 from fitter.latency.groups import fit_kernel_groups
@@ -42,6 +43,37 @@ def test_a_failed_measurement_is_named_and_kept_out_of_the_residuals(rows):
     spoilt[5] *= 40
     found = fit_kernel_groups(replace(rows, latency_s=spoilt), BUNDLE.gpu, seed=0)
     assert [(item.row, item.reason) for item in found.rejected] == [(int(rows.row[5]), "OUTLIER")]
+
+
+def test_each_library_has_its_own_times_and_the_one_with_the_most_rows_answers_for_any(rows):
+    some = rows.select(np.array([operator.family == "gemm" for operator in rows.row_operators()]))
+    by = np.where(np.arange(len(some)) % 3 == 0, "vllm", "trtllm")
+    operators = tuple(replace(one, library=str(name)) for one, name in zip(some.row_operators(), by, strict=True))
+    slower = some.latency_s * np.where(by == "vllm", 2.0, 1.0)
+    mixed = replace(some, operators=operators, operator_index=np.arange(len(some)), latency_s=slower)
+    found = fit_kernel_groups(mixed, BUNDLE.gpu, seed=0, refine=False)
+    coefficients = {key: group.coefficients for key, group in found.groups.items()}
+    seconds = {}
+    for library in ("trtllm", "vllm", "sglang", ""):
+        asked = [replace(operator, library=library) for operator in operators]
+        times = kernel_times(asked, BUNDLE.gpu, coefficients, sm_clock_mhz=mixed.sm_clock_mhz, warm=mixed.l2_warm)
+        seconds[library] = times.equations_s
+    assert np.median(seconds["vllm"] / seconds["trtllm"]) == pytest.approx(2.0, rel=0.1)
+    for library in ("sglang", ""):
+        np.testing.assert_array_equal(seconds[library], seconds["trtllm"])
+
+
+@pytest.mark.parametrize(
+    ("key", "known", "found"),
+    [
+        ("gemm.linear.fp8@vllm", ("gemm", "gemm.linear.fp8"), "gemm.linear.fp8"),
+        ("gemm.linear.fp8@vllm", ("gemm@vllm", "gemm.linear.fp8"), "gemm@vllm"),
+        ("attention.prefill.bf16.d64@vllm", ("attention.prefill.bf16@vllm", "attention.prefill.bf16.d64"), "attention.prefill.bf16@vllm"),
+        ("gemm.linear.fp8", ("gemm.linear.fp8@vllm",), None),
+    ],
+)
+def test_a_library_without_its_own_group_has_the_one_of_all(key, known, found):
+    assert longest_prefix(key, known) == found
 
 
 def test_one_kernel_is_enough_for_a_fit(rows):
