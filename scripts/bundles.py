@@ -128,8 +128,8 @@ def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laborato
 
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
-    yield "Mean absolute errors in percent.  Kernels: a fifth of the sites – (n, k) of products, heads of attention, whole shapes of others –"
-    yield "by a fit without them, in a file as small; whole models: by fits without a fifth of them.  Inside: share in the 90 % interval."
+    yield "Mean absolute errors in percent.  Kernels: a fifth of the sites – (n, k) of products, heads of attention, whole shapes of others"
+    yield "– by a fit without them, in a file as small; whole models: by fits without a fifth of them.  Inside: share in the 90 % interval."
     yield from (
         "",
         "| rows | | latency: mean | median | 95 % | bias | power: mean | bias | inside |",
