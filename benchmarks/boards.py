@@ -74,7 +74,7 @@ class Score:
 
     section: str
     way: str
-    rows: int
+    rows: int = 0
     latency: float = np.nan
     latency_bias: float = np.nan
     latency_inside: float = np.nan
@@ -109,7 +109,7 @@ def halves(data: Path, bundles: Path) -> Iterator[Score]:
     for way, found in {"own fit": mean_score(parts), **by_length(parts)}.items():
         inside = {f"{quantity}_inside": 100 * found[f"{quantity}_coverage"] for quantity in ("latency", "power")}
         errors = {quantity: found[quantity] for quantity in ("latency", "power")}
-        yield Score(section="halves", way=way, rows=len(case.rows), goal=GOALS["halves"], **errors, **inside)
+        yield Score(section="halves", way=way, goal=GOALS["halves"], **errors, **inside)
 
 
 def specification(data: Path, bundles: Path) -> Iterator[Score]:
@@ -147,19 +147,14 @@ def traced(request: str) -> Workload:
     return read_workload(path)
 
 
-def network(name: str, batch: int, precision: str = "fp16") -> Workload:
-    """A network of `networks.diffusion` at a batch."""
-    return traced(json.dumps({"model": f"{ROOT}/benchmarks/networks/diffusion.py:{name}", "batch": batch, "precision": precision}))
-
-
-def pipeline(model: str, batch: int) -> list[tuple[Workload, int]]:
+def pipeline(model: str, batch: int, data: Path) -> list[tuple[Workload, int]]:
     """What one batch of images runs, and how often: guidance doubles the UNet's batch; the decoder of XL runs in fp32 with TF32."""
-    if "xl" in model:
-        parts = [("sdxl_unet", 2 * batch, "fp16", 25), ("sdxl_vae", batch, "tf32", 1), ("clip_l", 2 * batch, "fp16", 1)]
-        parts += [("clip_g", 2 * batch, "fp16", 1)]
-    else:
-        parts = [("sd15_unet", 2 * batch, "fp16", 25), ("sd15_vae", batch, "fp16", 1), ("clip_l", 2 * batch, "fp16", 1)]
-    return [(network(name, size, precision), count) for name, size, precision, count in parts]
+    own, texts = f"{ROOT}/benchmarks/networks/diffusion.py", f"{data}/independent/diffusion.py"
+    name, vae, clips = ("sdxl", "tf32", ("clip_l", "clip_g")) if "xl" in model else ("sd15", "fp16", ("clip_l",))
+    parts = [(f"{own}:{name}_unet", 2 * batch, "fp16", 25), (f"{own}:{name}_vae", batch, vae, 1)]
+    parts += [(f"{texts}:{clip}", 2 * batch, "fp16", 1) for clip in clips]
+    requests = ({"model": model, "batch": size, "precision": precision} for model, size, precision, _ in parts)
+    return [(traced(json.dumps(request)), part[3]) for request, part in zip(requests, parts, strict=True)]
 
 
 def diffusion(data: Path, bundles: Path) -> Iterator[Score]:
@@ -168,7 +163,7 @@ def diffusion(data: Path, bundles: Path) -> Iterator[Score]:
     for gpu, own in rows.groupby("gpu"):
         spec = load_gpu(str(gpu))
         for way, bundle in named_bundles(str(gpu), bundles):
-            found = pd.DataFrame([asked(bundle, spec, pipeline(row.model, row.batch), row.power_limit_w) for row in own.itertuples()])
+            found = pd.DataFrame([asked(bundle, spec, pipeline(row.model, row.batch, data), row.power_limit_w) for row in own.itertuples()])
             what = [f"{row.model.rpartition('/')[2]} {row.batch}" for row in own.itertuples()]
             found = found.assign(measured_latency=own["latency_s"].array, measured_power=own["power_w"].array, what=what)
             busy = (own["power_w"] > 0.9 * own["power_limit_w"]).array
@@ -202,7 +197,8 @@ def zeus(data: Path, bundles: Path) -> Iterator[Score]:
     gpu = load_gpu("v100-pcie-32gb")
     free = rows[rows["power_limit_w"] == 250].set_index(["network", "batch"])["time_per_epoch_s"]
     capped = rows[rows["power_limit_w"] < 250]
-    for way, bundle in named_bundles(gpu.name, bundles):
+
+    def slowed(bundle: Bundle) -> pd.DataFrame:
         found = []
         for row in capped.itertuples():
             work = [(training(row.network, row.batch), 1)]
@@ -210,7 +206,12 @@ def zeus(data: Path, bundles: Path) -> Iterator[Score]:
             slow["predicted_latency"] /= fast["predicted_latency"]
             measured = {"measured_latency": row.time_per_epoch_s / free[row.network, row.batch], "measured_power": row.power_w}
             found.append({**slow, **measured, "what": f"{row.network} {row.batch} {row.power_limit_w:g} W"})
-        yield scored("zeus", way, pd.DataFrame(found).drop(columns=["std_latency", "std_power"]))
+        return pd.DataFrame(found).drop(columns=["std_latency", "std_power"])
+
+    for way, bundle in named_bundles(gpu.name, bundles):
+        yield scored("zeus", way, slowed(bundle))
+    with without("the rules, rest power known"):
+        yield scored("zeus", f"{way}, without the rules for power", slowed(bundle))
 
 
 CLASSES_S = (0.0, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, np.inf)
@@ -273,7 +274,7 @@ def scores(names: Iterable[str], data: Path, bundles: Path) -> Iterator[Mapping[
     for name in names:
         try:
             for found in SECTIONS[name](data, bundles):
-                values = {key: value for key, value in asdict(found).items() if value == value and value not in ("", (None, None))}
+                values = {key: value for key, value in asdict(found).items() if value == value and value not in ("", 0, (None, None))}
                 yield values
         except (EstimatorError, OSError) as error:
             click.echo(f"skipped: {name}: {error}", err=True)

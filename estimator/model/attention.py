@@ -40,6 +40,9 @@ class Flash:
     KEY_STEP_CLOCKS = 600.0
     """Ideal latency of one tile of keys: load, scores, maximum, exponentials, product, one after the other [SM clock]."""
 
+    HEAD_SIZES = np.array((32.0, 64.0, 96.0, 128.0, 192.0, 256.0))
+    """Heads of other sizes are computed as the next of these: static_switch.h (HEADDIM_SWITCH)."""
+
     RESIDENT_BLOCKS = 2.0
     LARGE_HEAD = 128.0
     """Blocks that share an SM, limited by registers (128 threads of up to 255).  Blocks of larger heads do not share one, limited by
@@ -106,7 +109,8 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     longest = np.minimum(key_tiles, window_tiles)
     triangle = np.where(c.causal > 0, query_tiles * past + per_tile * query_tiles * (query_tiles + 1.0) / 2.0, np.inf)
     seen = np.minimum(triangle, query_tiles * longest)
-    tile_flop = 4.0 * Flash.QUERY_TILE * Flash.KEY_TILE * c.head_dim
+    size = Flash.HEAD_SIZES[np.searchsorted(Flash.HEAD_SIZES[:-1], c.head_dim)]
+    tile_flop = 4.0 * Flash.QUERY_TILE * Flash.KEY_TILE * np.maximum(size, c.head_dim)
     tile_scores = Flash.QUERY_TILE * Flash.KEY_TILE
     heads = c.batch * c.heads
     blocks = heads * query_tiles
