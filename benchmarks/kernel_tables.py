@@ -3,7 +3,7 @@
     python benchmarks/kernel_tables.py [--data ../shared/data] [--only TEXT] [--json]
 
 Splits: "random" leaves out a random fifth, "largest" the tenth of the rows with the most work, "unseen" all rows of a fifth of
-the weight shapes (n, k) or of the head counts, "longer" the quarter with the longest rows, reductions or contexts of any work;
+the weight shapes (n, k), head counts or other sizes (SITE), "longer" the quarter with the longest rows, reductions or contexts of any work;
 "larger" is another collection of larger shapes.  Errors are in percent, mean / median / 95th percentile; [target] of the mean
 with the residual tier.
 """
@@ -46,13 +46,25 @@ TARGETS = {
 LEFT_OUT = 0.2
 LARGEST = 0.1
 LONGEST = 0.25
+SITE = {
+    "attention": ("heads", "kv_heads"),
+    "mla": ("heads", "batch"),
+    "moe": ("hidden", "inter", "topk", "experts"),
+    "communication": ("message_bytes", "num_gpus"),
+    "quantise": ("dim",),
+}
+"""Fields that the split "unseen" leaves out together, by family; (n, k) elsewhere."""
+
 LENGTH = {"softmax": "dim", "norm": "dim", "gemm": "k", "attention": "context"}
 """Field of the length of rows, by family."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Rows of one GPU that belong together; named: whether tiles come from kernel names, in the fit and for the predicted rows."""
+    """Rows of one GPU that belong together; named: whether tiles come from kernel names, in the fit and for the predicted rows.
+
+    skewed: whether experts with unequal loads are among them.
+    """
 
     name: str
     file: str
@@ -60,10 +72,12 @@ class Cell:
     operators: tuple[str, ...]
     precision: str = ""
     named: bool = True
+    skewed: bool = True
 
     def accepts(self, operator: Operator) -> bool:
         """Whether a row's operator belongs to the cell."""
-        return operator.operator in self.operators and (not self.precision or operator.precision == self.precision)
+        fits = operator.operator in self.operators and (not self.precision or operator.precision == self.precision)
+        return fits and (self.skewed or not operator["skew"])
 
 
 def gemm_cells() -> list[Cell]:
@@ -93,6 +107,27 @@ def attention_cells() -> list[Cell]:
     file = "aiconfigurator/attention_latency.csv"
     gpus = ("a100-sxm-80gb", "h100-sxm", "h200-sxm")
     return [Cell(name=f"{kind} {gpu}", file=file, gpu=gpu, operators=(kind,)) for kind in ("prefill", "decode") for gpu in gpus]
+
+
+def kind_cells() -> list[Cell]:
+    """Block-scaled fp8, experts, latent attention, collectives and conversions of several boards."""
+    folder, cells = "aiconfigurator-2", []
+    for gpu in ("h100-sxm", "h200-sxm", "b200-sxm"):
+        file = f"{folder}/gemm_{gpu}.csv.gz"
+        cells.append(Cell(name=f"GEMM {gpu} fp8_block", file=file, gpu=gpu, operators=("linear",), precision="fp8_block"))
+    tables = {
+        "mla": ("mla_prefill", "mla_decode"),
+        "communication": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+        "quantise": ("quantise_static", "compute_scale"),
+    }
+    for gpu in ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "gb200", "l40s"):
+        for table, operators in tables.items():
+            file = f"{folder}/{table}.csv.gz"
+            cells += [Cell(name=f"{one} {gpu}", file=file, gpu=gpu, operators=(one,)) for one in operators]
+    for gpu, precision in (("h100-sxm", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "bf16"), ("l40s", "bf16")):
+        file = f"{folder}/moe_{gpu}.csv.gz"
+        cells.append(Cell(name=f"moe {gpu} {precision}", file=file, gpu=gpu, operators=("moe",), precision=precision, skewed=False))
+    return cells
 
 
 @cache
@@ -129,8 +164,7 @@ def seen_rows(rows: KernelRows) -> BoolArray:
 
 
 def _fifth(operator: Operator) -> int:
-    first, second = ("heads", "kv_heads") if operator.family == "attention" else ("n", "k")
-    text = f"{operator[first]:.0f},{operator[second]:.0f},0"
+    text = ",".join([*(f"{operator[name]:.0f}" for name in SITE.get(operator.family, ("n", "k"))), "0"])
     percentile = int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 100
     return int(percentile / (100 * LEFT_OUT))
 
@@ -208,8 +242,10 @@ def errors(predicted: Array, measured: Array) -> tuple[float, float, float]:
 
 def scores(folder: Path, only: str = "") -> Iterator[Score]:
     """Scores of every chosen cell and every split."""
-    for cell in (cell for cell in gemm_cells() + attention_cells() + fp32_cells() if only in cell.name):
+    for cell in (cell for cell in gemm_cells() + attention_cells() + fp32_cells() + kind_cells() if only in cell.name):
         rows = cell_rows(cell, folder)
+        if not len(rows):
+            continue
         for split, chosen in SPLITS.items():
             if split == "unseen" and cell.file.startswith("neusight"):
                 continue

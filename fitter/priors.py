@@ -12,6 +12,7 @@ from estimator.model.phases import START_CLOCKS
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import FORMATS, HZ_PER_MHZ
+from estimator.vocabulary.workload import CACHED
 
 
 def table(**priors: tuple[float, float]) -> dict[str, Prior]:
@@ -82,6 +83,11 @@ ATTENTION_DECODE: Final[dict[str, Prior]] = table(
     exponent=(2.0, 0.4),
 )
 
+COMMUNICATION: Final[dict[str, Prior]] = table(
+    link=(1.2, 0.8), chunks=(1.0, 1.0), epsilon_s=(5e-6, 1.0), start=(2.2, 0.7), exponent=(2.0, 1e-6)
+)
+"""Priors of collectives; the start includes the wait for other GPUs.  Centres: published tables of H100."""
+
 GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
     "gemm": MATRIX,
     "gemm.bmm": MATRIX | table(math=(1.5, 0.25)),
@@ -89,6 +95,14 @@ GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
     "conv.depthwise": STREAM,
     "attention.prefill": ATTENTION_PREFILL,
     "attention.decode": ATTENTION_DECODE,
+    "mla.mla_prefill": ATTENTION_PREFILL,
+    "mla.mla_decode": ATTENTION_DECODE,
+    "moe": MATRIX,
+    "communication.all_reduce": COMMUNICATION,
+    "communication.all_gather": COMMUNICATION,
+    "communication.reduce_scatter": COMMUNICATION,
+    "communication.all_to_all": COMMUNICATION,
+    "quantise": STREAM,
     "softmax": STREAM,
     "norm": STREAM,
     "reduction": STREAM,
@@ -198,15 +212,16 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         start_s = priors.pop("start").centre * START_CLOCKS / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
         epsilon = priors["epsilon_s"]
         priors["epsilon_s"] = Prior(centre=epsilon.centre + start_s, width=epsilon.width)
-    matrix = "math" in priors and not key.startswith("attention")
+    attends = key.partition(".")[0] in CACHED
+    matrix = "math" in priors and not attends
     if matrix:
         priors |= BLOCK_ENDS if one_clock else BLOCK_ENDS | {"reduce_start": REDUCE_START}
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
         if not any(FORMATS[part].converts for part in group_words(key) if part in FORMATS):
             priors.pop("quantise")
-    elif key.startswith("attention"):
-        persistent = gpu.architecture in PERSISTENT_ARCHITECTURES and key.startswith("attention.decode")
+    elif attends:
+        persistent = gpu.architecture in PERSISTENT_ARCHITECTURES and "decode" in group_words(key)[1]
         priors |= {} if persistent else ATTENTION_ALONE
     elif key.startswith(("softmax", "norm.layernorm", "norm.rmsnorm")):
         priors |= ROWS

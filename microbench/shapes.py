@@ -16,7 +16,7 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Words, read
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, TABLED, Operator, make_operator
 from microbench.layouts import LAYOUTS
 
 
@@ -66,7 +66,7 @@ class KernelGroup:
     limit a kernel; `min_bytes` excludes kernels that launch time dominates.
     """
 
-    family: Annotated[str, Words(tuple(FAMILY_FIELDS))]
+    family: Annotated[str, Words(tuple(family for family in FAMILY_FIELDS if family not in TABLED))]
     operator: str
     precision: str
     count: Annotated[int, Span(1, 100_000, "kernels")]

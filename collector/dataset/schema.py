@@ -18,7 +18,7 @@ import pyarrow as pa
 from collector.errors import DatasetError
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import FaultError, Span, Words, read, read_file
-from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
+from estimator.vocabulary.workload import FAMILY_FIELDS, TABLED, Operator, make_operator
 
 SCHEMA_VERSION: Final = "1.2"
 """Version of the columns and of the file metadata; the minor number grows when a column is added."""
@@ -74,7 +74,7 @@ KERNEL_COLUMNS: Final = {column.name: column for column in _DECLARED.column}
 FLAGS: Final = _DECLARED.flags
 """Doubts that a row can carry."""
 
-SHAPE_COLUMNS: Final = tuple(dict.fromkeys(name for names in FAMILY_FIELDS.values() for name in names))
+SHAPE_COLUMNS: Final = tuple(dict.fromkeys(name for family, names in FAMILY_FIELDS.items() if family not in TABLED for name in names))
 """Shape fields of all families; the columns of a family are null in the rows of other families."""
 
 IDENTITY_COLUMNS: Final = tuple(name for name, column in KERNEL_COLUMNS.items() if not column.outcome)

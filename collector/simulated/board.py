@@ -19,7 +19,7 @@ from collector.simulated.silicon import voltage_v
 from collector.simulated.world import CLOCK_TOLERANCE_MHZ, LoadedKernel, World
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.gpu import GpuSpec, simulated_uuid
-from estimator.vocabulary.workload import Operator
+from estimator.vocabulary.workload import TABLED, Operator
 from microbench.errors import UnsupportedError
 from microbench.layouts import layout_of
 from microbench.loads.generated import LINKS, Load
@@ -203,6 +203,8 @@ def plan_kernel(operator: Operator, profile: BoardProfile, transpose: str = "") 
 
     Raises RunnerError without a kernel.
     """
+    if operator.family in TABLED:
+        raise RunnerError(f"{operator.family}: the simulated library has no such kernel")
     try:
         layout = layout_of(operator, transpose)
     except UnsupportedError as error:

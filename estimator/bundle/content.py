@@ -45,7 +45,9 @@ def check_group(name: str) -> None:
     if BY in name and name.partition(BY)[2] not in LIBRARIES:
         raise FaultError(f"= {name[:60]!r} names no library after {BY}: none of {', '.join(LIBRARIES)}")
     words: Iterable[tuple[str, Collection[str]]] = zip(
-        (family, *rest), (FAMILY_FIELDS, FAMILY_OPERATORS.get(family, ()), BYTES_PER_ELEMENT), strict=False
+        (family, *rest),
+        (FAMILY_FIELDS, FAMILY_OPERATORS.get(family, ()), *([BYTES_PER_ELEMENT] if family != "communication" else [])),
+        strict=False,
     )
     for word, known in words:
         if word not in known:

@@ -18,6 +18,7 @@ from estimator.model.phases import Phases, make_phases
 from estimator.model.streams import Stream
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
+from estimator.vocabulary.work import attention_shape
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 
 
@@ -74,7 +75,7 @@ class Flash:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionColumns:
-    """Attention kernels as columns of shape (n,); bytes per element of operands and of cached keys and values."""
+    """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those."""
 
     batch: Array
     queries: Array
@@ -84,6 +85,7 @@ class AttentionColumns:
     head_dim: Array
     window: Array
     causal: Array
+    cached: Array
     element_byte: Array
     kv_byte: Array
     flop_per_clock: Array
@@ -92,7 +94,9 @@ class AttentionColumns:
 def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionColumns:
     """Fused attention as columns."""
     return AttentionColumns(
-        **dict(zip(FAMILY_FIELDS["attention"], np.array([operator.shape for operator in operators], dtype=np.float64).T, strict=True)),
+        **dict(
+            zip((*FAMILY_FIELDS["attention"], "cached"), np.array([attention_shape(o) for o in operators], dtype=np.float64).T, strict=True)
+        ),
         element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
         kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
         flop_per_clock=np.array([gpu.matrix_flop_per_clock(o.precision, o.cuda_cores) for o in operators]),
@@ -123,8 +127,8 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     busiest = chain * np.minimum(resident, np.ceil(blocks / gpu.num_sms))
     math = busiest * tile_flop / c.flop_per_clock
     query_byte = 2.0 * heads * c.queries * c.head_dim * c.element_byte
-    moved = query_byte + 2.0 * c.batch * c.kv_heads * c.context * c.head_dim * c.kv_byte
-    tile_byte = Flash.KEY_TILE * 2.0 * c.head_dim * c.kv_byte
+    moved = query_byte + c.batch * c.kv_heads * c.context * c.cached * c.kv_byte
+    tile_byte = Flash.KEY_TILE * c.cached * c.kv_byte
     reload_byte = heads * seen * tile_byte
     filled = c.queries / (query_tiles * Flash.QUERY_TILE)
     filled += Gemm.PADDED_SHARE * (1.0 - filled)
@@ -155,14 +159,17 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     visible = np.where(c.window > 0, np.minimum(c.context, c.window), c.context)
     group = np.ceil(c.queries * c.heads / c.kv_heads / Flash.DECODE_QUERY_TILE) * Flash.DECODE_QUERY_TILE
     key_tiles = np.ceil(visible / Flash.KEY_TILE)
-    cache_byte = 2.0 * c.batch * c.kv_heads * visible * c.head_dim * c.kv_byte
+    cache_byte = c.batch * c.kv_heads * visible * c.cached * c.kv_byte
     rows, heads = c.batch * c.heads * c.queries, c.batch * c.kv_heads
     moved = cache_byte + 2.0 * rows * c.head_dim * c.element_byte
     flop = 4.0 * heads * group * (key_tiles * Flash.KEY_TILE) * c.head_dim
     even = flop / (c.flop_per_clock * gpu.num_sms)
     scores = rows * visible
     resident = np.where(c.head_dim > Flash.LARGE_HEAD, 1.0, Flash.RESIDENT_BLOCKS)
+    # Kernels for latent attention split no context among blocks of boards before Hopper.
+    whole = (c.cached < 2.0 * c.head_dim) & (gpu.architecture not in SHARING_ARCHITECTURES)
     walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, key_tiles))
+    walk = np.where(whole, key_tiles, walk)
     splits = np.ceil(key_tiles / walk)
     blocks = heads * splits
     rounds = np.ceil(blocks / (resident * gpu.num_sms))
@@ -176,7 +183,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     return make_phases(
         {
             "math": busiest_math,
-            "l2": busiest * Flash.KEY_TILE * 2.0 * c.head_dim * c.kv_byte / Gemm.PORT_BYTES,
+            "l2": busiest * Flash.KEY_TILE * c.cached * c.kv_byte / Gemm.PORT_BYTES,
             "issue": Flash.CUDA_PER_EXPONENTIAL * busiest_scores / gpu.fp32_lanes,
             "loop": rounds * walk * Flash.KEY_STEP_CLOCKS,
             "wait": rounds * walk * Stream.MEMORY_LATENCY_S,

@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator.model.phases import OVERLAPPED, SERIAL
 from estimator.vocabulary.quantities import Array, IntArray
-from estimator.vocabulary.workload import Operator
+from estimator.vocabulary.workload import CACHED, Operator
 
 DEFAULTS: Final[dict[str, float]] = {
     "epsilon_s": 3.0e-6, "floor_s": 0.0, "offset_s": 0.0, "exponent": 2.0, "wave_exponent": 1.0, "small_tile_exponent": 0.0,
@@ -45,6 +45,8 @@ MEANING: Final[dict[str, str]] = {
     "rows": "cost of one row on an SM over its ideal [1]",
     "row_length": "cost of one more element of a row on an SM over its ideal [1]",
     "store": "the output's way from an SM over bytes / 64 byte per clock [1]",
+    "link": "time on the links between GPUs over bytes / published bandwidth [1]",
+    "chunks": "passing a message on in chunks over its ideal [1]",
     "start": "the part of a kernel's fixed cost that follows the SM clock, over 1,000 clocks [1]",
     "epsilon_s": "the part of a kernel's fixed cost that does not follow the SM clock [s]",
     "floor_s": "shortest time of one launch that the measuring host saw; it belongs to the host [s]",
@@ -81,15 +83,24 @@ BY: Final = "@"
 """Separator of a group and the library whose kernels it describes; a group without one describes the library with the most rows."""
 
 
+def section_words(operator: Operator) -> list[str]:
+    """Family, operator and precision: kernels of one library function.  Links carry bytes, whatever their format."""
+    parts = [operator.family, operator.operator]
+    parts += [] if operator.family == "communication" else [operator.precision]
+    return [*parts, "cuda"] if operator.cuda_cores else parts
+
+
 def group_key(operator: Operator) -> str:
     """The full dotted group of an operator; coefficients are looked up by its longest known prefix."""
-    parts = [operator.family, operator.operator, operator.precision]
-    if operator.cuda_cores:
-        parts.append("cuda")
-    if operator.family == "attention":
+    parts = section_words(operator)
+    if operator.family == "communication":
+        parts.append(f"n{operator['num_gpus']:.0f}")
+    elif operator.family in CACHED:
         parts.append(operator.precision_kv or operator.precision)
+    if operator.family == "attention":
         parts.append(f"d{operator['head_dim']:.0f}")
         parts.append("window" if operator["window"] > 0 else "full")
+    if operator.family in CACHED:
         parts.append(_length_class(operator))
     elif operator.family == "softmax" or operator.operator in ("layernorm", "rmsnorm"):
         # In libraries each longer row of a softmax has its own block, while shorter ones share one; each row of a layer or RMS norm has its
@@ -102,7 +113,7 @@ def _length_class(operator: Operator) -> str:
     """Sequence-length class of an attention kernel; libraries switch kernels near these lengths."""
     if operator["context"] >= 1024:
         return "long"
-    return "short" if operator.operator == "prefill" and operator["context"] <= 128 else "medium"
+    return "short" if operator.operator.endswith("prefill") and operator["context"] <= 128 else "medium"
 
 
 def longest_prefix(key: str, known: Iterable[str]) -> str | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from estimator.model.attention import decode_phases, prefill_phases
 from estimator.model.coefficients import COLUMN
+from estimator.model.communication import communication_phases
 from estimator.model.gemm import MatrixColumns, candidate_phases, matrix_phases
 from estimator.model.phases import Phases, join_phases
 from estimator.model.streams import stream_phases
@@ -15,7 +16,8 @@ from estimator.model.tiling import Candidates, tile_candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, HZ_PER_MHZ, Array, BoolArray
-from estimator.vocabulary.workload import Operator, conv_output_size
+from estimator.vocabulary.work import expert_load
+from estimator.vocabulary.workload import CACHED, Operator, conv_output_size
 
 PRODUCTS_AT_ONCE: Final = 512
 """Most matrix products whose candidate tiles are compared together: dozens of candidates each, with dozens of numbers."""
@@ -55,10 +57,12 @@ def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, know
 
 def phase_kind(operator: Operator) -> str:
     """The name of an operator's equations: "matrix", or a key of STREAM_KINDS."""
-    if operator.family == "gemm" or (operator.family == "conv" and operator.operator == "conv2d"):
+    if operator.family in ("gemm", "moe") or (operator.family == "conv" and operator.operator == "conv2d"):
         return "matrix"
-    if operator.family == "attention":
-        return operator.operator
+    if operator.family in CACHED:
+        return operator.operator.removeprefix("mla_")
+    if operator.family == "communication":
+        return operator.family
     return "stream"
 
 
@@ -77,6 +81,10 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     if operator.family == "gemm":
         batch, m, n, k = operator.shape
         weight, activation, padded = batch * n * k * weight_width, batch * m * k * width, k
+    elif operator.family == "moe":  # all products of an expert side by side: as many operations and weights
+        load, inter, k = expert_load(operator), operator["inter"] / operator["tp"], operator["hidden"]
+        batch, m, n, padded = np.ceil(load.experts), np.ceil(load.rows), (2.0 + operator["gated"]) * inter, k
+        weight, activation = load.experts * n * k * weight_width, load.pairs * (k + inter) * width
     else:
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, groups = operator.shape
         out_h, out_w = conv_output_size(operator)
@@ -89,7 +97,7 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         padded = float(np.ceil(own / granule)) * granule * taps if tensor else k
     rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
     # Activations in 16 bit are read, and written in the format.
-    converted = batch * m * k * (2.0 + width) if form.converts and operator.operator == "linear" else 0.0
+    converted = batch * m * k * (2.0 + width) if form.converts and operator.operator in ("linear", "moe") else 0.0
     output = batch * m * n * out_width
     return (batch, m, n, k, padded, weight, activation, output, width, weight_width, rate, tensor, converted)
 
@@ -142,6 +150,7 @@ STREAM_KINDS: Final[dict[str, Callable[[Sequence[Operator], GpuSpec], Phases]]] 
     "stream": stream_phases,
     "prefill": prefill_phases,
     "decode": decode_phases,
+    "communication": communication_phases,
 }
 """Equations of the families without a choice of tiles."""
 

@@ -26,9 +26,10 @@ OVERLAPPED_CLOCKED: Final = (True, True, False, False, True, True, True, False)
 """Whether the SM clock drives the column (then it is in SM clocks, else in seconds)."""
 
 SERIAL: Final = (
-    "prologue", "epilogue", "reduce", "reduce_launch", "reduce_start", "quantise", "waves", "rows", "row_length", "start", "store",
+    "prologue", "epilogue", "reduce", "reduce_launch", "reduce_start", "quantise", "waves", "rows", "row_length", "start", "store", "link",
+    "chunks",
 )  # fmt: skip
-SERIAL_CLOCKED: Final = (True, False, True, False, True, False, True, True, True, True, True)
+SERIAL_CLOCKED: Final = (True, False, True, False, True, False, True, True, True, True, True, False, False)
 
 START_CLOCKS: Final = 1000.0
 """Ideal cost of starting and ending a kernel: the part of its fixed cost that the SM clock drives [SM clock] (assumed)."""
@@ -43,7 +44,7 @@ class Phases:
     """Ideal phases and events of kernels.
 
     overlapped   (..., 8)  OVERLAPPED columns, [SM clock] or [s]
-    serial       (..., 11)  SERIAL columns, [SM clock] or [s]
+    serial       (..., 13)  SERIAL columns, [SM clock] or [s]
     even_math    (...,)    math clocks if blocks were spread evenly over the SMs (no wave quantisation)
     tile_area    (...,)    elements of an output tile; 0 without a tile
     events       (..., 6)  EVENTS counted

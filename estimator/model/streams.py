@@ -209,7 +209,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         written, read = operator.shape
     else:
         read = written = operator.shape[0] * operator.shape[1]
-        if name != "batchnorm":  # inference: a channel-wise scale and shift, no row to reduce
+        if name not in ("batchnorm", "quantise_static"):  # inference: a channel-wise scale and shift, no row to reduce
             rows, dim = operator.shape
             blocks, resident, steps = (reduction_blocks if operator.family == "reduction" else row_blocks)(name, rows, dim, gpu)
             shared = rows * Stream.ROW_SHARED_BYTES

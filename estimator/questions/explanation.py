@@ -22,6 +22,7 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array
 
 LIMITS: Final = (
     "DRAM", "L2", "tensor cores", "CUDA cores", "special functions", "latency", "launch", "tile quantisation", "load imbalance",
+    "links",
 )  # fmt: skip
 """Limits to which time is attributed."""
 
@@ -30,6 +31,7 @@ LIMIT_OF_PHASE: Final[dict[str, str]] = {
     "wait": "latency", "prologue": "latency", "epilogue": "DRAM", "reduce": "L2", "reduce_launch": "launch",
     "reduce_start": "launch", "quantise": "DRAM",
     "waves": "latency", "rows": "latency", "row_length": "latency", "start": "launch", "store": "L2", "epsilon": "launch",
+    "link": "links", "chunks": "links",
 }  # fmt: skip
 """Limits of all phases but math.  Latency: dependent steps, independent of the rates; launch: a kernel's fixed cost."""
 

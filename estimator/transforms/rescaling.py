@@ -168,6 +168,8 @@ def _growths(operator: Operator, tensors: "_Tensors") -> dict[str, Growth]:
                 raise _CannotTellError(f"{batch:g} sequences of {queries:g} queries and {context:g} keys")
             decodes = queries == 1.0 != at.sequence
             return {"batch": PER_SEQUENCE, "context": PER_POSITION} | ({} if decodes else {"queries": PER_POSITION})
+        case "mla" | "moe" | "communication" | "quantise":
+            raise _CannotTellError(f"{operator.family} of one step")
         case "elementwise" | "copy":
             return {"elements": PER_SEQUENCE, "reads": PER_SEQUENCE}
         case _:

@@ -65,11 +65,11 @@ def forecast_std(fitted: GpuSpec, asked: GpuSpec) -> tuple[float, float]:
 
 
 def changed_figures(fitted: GpuSpec, asked: GpuSpec) -> tuple[str, ...]:
-    """Figures other than LIMITS in which two specifications differ, "num_sms 108 → 132"."""
+    """Figures other than LIMITS in which two specifications differ, "num_sms 108 → 132"; one that was unknown, 0, is no change."""
     if asked is fitted:
         return ()
     before, after = _figures(fitted), _figures(asked)
-    names = [name for name in (before | after) if name not in LIMITS and before.get(name) != after.get(name)]
+    names = [name for name in (before | after) if name not in LIMITS and before.get(name) not in (after.get(name), 0.0)]
     return tuple(f"{name} {before.get(name, math.nan):.6g} → {after.get(name, math.nan):.6g}" for name in names)
 
 

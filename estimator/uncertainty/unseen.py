@@ -23,7 +23,7 @@ Loading = float | Array
 LEAST_SHARE: Final = 0.01
 """Kernels that take less than this share of the GPU time raise no warning."""
 
-PRODUCTS: Final = frozenset({"gemm", "conv", "attention"})
+PRODUCTS: Final = frozenset({"gemm", "conv", "attention", "mla", "moe"})
 """Families whose kernels compute in the precision of a whole model's run."""
 
 MOVERS: Final = ("elementwise", "copy", "reduction")

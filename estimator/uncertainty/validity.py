@@ -9,7 +9,7 @@ from estimator.bundle.content import Bundle
 from estimator.uncertainty.forecast import Forecast
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, Array, BoolArray
-from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.work import attention_shape, operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload
 
 TOLERATED_FACTOR: Final = 2.0
@@ -83,10 +83,12 @@ def kept_byte(operator: Operator) -> float:
         return operator["batch"] * operator["n"] * operator["k"] * width
     if operator.family == "conv":
         return operator["filters"] * operator["channels"] / operator["groups"] * operator["kernel_h"] * operator["kernel_w"] * width
-    if operator.operator == "decode":
-        visible = min(operator["context"], operator["window"] or operator["context"])
-        cached = operator["batch"] * visible * operator["kv_heads"] * operator["head_dim"]
-        return 2.0 * cached * BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
+    if operator.family == "moe":
+        matrices = operator["experts"] / operator["ep"] * (2.0 + operator["gated"])
+        return matrices * operator["hidden"] * operator["inter"] / operator["tp"] * width
+    if operator.operator in ("decode", "mla_decode"):
+        batch, _, context, _, kv_heads, _, window, _, cached = attention_shape(operator)
+        return batch * min(context, window or context) * kv_heads * cached * BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
     return 0.0
 
 

@@ -101,6 +101,7 @@ class GpuSpec:
     tensor_flop_per_clock: Annotated[Rates, "dense peak rate of tensor cores by precision"]
     cuda_flop_per_clock: Annotated[Rates, "dense peak rate of CUDA cores by precision"]
     power_limit_w: Annotated[float, Span(1, 1e5, "W")]
+    link_bytes_per_s: Annotated[float, Span(0, 1e14, "byte/s"), "links to other GPUs of a node, one direction; 0 where unknown"] = 0.0
     process: Annotated[str, Words(PROCESSES), "manufacturing process; empty where unknown"] = ""
     memory: Annotated[str, Words(MEMORIES), "kind of DRAM"] = ""
     silicon_clock_mhz: Annotated[float, Span(0, 10_000, "MHz"), "highest SM clock of any board with this chip; 0 where unknown"] = 0.0

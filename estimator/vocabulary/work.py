@@ -4,10 +4,12 @@ These are for shares and sums over workloads.  The equations in `estimator.model
 passes and cache hits.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
-from estimator.vocabulary.workload import COMPLETED, Operator, Workload, conv_output_size
+from estimator.vocabulary.workload import CACHED, COMPLETED, Operator, Workload, conv_output_size
 
 
 class Work(NamedTuple):
@@ -32,9 +34,16 @@ def operator_work(operator: Operator) -> Work:
         out_h, out_w = conv_output_size(operator)
         outputs, taps = batch * filters * out_h * out_w, channels / groups * kernel_h * kernel_w
         return Work(2.0 * outputs * taps, (batch * channels * height * width_px + filters * taps) * width, outputs * out_width)
-    if operator.family == "attention":
+    if operator.family in CACHED:
         return _attention_work(operator, width, out_width)
-    if operator.family in ("softmax", "norm"):
+    if operator.family == "moe":
+        load, matrices = expert_load(operator), 2.0 + operator["gated"]
+        weights = load.experts * matrices * operator["hidden"] * operator["inter"] / operator["tp"]
+        passed = load.pairs * operator["hidden"]
+        return Work(2.0 * weights * load.rows, weights * FORMATS[operator.precision].weight_byte + passed * width, passed * out_width)
+    if operator.family == "communication":
+        return Work(0.0, operator["message_bytes"], operator["message_bytes"])
+    if operator.family in ("softmax", "norm", "quantise"):
         rows, dim = operator.shape
         return Work(0.0, rows * dim * width, rows * dim * out_width)
     if operator.family == "reduction":
@@ -44,8 +53,57 @@ def operator_work(operator: Operator) -> Work:
     return Work(0.0, reads * width, elements * out_width)
 
 
+LATENT: Final = 576.0
+"""Numbers that latent attention caches for a token: 512 of the latent vector and 64 with the position.
+Source: DeepSeek-V2 (arXiv 2405.04434), as for the sizes of heads: keys of 192 = 128 + 64, values of 128."""
+
+
+def attention_shape(operator: Operator) -> tuple[float, ...]:
+    """Shape of attention, and numbers that are cached for a token and key head.
+
+    Latent attention as ordinary one with the same products: prefill expands the cache to keys of 192 and values of 128 for each head;
+    decode multiplies all heads with the latent vectors, as keys of 576 and values of 512.
+    """
+    if operator.family == "attention":
+        return (*operator.shape, 2.0 * operator["head_dim"])
+    batch, queries, context, heads = operator.shape
+    if operator.operator == "mla_prefill":
+        return batch, queries, context, heads, heads, 160.0, 0.0, 1.0, 320.0
+    return batch, queries, context, heads, 1.0, 544.0, 0.0, 0.0, LATENT
+
+
+class ExpertLoad(NamedTuple):
+    """Load of the GPU with the most work: experts that any token chose, pairs of token and expert, rows of each such expert."""
+
+    experts: float
+    pairs: float
+    rows: float
+
+
+def expert_load(operator: Operator) -> ExpertLoad:
+    """Expected load of a group of experts.
+
+    Loads are equal, or follow x^-skew between 1 and 0.8 · tokens, as the published tables draw them; the largest of the group then has the
+    most loaded expert beside average ones.
+    """
+    tokens, _, _, topk, experts, _, ep, skew, _ = operator.shape
+    own, shares = experts / ep, np.full(int(experts), 1.0 / experts)
+    if skew:
+        falling = 1.0 - skew or 1e-6  # the limit at skew = 1 is smooth
+        last = max(0.8 * tokens, 1.0) ** falling
+        drawn = ((last - 1.0) * (np.arange(experts) + 0.5) / experts + 1.0) ** (1.0 / falling)
+        shares = drawn / drawn.sum()
+    loads = np.minimum(tokens * topk * shares, tokens)
+    hit = 1.0 - (1.0 - loads / tokens) ** tokens
+    if not skew:
+        return ExpertLoad(own * hit[0], own * loads[0], loads[0] / hit[0])
+    beside = (own - 1.0) / max(experts - 1.0, 1.0)
+    found, pairs = (float(each.max() + beside * (each.sum() - each.max())) for each in (hit, loads))
+    return ExpertLoad(found, pairs, pairs / found)
+
+
 def _attention_work(operator: Operator, width: float, out_width: float) -> Work:
-    batch, queries, context, heads, kv_heads, head_dim, window, causal = operator.shape
+    batch, queries, context, heads, kv_heads, head_dim, window, causal, cached = attention_shape(operator)
     visible = min(context, window) if window else context
     pairs = queries * visible
     if causal and queries > 1.0:
@@ -54,7 +112,7 @@ def _attention_work(operator: Operator, width: float, out_width: float) -> Work:
     kv_width = BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
     query_elements = batch * queries * heads * head_dim
     seen = min(context, visible + queries - 1.0)  # keys that any query sees: the windows of neighbours overlap
-    read = query_elements * width + 2.0 * batch * seen * kv_heads * head_dim * kv_width
+    read = query_elements * width + batch * seen * kv_heads * cached * kv_width
     return Work(4.0 * batch * heads * pairs * head_dim, read, query_elements * out_width)
 
 

@@ -21,6 +21,15 @@ FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "conv": ("batch", "channels", "height", "width", "filters", "kernel_h", "kernel_w", "stride", "padding", "groups"),
     # `queries` new tokens attend to `context` tokens (prefill: equal); window 0 means unlimited; causal 0 or 1.
     "attention": ("batch", "queries", "context", "heads", "kv_heads", "head_dim", "window", "causal"),
+    # Latent attention: one vector of LATENT numbers a token is key and value of all heads once they are absorbed (decode).
+    "mla": ("batch", "queries", "context", "heads"),
+    # One GPU of a group of ep · tp GPUs, which `tokens` enter: it has experts / ep experts of inner size inter / tp, each with an up and a
+    # down product, and a gate if `gated` is 1.  skew: exponent of the distribution of their loads; 0 means equal loads.
+    "moe": ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep", "skew", "gated"),
+    # Among GPUs of one node.  message_bytes: all_reduce: the tensor that each GPU holds; all_gather: the result; reduce_scatter: the input
+    # of a GPU; all_to_all: all that a GPU sends, its own part included.
+    "communication": ("message_bytes", "num_gpus"),
+    "quantise": ("rows", "dim"),
     "softmax": ("rows", "dim"),
     "norm": ("rows", "dim"),
     "reduction": ("rows", "dim"),
@@ -34,6 +43,10 @@ FAMILY_OPERATORS: Final[dict[str, tuple[str, ...]]] = {
     "gemm": ("linear", "bmm"),
     "conv": ("conv2d", "depthwise"),
     "attention": ("prefill", "decode"),
+    "mla": ("mla_prefill", "mla_decode"),
+    "moe": ("moe",),
+    "communication": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    "quantise": ("quantise_static", "compute_scale"),
     "softmax": ("softmax",),
     "norm": ("layernorm", "rmsnorm", "batchnorm"),
     "reduction": ("sum", "mean", "max"),
@@ -44,6 +57,12 @@ FAMILY_OPERATORS: Final[dict[str, tuple[str, ...]]] = {
     "copy": ("contiguous", "transpose", "layout", "gather", "cat"),
 }  # fmt: skip
 """Operators of each family; the family's equations weight them differently."""
+
+TABLED: Final = frozenset({"mla", "moe", "communication", "quantise"})
+"""Families that only tables hold; `collect` measures none of them."""
+
+CACHED: Final = frozenset({"attention", "mla"})
+"""Families with a cache of keys and values."""
 
 LIBRARIES: Final = ("trtllm", "vllm", "sglang", "nccl")
 """Libraries whose kernels of one operator and precision differ so much that they are fitted apart.  One fit for two of them errs by 28 %
@@ -62,7 +81,9 @@ LISTED: Final = "listed"
 LARGEST_NUMBER: Final = 1e18
 """Largest number of a shape, including elements of whole tensors."""
 
-ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
+ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding", "skew", "gated"})
+FRACTIONAL: Final = frozenset({"reads", "skew"})
+"""Shape fields that may be 0, and those that need not be whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +148,9 @@ def entry_of(family: str) -> type:
     parts += [("precision", Precision), ("count", Annotated[float, Span(1e-12, 1e12), "how often it runs in one iteration"])]
     for name in FAMILY_FIELDS[family]:
         span = Span(0.0 if name in ZERO_ALLOWED else 1.0, LARGEST_NUMBER)
-        parts.append((name, Annotated[float, span] if name == "reads" else Annotated[int, span]))
+        parts.append((name, Annotated[float, span] if name in FRACTIONAL else Annotated[int, span]))
     for name, (kind, default) in OPTIONS.items():
-        if name != "precision_kv" or family == "attention":
+        if name != "precision_kv" or family in CACHED:
             parts.append((name, kind, field(default=default)))
     return make_dataclass(family, parts, kw_only=True, namespace={"__doc__": f"An operator of the family {family}"})
 
@@ -167,6 +188,14 @@ def _check_geometry(family: str, shape: tuple[float, ...]) -> None:
             raise FaultError(f"kv_heads = {kv_heads:.0f} must divide heads = {heads:.0f}")
         if causal > 1.0:
             raise FaultError(f"causal = {causal!r} must be 0 or 1")
+    if family == "moe":
+        _, _, inter, topk, experts, tp, ep, _, gated = shape
+        if experts % ep or inter % tp:
+            raise FaultError(f"ep = {ep:.0f} must divide experts = {experts:.0f}, and tp = {tp:.0f} inter = {inter:.0f}")
+        if topk > experts or gated > 1.0:
+            raise FaultError(f"topk = {topk:.0f} must be at most experts = {experts:.0f}, and gated = {gated:.0f} 0 or 1")
+    if family == "communication" and shape[1] < 2.0:
+        raise FaultError("num_gpus = 1: a single GPU has nobody to talk to")
 
 
 def conv_output_size(operator: Operator) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.model.coefficients import BY, Prior, longest_prefix
+from estimator.model.coefficients import BY, Prior, longest_prefix, section_words
 from estimator.model.lowering import is_matrix
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
@@ -121,9 +121,8 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
 
 
 def section_key(operator: Operator) -> str:
-    """Family, operator and precision: kernels of one library function."""
-    parts = [operator.family, operator.operator, operator.precision]
-    return ".".join([*parts, "cuda"] if operator.cuda_cores else parts)
+    """The section of a kernel, whatever its library."""
+    return ".".join(section_words(operator))
 
 
 def _section_keys(operators: Sequence[Operator]) -> list[str]:

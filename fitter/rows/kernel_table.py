@@ -12,27 +12,26 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from collector.dataset import SHAPE_COLUMNS as COLLECTED_SHAPES
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.coefficients import COEFFICIENTS
 from estimator.model.tile_names import tile_from_name
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonical_precision
-from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, LIBRARIES, Operator, make_operator
+from estimator.vocabulary.workload import CACHED, FAMILY_FIELDS, FAMILY_OPERATORS, FRACTIONAL, LIBRARIES, TABLED, Operator, make_operator
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, Selection, compacted
 from fitter.rows.screening import ROOF_TOLERANCE, Screen, first_known, numbered, roof_seconds
 from fitter.rows.tables import Table
 
-SHAPE_COLUMNS: Final = (*COLLECTED_SHAPES, "sequence", "is_decode")
-NAME_COLUMNS: Final = ("family", "operator", "precision", "precision_out", "precision_kv", "kv_precision", "cuda_cores")
+SHAPE_COLUMNS: Final = (*dict.fromkeys(name for names in FAMILY_FIELDS.values() for name in names), "sequence", "is_decode")
+NAME_COLUMNS: Final = ("family", "operator", "precision", "precision_out", "precision_kv", "kv_precision", "cuda_cores", "distribution")
 VALUE_COLUMNS: Final = (
     "latency_s", "power_w", "power_std_w", "power_limit_w", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz", "grid_x", "grid_y",
     "grid_z", "tile_m", "tile_n", "split_k", "trial",
 )  # fmt: skip
-TEXT_COLUMNS: Final = ("gpu", "gpu_uuid", "kernel_name", "reason", "source", "library", "l2_state", "flags")
+TEXT_COLUMNS: Final = ("gpu", "gpu_uuid", "kernel_name", "kernel_label", "reason", "source", "library", "l2_state", "mode", "flags")
 COLUMNS: Final = frozenset((*SHAPE_COLUMNS, *NAME_COLUMNS, *VALUE_COLUMNS, *TEXT_COLUMNS))
 """Columns that are read; others are ignored."""
 
@@ -42,7 +41,7 @@ NEEDED: Final = ("operator", "precision", "latency_s")
 TWO_INPUTS: Final = frozenset({"add", "mul", "div", "pow", "where"})
 """Element-wise operators that read two tensors as large as the result."""
 
-COLD_LIBRARIES: Final = ("trtllm", "vllm", "sglang")
+COLD_LIBRARIES: Final = LIBRARIES
 """Frameworks whose published tables use several copies of the weights in turn, so that L2 holds none of them."""
 
 CUDA_CORE_NAME: Final = ("sgemm", "simt")
@@ -93,6 +92,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     value = {name: table.numbers(name) for name in VALUE_COLUMNS}
     latency, power = value["latency_s"], value["power_w"]
     _read_verdicts(screen, np.isfinite(power) | table.garbled("power_w"))
+    _reject_other_ways(screen, kernels, kernel_index, latency)
     screen.reject_limits(("latency_s", "temperature_c", "power_w"), power=("power_w",))
     asked = screen.clocks("sm_clock_mhz")
     measured = screen.clocks("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
@@ -167,13 +167,13 @@ def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
     if family is None:
         return ("UNKNOWN_OPERATOR", f"family {given[:40]!r}, operator {called[:40]!r}")
     written = {name: row.get(name) or "" for name in ("precision", "precision_out")}
-    written["precision_kv"] = (row.get("precision_kv") or row.get("kv_precision") or row["precision"]) if family == "attention" else ""
+    written["precision_kv"] = (row.get("precision_kv") or row.get("kv_precision") or row["precision"]) if family in CACHED else ""
     formats = {name: canonical_precision(text.lower()) if text else "" for name, text in written.items()}
     unknown = next((name for name, found in formats.items() if found is None), None)
     if unknown is not None or not formats["precision"]:
         return ("UNKNOWN_PRECISION", repr(written[unknown or "precision"][:40]))
     shape = _shape(family, operator, row)
-    broken = next((name for name, value in shape.items() if value % 1.0 != 0.0), None)
+    broken = next((name for name, value in shape.items() if value % 1.0 != 0.0 and name not in FRACTIONAL), None)
     if broken is not None:
         return ("BAD_SHAPE", f"{broken} = {shape[broken]:g} must be a whole number")
     named = (
@@ -193,7 +193,7 @@ def _kind(family: str, operator: str, row: Mapping[str, Any]) -> tuple[str | Non
         operator = "decode" if row.get("is_decode", 0.0) > 0 else "prefill"
     operator = {"ln": "layernorm"}.get(operator, operator)  # as in published tables
     for known, operators in FAMILY_OPERATORS.items():
-        if operator in operators and (known == family or family not in FAMILY_OPERATORS):
+        if operator in operators and (known == family or known in TABLED or family not in FAMILY_OPERATORS):
             return known, operator
     return None, operator
 
@@ -208,11 +208,24 @@ def _shape(family: str, operator: str, row: Mapping[str, Any]) -> dict[str, floa
         decode, sequence = operator == "decode", known["sequence"]
         defaults = {"queries": 1.0 if decode else sequence, "context": sequence, "kv_heads": known["heads"]}
         defaults |= {"window": 0.0, "causal": 0.0 if decode else 1.0}
+    elif family == "mla":
+        sequence = known["sequence"]
+        defaults = {"queries": 1.0 if operator == "mla_decode" else sequence, "context": sequence}
+    elif family == "moe":
+        skew = row.get("distribution", "").removeprefix("power_law_")
+        defaults = {"gated": 1.0, "tp": 1.0, "ep": 1.0, "skew": 0.0 if skew in ("", "balanced") else _number(skew)}
     elif family in ("elementwise", "copy"):
         elements = known["rows"] * known["dim"] if np.isnan(known["elements"]) else known["elements"]
         defaults = {"elements": elements, "reads": elements * (2.0 if operator in TWO_INPUTS else 1.0)}
     found = {name: defaults.get(name, np.nan) if np.isnan(known[name]) else known[name] for name in FAMILY_FIELDS[family]}
     return {name: value for name, value in found.items() if not np.isnan(value)}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0  # is refused where the shape is checked
 
 
 def _read_verdicts(screen: Screen, powered: BoolArray) -> None:
@@ -227,6 +240,24 @@ def _read_verdicts(screen: Screen, powered: BoolArray) -> None:
     screen.reject_flags(REJECTS_ROW)
     screen.reject_flags(REJECTS_POWER - {TIMED_ONLY}, power=True)
     screen.reject_flags({TIMED_ONLY}, powered, power=True)
+
+
+def _reject_other_ways(screen: Screen, kernels: Sequence[Operator], kernel_index: IntArray, latency_s: Array) -> None:
+    """Reject rows that ran in a way that an engine does not choose.
+
+    Collectives of serving libraries launched one by one wait for the host (vLLM's sum of a kilobyte on H100: 13 µs, in a graph 4); NCCL's
+    own benchmark launches dozens in a row.  Where a library's table has two kernels for one shape, the faster one counts.
+    """
+    table = screen.table
+    linked = np.array([operator.family == "communication" and operator.library != "nccl" for operator in kernels], dtype=np.bool_)
+    screen.reject(table.marked("eager", "mode") & linked[kernel_index], "EAGER", "launched one by one, so the host's time is in it")
+    label, texts = table.coded("kernel_label")
+    if len(texts) <= 2:
+        return
+    best = pd.Series(latency_s).groupby([kernel_index, screen.gpu_index], dropna=False).transform("min").to_numpy()
+    kinds = pd.Series(label).groupby([kernel_index, screen.gpu_index]).transform("nunique").to_numpy()
+    slower = (kinds > 1) & (latency_s > best)
+    screen.reject(slower, "SLOWER_KERNEL", lambda i: f"{texts[label[i]][:40]!r} takes longer than another kernel of the library")
 
 
 def _warm(table: Table, library: Array) -> BoolArray:

@@ -23,6 +23,8 @@ REASONS: Final[dict[str, str]] = {
     "DUPLICATE": "the same row as an earlier one, to the last digit",
     "ABOVE_ROOF": "faster than the hardware's peak rates allow",
     "OTHER_KERNEL": "a kernel that computes otherwise than those of its operator: many times slower than a fused one",
+    "SLOWER_KERNEL": "the slower of two kernels of one library for the same shape",
+    "EAGER": "launched one by one: the host's time is in it",
     "OUTLIER": "time far from that of all other kernels of its kind",
     "ABOVE_LIMIT": "power above the power limit",
     "TRUNCATED_RUN": "a run far shorter than the runs of its data set: it failed or was cut off",

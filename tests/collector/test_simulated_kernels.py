@@ -12,7 +12,7 @@ from collector.simulated.board import plan_kernel
 from collector.simulated.plan import sm_speeds
 from collector.simulated.profile import board_names, load_board
 from collector.simulated.scheduler import kernel_timing
-from estimator.vocabulary.workload import FAMILY_OPERATORS, make_operator
+from estimator.vocabulary.workload import FAMILY_OPERATORS, TABLED, make_operator
 
 boards = pytest.mark.parametrize("name", board_names())
 
@@ -37,7 +37,7 @@ def examples(precision):
     dense = {"batch": 8, "channels": 64, "height": 28, "width": 28, "filters": 128, "kernel_h": 3, "kernel_w": 3, "stride": 1, "padding": 1}
     result = []
     for family, operators in FAMILY_OPERATORS.items():
-        for operator in operators:
+        for operator in operators if family not in TABLED else ():
             shape = dense | {"groups": 64 if operator == "depthwise" else 1} if family == "conv" else dict(shapes[family])
             if operator == "decode":
                 shape |= {"queries": 1, "context": 4096}

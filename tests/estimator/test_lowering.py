@@ -1,5 +1,7 @@
 """From operators to phases: each kernel as if it were alone, whichever tiles are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from estimator.model.coefficients import coefficient_vector
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import OVERLAPPED, SERIAL, Phases
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.work import expert_load, operator_work
 from estimator.vocabulary.workload import make_operator
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
@@ -62,3 +64,59 @@ def test_a_number_format_says_what_moves_how_fast_it_is_multiplied_and_whether_i
     assert make_operator("gemm", "bmm", precision, **sizes).precision == precision
     batched = lower([make_operator("gemm", "bmm", precision, **sizes)], gpu, COEFFICIENTS[None, :])
     assert batched.serial[0, SERIAL.index("quantise")] == 0.0
+
+
+def phases_of(family, operator, gpu="h100-sxm", precision="bf16", **shape):
+    lowered = lower([make_operator(family, operator, precision, **shape)], load_gpu(gpu), COEFFICIENTS[None, :])
+    return dict(zip((*OVERLAPPED, *SERIAL), [*lowered.overlapped[0], *lowered.serial[0]], strict=True)) | {"useful": lowered.ideal_math[0]}
+
+
+EXPERTS = {"hidden": 2048, "inter": 1024, "topk": 4, "experts": 64, "tp": 1, "ep": 1, "skew": 0.0, "gated": 1}
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from([1, 2, 8, 64]), st.sampled_from([0.0, 1.0, 1.2]))
+def test_more_tokens_never_mean_less_work_for_experts_and_shares_of_them_split_it(tokens, more, ep, skew):
+    few, many = (make_operator("moe", "moe", "bf16", **(EXPERTS | {"tokens": n, "ep": ep, "skew": skew})) for n in (tokens, tokens + more))
+    assert expert_load(many).pairs >= expert_load(few).pairs * (1.0 - 1e-9)
+    assert operator_work(many).flop >= operator_work(few).flop * (1.0 - 1e-9)
+    whole = expert_load(make_operator("moe", "moe", "bf16", **(EXPERTS | {"tokens": tokens, "skew": skew})))
+    own = expert_load(few)
+    assert 1.0 - 1e-9 <= own.rows * own.experts <= tokens * EXPERTS["topk"] * (1.0 + 1e-9) or ep > tokens
+    assert own.experts <= EXPERTS["experts"] / ep
+    if skew:
+        assert own.pairs >= whole.pairs / ep * (1.0 - 1e-9)  # the GPU with the most work
+    else:
+        assert own.pairs == pytest.approx(tokens * EXPERTS["topk"] / ep)
+
+
+def test_all_experts_together_are_their_products():
+    load = expert_load(make_operator("moe", "moe", "bf16", **(EXPERTS | {"tokens": 4096})))
+    assert load == pytest.approx((64.0, 4096 * 4, 256.0))
+    column = phases_of("moe", "moe", **(EXPERTS | {"tokens": 4096}))
+    assert column["dram"] * load_gpu("h100-sxm").dram_bytes_per_s == pytest.approx(2.0 * 64 * 3 * 2048 * 1024)
+    halved = phases_of("moe", "moe", **(EXPERTS | {"tokens": 4096, "tp": 2}))
+    assert halved["useful"] == pytest.approx(column["useful"] / 2.0)
+
+
+@pytest.mark.parametrize(
+    ("operator", "gpus", "crossings"),
+    [("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 4, 0.75), ("reduce_scatter", 8, 0.875), ("all_to_all", 2, 0.5)],
+)
+def test_a_collective_moves_what_its_bus_bandwidth_counts(operator, gpus, crossings):
+    column = phases_of("communication", operator, message_bytes=9e8, num_gpus=gpus)
+    assert column["link"] == pytest.approx(crossings * 9e8 / 450e9)
+    assert phases_of("communication", operator, message_bytes=18e8, num_gpus=gpus)["chunks"] > column["chunks"] > 0.0
+    without = replace(load_gpu("h100-sxm"), link_bytes_per_s=0.0)
+    asked = [make_operator("communication", operator, "bf16", message_bytes=9e8, num_gpus=gpus)]
+    assert not np.isfinite(lower(asked, without, COEFFICIENTS[None, :]).ideal_math[0])
+
+
+def test_latent_attention_reads_one_vector_a_token_for_all_heads():
+    shape = {"batch": 8, "queries": 1, "context": 4096}
+    one, all_heads = (make_operator("mla", "mla_decode", "bf16", heads=heads, **shape) for heads in (1, 128))
+    vectors = 2.0 * 8 * 4096 * 576
+    assert operator_work(one).read_byte == pytest.approx(vectors, rel=0.01)
+    assert operator_work(all_heads).read_byte - vectors == pytest.approx(128 * (operator_work(one).read_byte - vectors))
+    assert operator_work(all_heads).flop == 2.0 * 8 * 4096 * 128 * (576 + 512)
+    expanded = operator_work(make_operator("mla", "mla_prefill", "bf16", batch=1, queries=1024, context=1024, heads=16))
+    assert expanded.flop == pytest.approx(2.0 * 16 * (192 + 128) * 1024 * 1024 / 2.0, rel=1e-3)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import (
+    CACHED,
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
     Operator,
@@ -41,6 +42,10 @@ def operators(draw):
             "causal": float(draw(st.integers(0, 1))),
             "window": 0.0,
         }
+    if family == "moe":
+        shape |= {"topk": 2.0, "experts": 8.0, "ep": 4.0, "inter": 32.0, "tp": 2.0, "skew": draw(st.floats(0, 3)), "gated": 1.0}
+    if family == "communication":
+        shape["num_gpus"] = 8.0
     if family in ("elementwise", "copy"):
         shape["reads"] = draw(st.floats(1, 1e15))
     return Operator(
@@ -49,7 +54,7 @@ def operators(draw):
         precision=draw(PRECISIONS),
         shape=tuple(shape.values()),
         precision_out=draw(st.one_of(st.just(""), PRECISIONS)),
-        precision_kv=draw(st.one_of(st.just(""), PRECISIONS)) if family == "attention" else "",
+        precision_kv=draw(st.one_of(st.just(""), PRECISIONS)) if family in CACHED else "",
         cuda_cores=draw(st.booleans()),
         host_share=draw(st.floats(0, 10)),
         origin=draw(st.sampled_from(["listed", "completed:batch_norm", "rewritten:attention"])),
