@@ -4,7 +4,8 @@
 
 Mean absolute errors in percent, with their bias.  "power": at the measured latency, so that it is an error of power alone, over all runs;
 "latency", "forecast power": as `estimate --gpu-spec` gives them, over runs from 20 ms on, whose host has no part; "inside": share of these
-runs inside the stated 90 % interval of power.  Rows "without …" switch off one idea of `estimator.model.silicon`.
+runs inside the stated 90 % interval of power.  Rows "without …" switch off one idea; of rows "by rules" the
+target has no tables of voltage and rest power, "and a reading" states its rest power at the clock of each run, as `--idle-power` does.
 """
 
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from estimator.engine.board import open_board
 from estimator.engine.prediction import evaluate, prepare
 from estimator.model.power import term_scale, workload_power_w
 from estimator.model.power_limit import UNLIMITED_W
+from estimator.questions.estimates import estimate
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.bundle.runs import fit_runs, stated_uncertainty
@@ -96,6 +98,22 @@ def score(name: str, bundle: Bundle, case: Case, *, whole: bool = True) -> Score
     )
 
 
+def without_tables(name: str, bundle: Bundle, case: Case, *, reading: bool) -> Score:
+    """Errors of forecast power for a board whose tables are not known; reading: its rest power at each run's clock is."""
+    rows = case.rows.select(np.isfinite(case.rows.energy_j) & (case.rows.latency_s >= SHORT_S))
+    bare, ratios, inside = replace(case.gpu, voltage_v=None, idle_w=None), [], []
+    for workload, clock, watt in zip(rows.row_workloads(), rows.clock_mhz(case.gpu), rows.power_w, strict=True):
+        at_mhz = float(min(clock, case.gpu.sm_clock_limit_mhz))
+        assert case.gpu.idle_w is not None
+        rest = (float(case.gpu.idle_w.at(np.array([at_mhz]))[0]), at_mhz)
+        found = estimate(workload, bundle, gpu=bare, sm_clock_mhz=at_mhz, idle_power=rest if reading else None)[0]
+        ratios.append(found.power_w / watt)
+        inside.append(found.power_w_low < watt < found.power_w_high)
+    off = np.array(ratios) - 1.0
+    figures = {"forecast_power": percent(np.abs(off)), "forecast_power_bias": percent(off), "inside": percent(np.array(inside))}
+    return Score(case=name, rows=len(rows), power=np.nan, power_bias=np.nan, **figures)
+
+
 def percent(values: Array) -> float:
     """The mean in percent."""
     return float(100.0 * np.mean(values))
@@ -103,12 +121,16 @@ def percent(values: Array) -> float:
 
 FLAT = ClockTable(sm_clock_mhz=(1000.0,), value=(1.0,))
 IDEAS: dict[str, dict[str, object]] = {
-    "the process": {"silicon.PROCESS_ENERGY": {}},
-    "the tensor core's width": {"silicon.WIDTH_SHARE": 0.0},
-    "a rising voltage": {"power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
-    "the rules, rest power known": {"power.energy_factors": lambda gpu: {}, "power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
+    "the process": {"estimator.model.silicon.PROCESS_ENERGY": {}},
+    "the tensor core's width": {"estimator.model.silicon.WIDTH_SHARE": 0.0},
+    "a rising voltage": {"estimator.model.power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
+    "the rules, rest power known": {
+        "estimator.model.power.energy_factors": lambda gpu: {},
+        "estimator.model.power.voltage_ratios": lambda gpu, voltage, idle: FLAT,
+    },
+    "usual lambdas": {"fitter.bundle.sections.LAMBDAS": ()},
 }
-"""What stands in place of each idea, by its name in `estimator.model`."""
+"""What stands in place of each idea, by its name."""
 
 
 @contextmanager
@@ -116,7 +138,7 @@ def without(idea: str) -> Iterator[None]:
     """Predictions without an idea."""
     with ExitStack() as patches:
         for name, value in IDEAS[idea].items():
-            patches.enter_context(patch(f"estimator.model.{name}", value))
+            patches.enter_context(patch(name, value))
         yield
 
 
@@ -127,11 +149,14 @@ def scores(data: Path) -> Iterator[Score]:
     pairs = [(source, target) for source in BOARDS for target in BOARDS if source != target]
     for source, target in pairs:
         yield score(f"{source} to {target}", bundles[source], cases[target])
+        if cases[target].gpu.idle_w is not None:
+            for reading, label in ((False, "by rules"), (True, "by rules and a reading")):
+                yield without_tables(f"{source} to {target} {label}", bundles[source], cases[target], reading=reading)
     for idea in IDEAS:
         with without(idea):
             plain = {name: fit_runs(case.rows, case.gpu, case.tables) for name, case in cases.items()}
             for source, target in pairs:
-                yield score(f"{source} to {target} without {idea}", plain[source], cases[target], whole=False)
+                yield score(f"{source} to {target} without {idea}", plain[source], cases[target], whole=idea == "usual lambdas")
 
 
 @click.command()

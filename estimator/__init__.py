@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from estimator.transforms.rescaling import Sizes, with_sizes
     from estimator.transforms.rewriting import with_attention, with_precision
     from estimator.transforms.variation import Variant, variants
+    from estimator.uncertainty.nearest import bundle_for
     from estimator.vocabulary.errors import (
         ArgumentError,
         BundleError,
@@ -55,6 +56,7 @@ _HOMES = {
     "questions.points": "Case Sweep",
     "questions.sweeping": "sweep sweep_chunks",
     "transforms.rescaling": "Sizes with_sizes",
+    "uncertainty.nearest": "bundle_for",
     "transforms.rewriting": "with_attention with_precision",
     "transforms.variation": "Variant variants",
     "vocabulary.errors": "ArgumentError BundleError EstimatorError OperatingPointError SpecificationError WorkloadError",
@@ -68,7 +70,7 @@ __all__ = [
     "ArgumentError", "Asked", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError",
     "Explanation",
     "Footprint", "Gain", "GpuSpec", "KernelEstimate", "KernelTable", "OperatingPointError", "Operator", "Sizes", "SpecificationError",
-    "Sweep", "Variant", "Workload", "WorkloadError", "__version__", "best", "bundle_names", "compare",
+    "Sweep", "Variant", "Workload", "WorkloadError", "__version__", "best", "bundle_for", "bundle_names", "compare",
     "estimate", "explain", "load_bundle", "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front",
     "predict_kernels", "read_workload", "roofline_latency_s", "sweep", "sweep_chunks", "variants", "with_attention", "with_precision",
     "with_sizes",

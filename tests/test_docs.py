@@ -67,7 +67,7 @@ def words_of(line):
     return [re.sub(r"[-+]?\d[\d.,e+-]*", "#", word) for word in line.split()]
 
 
-@pytest.mark.parametrize(("page", "shown"), [("ask-questions.md", 4), ("explain.md", 1)])
+@pytest.mark.parametrize(("page", "shown"), [("ask-questions.md", 5), ("explain.md", 1)])
 def test_what_a_page_shows_of_a_command_is_what_it_prints(
     repository,
     shared_data,
@@ -79,6 +79,7 @@ def test_what_a_page_shows_of_a_command_is_what_it_prints(
 ):
     for name, pattern in LISTS.items():
         shutil.copy(next((shared_data / "energaizer" / "workloads").glob(pattern)), tmp_path / name)
+    (tmp_path / "examples").symlink_to(repository / "examples")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(
         r"```text\n\$ estimate (.*?)\n(.*?)```", (repository / "docs" / "how-to" / page).read_text(encoding="utf-8"), re.DOTALL

@@ -50,8 +50,8 @@ WORDS: dict[str, tuple[str, ...]] = {
 READ = [
     "--against", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
     "--compare", "--config", "--duration", "--efficiency", "--energies", "--families", "--fault", "--freq", "--freqs", "--gpu",
-    "--gpu-spec", "--host", "--kernels", "--key", "--load", "--longest", "--model", "--name", "--note", "--planned-budget", "--pmd",
-    "--power", "--precision", "--prior", "--published", "--rails", "--readings",
+    "--gpu-spec", "--host", "--idle-power", "--kernels", "--key", "--load", "--longest", "--model", "--name", "--note", "--planned-budget",
+    "--pmd", "--power", "--precision", "--prior", "--published", "--rails", "--readings",
     "--reference", "--require", "--scheduler", "--sensor",
     "--sequence", "--set", "--signature", "--version", "--workload", "--zero",
 ]  # fmt: skip

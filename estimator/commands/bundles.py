@@ -1,6 +1,7 @@
-"""The command `estimate bundles`: lists of bundles, and their cards."""
+"""The commands `estimate bundles`, lists of bundles and their cards, and `estimate gpus`."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -36,3 +37,18 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     rows = listed_bundles(bundles)
     click.echo(json_text(rows) if as_json else bundle_table(rows), nl=False)
     return say([str(row["error"]) for row in rows if row["error"] is not None], quiet=options["quiet"])
+
+
+@click.command(
+    context_settings=SETTINGS,
+    epilog="at rest: awake, at the published clock; asleep: without a context. within: 90 % of forecasts, beside the bundle's own errors.",
+)
+@with_options(click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=named_files), QUIET, JSON)
+def gpus_command(gpus: Sequence[str], **options: Any) -> int:
+    """List the GPUs that have a specification, or those given by NAME or FILE: their names, power, and the bundle that answers for each."""
+    from estimator.display.gpus import gpu_table, listed_gpus
+    from estimator.display.text import json_text
+
+    found = list(listed_gpus(gpus))
+    click.echo(json_text(list(map(asdict, found))) if options["as_json"] else gpu_table(found), nl=False)
+    return DONE

@@ -32,12 +32,9 @@ def questions(options: Options) -> "list[Asked]":
     """
     if bool(options["workloads"]) == bool(options["model"]):
         raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
-    from estimator.bundle.files import load_bundle, told_apart
     from estimator.engine.board import power_limit
     from estimator.questions.judging import Asked
 
-    names = options["bundle_names"]
-    bundles = told_apart([load_bundle(name) for name in names], names)
     chosen, launch_us = _variants(options), options["host_launch_us"]
     settings = {
         "power_cap_w": options["power_cap"],
@@ -45,12 +42,14 @@ def questions(options: Options) -> "list[Asked]":
         "efficiency": options["efficiency"],
     }
     asked = []
-    for bundle in bundles:
-        for gpu in _gpus(bundle, options):
-            board = gpu or bundle.gpu
-            power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
-            clocks = _clocks(board, options["freqs"])
-            asked += [Asked(variant=variant, bundle=bundle, gpu=gpu, sm_clock_mhz=clocks, **settings) for variant in chosen]
+    for bundle, gpu in _boards(options):
+        board = gpu or bundle.gpu
+        power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
+        clocks = _clocks(board, options["freqs"])
+        if options["idle_power"] is not None:
+            watt, at = options["idle_power"]
+            settings["idle_power"] = (watt, at or max(clocks or (board.sm_clock_max_mhz,)))
+        asked += [Asked(variant=variant, bundle=bundle, gpu=gpu, sm_clock_mhz=clocks, **settings) for variant in chosen]
     return asked
 
 
@@ -97,12 +96,25 @@ def _traced(
     return found
 
 
-def _gpus(bundle: "Bundle", options: Options) -> "list[GpuSpec | None]":
-    """The requested GPUs; None for the bundle's own."""
+def _boards(options: Options) -> "list[tuple[Bundle, GpuSpec | None]]":
+    """Every requested bundle with every GPU, or without bundles each GPU with its best one; None for the bundle's own GPU."""
+    from estimator.bundle.files import bundle_heads, load_bundle, told_apart
+    from estimator.uncertainty.nearest import asked_gpu, nearest_bundle
     from estimator.vocabulary.specifications import load_gpu, override_gpu
 
-    gpus = [None if name == OWN else load_gpu(name) for name in options["gpu_spec"] or (OWN,)]
-    return [override_gpu(gpu or bundle.gpu, options["figures"]) for gpu in gpus] if options["figures"] else list(gpus)
+    given, words = options["bundle_names"], options["gpus"] or (OWN,)
+    if OWN in words and not given:
+        raise click.UsageError("name a --gpu, such as h100 (`estimate gpus` lists them), or a --bundle")
+    heads = {} if given else bundle_heads()
+    pairs = list(product(given, words)) if given else [(nearest_bundle(load_gpu(word), heads), word) for word in words]
+    names = list(dict.fromkeys(name for name, _ in pairs))
+    bundles = dict(zip(names, told_apart([load_bundle(name) for name in names], names), strict=True))
+    boards: list[tuple[Bundle, GpuSpec | None]] = []
+    for name, word in pairs:
+        bundle = bundles[name]
+        gpu = None if word == OWN else asked_gpu(bundle, word)
+        boards.append((bundle, override_gpu(gpu or bundle.gpu, options["figures"]) if options["figures"] else gpu))
+    return boards
 
 
 def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
@@ -114,7 +126,7 @@ def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
         return parse_clocks(text, gpu)
 
 
-def check_finite(points: "Sweep", choices: str = "--precision or --gpu-spec") -> None:
+def check_finite(points: "Sweep", choices: str = "--precision or --gpu") -> None:
     """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.  Raises EstimatorError."""
     from estimator.uncertainty.validity import why_no_time
 

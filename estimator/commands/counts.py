@@ -107,7 +107,7 @@ def counts_command(**options: Any) -> int:
         del whole["name"]
         text = json_text({**head, **whole, "kernels": nested, **others, "warnings": list(warnings)})
     elif form == "csv":
-        text = rows_csv(flat[:-1])
+        text = rows_csv([row | {"energies": table.name, "validity": others["validity"]} for row in flat[:-1]])
     else:
         text = rows_table(flat) + document_text(head | others)
     click.echo(text, nl=False)

@@ -21,19 +21,19 @@ CHARTS: Final = ("time", "modules")
 
 @click.command(
     context_settings=SETTINGS,
-    epilog="Commands of their own: sweep, best, compare, explain, serve, trace, counts, blocks, bundles (estimate COMMAND --help). "
-    "`estimate bundles` lists the bundles. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings, 130 interrupted.",
+    epilog="Commands of their own: sweep, best, compare, explain, serve, trace, counts, blocks, bundles, gpus (estimate COMMAND --help). "
+    "`estimate gpus` lists the GPUs. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings, 130 interrupted.",
 )
 @with_options(*QUESTION, KERNELS, *answer_options(TEXT_FORMATS), click.version_option(__version__, prog_name="estimate"))
 def estimate_command(**options: Any) -> int:
-    """Latency, power and energy of WORKLOADs on a GPU, from a bundle of fitted coefficients.
+    """Latency, power and energy of WORKLOADs on a GPU, by its name, from the best bundle for it: estimate gpt2.json --gpu h100.
 
     A WORKLOAD is a file: the own JSON format or an EnergAIzer operator list.
     """
     form = answer_form(options, TEXT_FORMATS)
     asked = questions(options)
-    if len({(id(one.bundle), one.gpu, one.variant.precision, one.variant.attention) for one in asked}) > 1:
-        raise click.UsageError("one bundle, GPU, precision and form of attention at a time; `estimate sweep` takes several")
+    if len({(one.variant.precision, one.variant.attention) for one in asked}) > 1:
+        raise click.UsageError("one precision and form of attention at a time; `estimate sweep` takes several")
     from estimator.display.estimates import results_json, results_table
     from estimator.display.sweeps import csv_pieces
     from estimator.engine.prediction import predict
@@ -95,6 +95,7 @@ COMMANDS: Final = {
     "compare": "estimator.commands.sweep:compare_command",
     "counts": "estimator.commands.counts:counts_command",
     "explain": "estimator.commands.estimate:explain_command",
+    "gpus": "estimator.commands.bundles:gpus_command",
     "serve": "estimator.serve.command:serve_command",
     "sweep": "estimator.commands.sweep:sweep_command",
     "trace": "estimator.commands.trace:trace_command",

@@ -99,6 +99,14 @@ def _attention(context: click.Context, parameter: click.Parameter, text: str | N
     return tuple(click.Choice(ATTENTION_FORMS).convert(word, parameter, context) for word in words(context, parameter, text))
 
 
+def _reading(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[float, float | None] | None:
+    """A power and, if stated, its clock: "62" or "62@1410"."""
+    if text is None:
+        return None
+    watt, at, clock = text.partition("@")
+    return POSITIVE.convert(watt, parameter, context), POSITIVE.convert(clock, parameter, context) if at else None
+
+
 @contextmanager
 def as_wrong_usage(option: str) -> Iterator[None]:
     """Report errors in a list as wrong usage of its option."""
@@ -157,13 +165,12 @@ QUESTION: Final = (
         "--bundle",
         "bundle_names",
         metavar="NAME|FILE",
-        required=True,
         multiple=True,
         callback=named_files,
-        help="Calibration; several may be given.",
+        help="Calibration instead of the best one for the GPU; several may be given.",
     ),
+    click.option("--gpu", "--gpu-spec", "gpus", metavar="NAME|FILE,…", callback=words, help="GPUs (estimate gpus); 'own': the bundle's."),
     click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]; else the published one."),
-    click.option("--gpu-spec", metavar="NAME|FILE,…", callback=words, help="Forecast for other GPUs; 'own': the bundle's."),
     click.option("--batch", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Sequences or images at once."),
     click.option("--sequence", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Tokens of each."),
     click.option(
@@ -179,6 +186,9 @@ QUESTION: Final = (
     click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
     click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
     click.option("--power-cap", type=POSITIVE, metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
+    click.option(
+        "--idle-power", callback=_reading, metavar="W[@MHZ]", help="Power of your board at rest, awake, at its highest asked clock."
+    ),
     # A host that needed longer for one operator would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`).
     click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Host time to launch one operator instead of the bundle's."),
     click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default), or none."),

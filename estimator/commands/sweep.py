@@ -130,7 +130,7 @@ def compare_command(**options: Any) -> int:
     if not least <= len(asked) <= 50:
         raise click.UsageError(
             f"{len(asked)} to compare; name {least} to {50}: "
-            "workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …; or change the board with --set"
+            "workloads, --gpu h100,l40s, --bundle, --precision fp32,bf16, …; or change the board with --set"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]
     sides = joined_sweeps([comparisons[0].left if comparisons else judged(asked[0]).points, *(one.right for one in comparisons)])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from estimator.questions.explanation import Explanation, KernelExplanation
     from estimator.questions.points import Sweep
 
-SUMMARY_FIELDS: Final = ("workload", "bundle", *VALUES)
+SUMMARY_FIELDS: Final = ("workload", "bundle", "gpu", "validity", *VALUES)
 """Fields of one result, without kernels and warnings."""
 
 KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j", "utilization", "outside_validity")
@@ -42,7 +42,6 @@ def result_document(result: "Estimate") -> Document:
         "kernels": [{name: getattr(kernel, name) for name in KERNEL_FIELDS} for kernel in result.kernels],
         "warnings": result.warnings,
         "notes": result.notes,
-        "validity": result.validity,
     }
 
 
@@ -101,24 +100,28 @@ def explanation_document(answer: "Explanation") -> Document:
     del summary["kernels"]
     return {
         **summary,
-        **{name: getattr(result, name) for name in ("gpu", "host_s")},
+        "host_s": result.host_s,
         **{name: getattr(answer, name) for name in ("waiting_s", "capped_s", "limits_s", "energy_parts_j")},
         "kernels": [{name: getattr(kernel, name) for name in (*EXPLAINED_FIELDS, "limits", "phases_s")} for kernel in answer.kernels],
     }
 
 
 def explanation_csv(answer: "Explanation") -> str:
-    """CSV with a line for every kernel: its fields, then the share of its time by limit."""
-    limits = list(answer.limits_s)
-    rows = ([*(getattr(kernel, name) for name in EXPLAINED_FIELDS), *(kernel.limits[name] for name in limits)] for kernel in answer.kernels)
-    return csv_lines(rows, header=[*EXPLAINED_FIELDS, *(f"share {name}" for name in limits)])
+    """CSV with a line for every kernel: its fields, the share of its time by limit, then what the answer rests on."""
+    limits, basis = list(answer.limits_s), ("bundle", "gpu", "validity")
+    own = [getattr(answer.result, name) for name in basis]
+    rows = (
+        [*(getattr(kernel, name) for name in EXPLAINED_FIELDS), *(kernel.limits[name] for name in limits), *own]
+        for kernel in answer.kernels
+    )
+    return csv_lines(rows, header=[*EXPLAINED_FIELDS, *(f"share {name}" for name in limits), *basis])
 
 
 def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -> str:
     """Tables of the result, the limits, the parts of energy, and the longest kernels (`most`; None: all)."""
     result, shown = answer.result, answer.kernels[:most]
     fitted = f"bundle {result.bundle}{', fitted on a simulated board' if simulated else ''}"
-    text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({fitted})\n"
+    text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({fitted}, {result.validity})\n"
     text += f"  {', '.join(quantity_texts({name: getattr(result, name) for name in PREDICTED}))}\n"
     clocks = f"{result.sm_clock_mhz:.0f} instead of {result.asked_clock_mhz:g} MHz"
     more = {"waiting for the host's launches": answer.waiting_s, f"of these by the power limit: {clocks}": answer.capped_s}

@@ -10,7 +10,6 @@ import numpy as np
 
 from estimator.display.text import (
     UNKNOWN,
-    VALIDITY,
     Document,
     aligned,
     csv_lines,
@@ -78,9 +77,7 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     for row in rows:
         table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[plain(row["tokens_per_j"], ".4g")] * tokens])
     rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
-    validity = set(points.validity())
-    remarks = [*rest, *(text for kind, text in VALIDITY.items() if kind in validity)]
-    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
+    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in rest)
 
 
 def _texts(row: Point, names: Iterable[str]) -> list[str]:
@@ -93,8 +90,8 @@ def _numbers(row: Point) -> list[str]:
 
 
 def _differing(points: Sweep) -> tuple[list[str], str]:
-    """The labels that differ between points, and a line of those that all points share."""
-    values = {name: list(dict.fromkeys(points.label(name))) for name in LABELS}
+    """The labels and the validity that differ between points, and a line of those that all points share."""
+    values = {name: list(dict.fromkeys(points.label(name))) for name in LABELS} | {"validity": sorted(set(points.validity()))}
     fixed = (f"{name} {printable(str(one[0]))}" for name, one in values.items() if len(one) == 1 and one[0])
     return [name for name, one in values.items() if len(one) > 1], ", ".join(fixed)
 
@@ -172,7 +169,6 @@ def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], rooflines
     A roofline has a line below its side, with its share in the latency.
     """
     shown, fixed = _differing(sides)
-    shown = shown or ["validity"] * (len(set(sides.validity())) > 1)  # a changed board keeps its name
     table = [[*shown, "SM clock", "latency", "power", "energy"]]
     blank = [""] * len(shown)
     for number, point in enumerate(sweep_rows(sides)):

@@ -25,12 +25,6 @@ LEAST_PLAIN, MOST_PLAIN = 0.01, 1e9
 """Limits beyond which numbers are written with an exponent."""
 UNKNOWN: Final = "–"
 
-VALIDITY: Final = {
-    "forecast": "a forecast: the bundle was not fitted on this board as it is asked for",
-    "outside": "outside the validity of the bundle: it was not fitted on such kernels; see the warnings",
-}
-"""Notes below a table of predictions, by validity."""
-
 FORMULA_START: Final = ("=", "+", "-", "@")
 """First characters of texts that a spreadsheet would run."""
 

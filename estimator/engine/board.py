@@ -27,10 +27,12 @@ class BoardSettings(TypedDict, total=False):
     power_cap_w    power limit [W], the GPU's own if None
     host_launch_s  host cost of one framework operator [s]
     efficiency     module → share of its published rate that is reached, in place of the fitted coefficient
+    idle_power     power at rest of one's own board, awake [W], and the SM clock at which it was read [MHz]
     """
 
     sm_clock_mhz: Clocks
     power_cap_w: float | None
+    idle_power: tuple[float, float] | None
     host_launch_s: float | None
     efficiency: Mapping[str, float] | None
 
@@ -49,6 +51,7 @@ class Board:
     limit_w      power limit; launch_s: the host's time to launch one operator
     efficiency   module → share of its published rate, in place of the fitted coefficient
     model        power equation, None for a bundle without power; tables: voltage and power at rest over the clock
+    rest_known   whether power at rest is that of one's own board
     """
 
     bundle: Bundle
@@ -59,6 +62,7 @@ class Board:
     efficiency: Mapping[str, float]
     model: PowerModel | None
     tables: BoardTables
+    rest_known: bool
 
 
 def open_board(
@@ -69,6 +73,7 @@ def open_board(
     power_cap_w: float | None = None,
     host_launch_s: float | None = None,
     efficiency: Mapping[str, float] | None = None,
+    idle_power: tuple[float, float] | None = None,
 ) -> Board:
     """The board under the settings of `estimate`, checked.
 
@@ -77,15 +82,17 @@ def open_board(
     require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
     require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
     spec = gpu or bundle.gpu
+    limit_w, tables = power_limit(power_cap_w, spec), board_tables(bundle, spec)
     return Board(
         bundle=bundle,
         gpu=spec,
         asked_mhz=asked_clocks(sm_clock_mhz, spec),
-        limit_w=power_limit(power_cap_w, spec),
+        limit_w=limit_w,
         launch_s=bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s),
         efficiency=efficiency or {},
         model=power_model(bundle, spec),
-        tables=board_tables(bundle, spec),
+        tables=tables if idle_power is None else with_idle_power(tables, idle_power, limit_w),
+        rest_known=idle_power is not None,
     )
 
 
@@ -139,6 +146,23 @@ def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
         idle_w=idle or gpu.idle_w,
         reference_clock_mhz=bundle.power.reference_clock_mhz if bundle.power else gpu.sm_clock_max_mhz,
     )
+
+
+def with_idle_power(tables: BoardTables, idle_power: tuple[float, float], limit_w: float) -> BoardTables:
+    """The tables with power at rest as read on one's own board at one clock, at all other clocks higher or lower by as much.
+
+    Raises OperatingPointError for a reading that leaves nothing at the lowest clock or is not below the limit, and for a clock that the
+    board cannot lock.
+    """
+    watt, (clock,), gpu = real(idle_power[0], "idle_power", "W"), asked_clocks(idle_power[1], tables.gpu), tables.gpu
+    lowest, there = tables.rest_w(np.array([gpu.sm_clock_min_mhz, clock]))
+    if not there - lowest < watt < limit_w:
+        raise OperatingPointError(
+            f"idle power {watt:g} W at {clock:g} MHz contradicts {gpu.name}: there it draws {there - lowest:.0f} W more than at its lowest "
+            f"clock, and less than its limit, {limit_w:g} W; read it with a context and without a kernel, or correct the limit "
+            "(--power-cap, --set power_limit_w=W)"
+        )
+    return replace(tables, rest_offset_w=float(watt - there))
 
 
 def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:

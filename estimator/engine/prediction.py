@@ -83,7 +83,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     counts = np.array([count for workload in workloads for count in workload.counts])
     lengths = np.array([len(workload.operators) for workload in workloads])
     edges = np.concatenate([[0], np.cumsum(lengths)])
-    fitted, served = bundle.once(group_table).rows([group_key(o) for o in operators])
+    fitted, served = bundle.once(group_table, gpu.architecture).rows([group_key(o) for o in operators])
     coefficients = with_efficiency(fitted, board.efficiency)
     phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
     excesses = shape_excesses(operators, served, bundle.domain)
@@ -103,13 +103,13 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         phases=phases,
         parts=sweep_parts(phases, coefficients),
         coefficients=coefficients,
-        log_correction=log_corrections(operators, served, bundle.residuals)[0],
+        log_correction=log_corrections(operators, served, bundle.residuals)[0] * (gpu.architecture == bundle.gpu.architecture),
         groups=tuple(served),
         excesses=excesses,
         kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]
         kind=kind,
         priors=frozenset(unfitted_groups(bundle, served)),
-        forecast=forecast_of(bundle.gpu, gpu, board.efficiency),
+        forecast=forecast_of(bundle.gpu, gpu, board.efficiency, board.rest_known),
         edges=edges,
         block_edges=np.searchsorted(blocks, edges),
         host_s=board.launch_s * np.add.reduceat(counts * np.array([operator.host_share for operator in operators]), starts),

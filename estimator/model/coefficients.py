@@ -24,6 +24,8 @@ DEFAULTS: Final[dict[str, float]] = {
 phase does not exist."""
 
 COEFFICIENTS: Final = (*OVERLAPPED, *SERIAL, *DEFAULTS)
+LAMBDAS: Final = tuple(name for name in (*OVERLAPPED, *SERIAL) if name != "start")
+"""Coefficients that describe the hardware; fixed costs belong to library and host, exponents to the equations."""
 COLUMN: Final[dict[str, int]] = {name: i for i, name in enumerate(COEFFICIENTS)}
 
 MEANING: Final[dict[str, str]] = {
@@ -188,6 +190,7 @@ TIED_COEFFICIENTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "math.conv": (("conv",), ("math",)),
     "dram": (_MATRIX + _STREAM, ("dram", "dram_activations", "epilogue")),
     "stream": (_STREAM, ("l2",)),
+    "memory_latency": (_STREAM, ("loop", "wait")),
     "issue": (_STREAM, ("issue",)),
     "epsilon": (_MATRIX + _STREAM, ("epsilon_s", "start")),
     "prologue": (_MATRIX, ("prologue",)),

@@ -77,7 +77,8 @@ class OperatingPoint:
 class BoardTables:
     """Voltage [V] and idle power [W] of a GPU over the SM clock; None if unknown, then as `estimator.model.silicon` says.
 
-    `idle_temperature_c` is the temperature at which idle power was measured, None if unknown.
+    `idle_temperature_c` is the temperature at which idle power was measured, None if unknown.  `rest_offset_w`: idle power of one's
+    own board less that of the table or rule; boards of a kind differ by a constant (`docs/model.md`).
     """
 
     gpu: GpuSpec
@@ -85,6 +86,7 @@ class BoardTables:
     idle_w: ClockTable | None
     reference_clock_mhz: float
     idle_temperature_c: float | None = None
+    rest_offset_w: float = 0.0
 
     def at(self, sm_clock_mhz: Array) -> OperatingPoint:
         """The board at clocks of shape (c,).
@@ -113,8 +115,8 @@ class BoardTables:
     def rest_w(self, sm_clock_mhz: Array) -> Array:
         """Power at rest [W], shape of the clocks."""
         if self.idle_w is None:
-            return usual_rest_w(self.gpu, sm_clock_mhz, self.voltage_ratios.at(sm_clock_mhz))
-        return self.idle_w.rising.at(sm_clock_mhz)
+            return usual_rest_w(self.gpu, sm_clock_mhz, self.voltage_ratios.at(sm_clock_mhz)) + self.rest_offset_w
+        return self.idle_w.rising.at(sm_clock_mhz) + self.rest_offset_w
 
 
 def carried_factors(fitted: BoardTables, fitted_exponent: float, asked: BoardTables, exponent: float) -> dict[str, float]:

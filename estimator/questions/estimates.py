@@ -44,8 +44,8 @@ class Estimate(Values[float]):
     latency_s, power_w, energy_j of one iteration with standard deviations (nan if the bundle has none) and the limits `…_low` and
     `…_high` of their 90 % intervals, which are asymmetric near a power limit.  `sm_clock_mhz` is the actual clock: below
     `asked_clock_mhz` if the power limit lowers it, and then uncertain too.  `warnings` report how the request differs from the fitted data;
-    `notes` add information about a valid answer.  `validity`: "inside", "outside" (unseen kernels, shapes or precisions take 1 % of the GPU
-    time or more, or the clock is unseen), or "forecast" (another or a changed board).
+    `notes` add information about a valid answer.  `validity`: "measured", "extrapolated" (unseen kernels, shapes or precisions take 1 % of
+    the GPU time or more, or the clock is unseen), or "forecast" (another or a changed board).
     """
 
     workload: str
@@ -83,7 +83,7 @@ class Estimate(Values[float]):
 def estimate(workload: Workload, bundle: Bundle, **settings: Unpack[Settings]) -> list[Estimate]:
     """Latency, power and energy of one iteration of a workload, at one or several SM clocks.
 
-    settings: sm_clock_mhz, gpu, power_cap_w, host_launch_s, efficiency (`estimator.engine.board.Settings`).
+    settings: sm_clock_mhz, gpu, power_cap_w, host_launch_s, efficiency, idle_power (`estimator.engine.board.Settings`).
 
     Raises OperatingPointError for a clock outside the GPU's range and for impossible settings, ArgumentError for settings of a wrong type.
     """

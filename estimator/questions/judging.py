@@ -53,6 +53,7 @@ class Asked:
     power_cap_w: float | None = None
     host_launch_s: float | None = None
     efficiency: Mapping[str, float] | None = None
+    idle_power: tuple[float, float] | None = None
 
     def board(self) -> Board:
         """The board under these settings.  Raises the errors of `estimate`."""

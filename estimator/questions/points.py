@@ -134,7 +134,7 @@ class Sweep(Values[Array]):
     def validity(self) -> list[Validity]:
         """Validity of every point, as in `estimator.questions.estimates.Estimate.validity`."""
         found = zip(self.label("validity"), self.outside_clock().tolist(), strict=True)
-        return ["outside" if beyond and one == "inside" else one for one, beyond in found]
+        return ["extrapolated" if beyond and one == "measured" else one for one, beyond in found]
 
     @property
     def notes(self) -> list[tuple[str, str]]:

@@ -17,10 +17,10 @@ from estimator.serve.catalogue import MICROSECONDS, Catalogue, clocks_of
 from estimator.serve.local_site import RequestError
 from estimator.transforms.rescaling import LARGEST_SIZE, Sizes
 from estimator.transforms.variation import variants
+from estimator.uncertainty.nearest import asked_gpu
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.reader import Span, read
-from estimator.vocabulary.specifications import load_gpu
 
 EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 """Fields of the explanation that the page shows, in addition to its kernels."""
@@ -85,7 +85,6 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
     kernels = cast(list[Document], document["kernels"])
     return {
         "estimate": result_document(result),
-        "gpu": result.gpu,
         "simulated": asked.bundle.simulated,
         "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": kernels[:200]},
         "kernels": len(kernels),
@@ -104,7 +103,7 @@ def _asked(question: Question, catalogue: Catalogue) -> Asked:
     return Asked(
         variant=variant,
         bundle=bundle,
-        gpu=load_gpu(question.gpu) if question.gpu else None,
+        gpu=asked_gpu(bundle, question.gpu) if question.gpu else None,
         sm_clock_mhz=None if question.clock_mhz is None else (question.clock_mhz,),
         power_cap_w=question.power_cap_w,
         host_launch_s=None if question.host_launch_us is None else question.host_launch_us * MICROSECONDS,

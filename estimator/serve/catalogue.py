@@ -20,6 +20,7 @@ from estimator.formats import read_workload, workload_from_bytes
 from estimator.serve.local_site import RequestError
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.transforms.rewriting import ATTENTION_FORMS
+from estimator.uncertainty.forecast import distance
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
@@ -71,7 +72,7 @@ class Catalogue:
         return _entry(key, self.workloads[key])
 
     def choices(self, most_bytes: int) -> Document:
-        """Workloads, bundles with the clocks of their GPUs, other GPUs with theirs; most_bytes: the largest file that may be loaded."""
+        """Workloads, bundles with the clocks of their GPUs, all GPUs with theirs and the nearest bundle; most_bytes: the largest file."""
         return {
             "workloads": [_entry(key, workload) for key, workload in list(self.workloads.items())],
             "bundles": [
@@ -84,9 +85,13 @@ class Catalogue:
                 }
                 for key, bundle in self.bundles.items()
             ],
-            "gpus": [_board(load_gpu(name)) for name in self.gpus],
+            "gpus": [{**_board(gpu), "bundle": self._nearest(gpu)} for gpu in map(load_gpu, self.gpus)],
             "most_bytes": most_bytes,
         }
+
+    def _nearest(self, gpu: GpuSpec) -> str:
+        """The key of the bundle of a real board from which a forecast for a GPU goes least far."""
+        return min(self.bundles, key=lambda key: (self.bundles[key].simulated, distance(self.bundles[key].gpu, gpu)))
 
     def described(self, key: str, stated: Sizes | None) -> Document:
         """Content of a workload, and the sizes and forms that can be asked for; stated: its sizes by the user, None for the known ones."""

@@ -13,8 +13,9 @@ FORECAST_TIME_STD: Final[dict[str, float]] = {"alike": 0.05, "other": 0.2}
 runs of the EnergAIzer artifact deviate by 5 to 6 % (the change of board adds 3 to 4 %); the value for other architectures is assumed."""
 
 FORECAST_POWER_STD: Final[dict[str, float]] = {"table": 0.10, "usual": 0.15, "new": 0.20}
-"""Uncertainty of ln(power) on another GPU: voltage or rest power from a table, from the usual rules, or a process that no fit has seen.
-Between A100, A10 and H100 the rules err by 3 to 6 %; their inputs (rise of the voltage and process ±15 %) make 9 %."""
+"""Uncertainty of ln(power) on another GPU: voltage or rest power from a table, or rest power read on the board; from the usual rules; or a
+process that no fit has seen.  Between A100, A10 and H100 the rules err by 3 to 6 %; their inputs (rise of the voltage and process ±15 %)
+make 9 %."""
 
 SEEN_PROCESSES: Final = ("samsung-8n", "tsmc-7n", "tsmc-4n")
 """Processes of the boards on which the rules were chosen."""
@@ -40,8 +41,8 @@ class Forecast:
     text: str
 
 
-def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float]) -> Forecast | None:
-    """The forecast of a request; None for the fitted board with any limits."""
+def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float], rest_known: bool = False) -> Forecast | None:
+    """The forecast of a request; None for the fitted board with any limits.  rest_known: power at rest was read on the asked board."""
     other, changes = asked.name != fitted.name, changed_figures(fitted, asked)
     shares = tuple(f"efficiency of {module} → {value:g}" for module, value in efficiency.items())
     if not (other or changes or shares):
@@ -50,18 +51,29 @@ def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float]
     what = f"the bundle was fitted on {fitted.name}, not on {asked.name}" if other else f"{asked.name}"
     return Forecast(
         name=f"forecast:{asked.name} {' '.join((*changes, *shares))}",
-        ln_std=forecast_std(fitted, asked) if other or changes else EFFICIENCY_STD,
+        ln_std=forecast_std(fitted, asked, rest_known) if other or changes else EFFICIENCY_STD,
         text=f"forecast: {what}{settings and ' with '}{settings}; the fit has not seen it, so the interval is wider",
     )
 
 
-def forecast_std(fitted: GpuSpec, asked: GpuSpec) -> tuple[float, float]:
+def forecast_std(fitted: GpuSpec, asked: GpuSpec, rest_known: bool = False) -> tuple[float, float]:
     """Uncertainty of ln(time) and of ln(power) on a GPU by the fit of another."""
-    known = "table" if asked.voltage_v or asked.idle_w else "usual"
+    known = "table" if rest_known or asked.voltage_v or asked.idle_w else "usual"
     return (
         FORECAST_TIME_STD["alike" if asked.architecture == fitted.architecture else "other"],
         FORECAST_POWER_STD[known if asked.process in SEEN_PROCESSES else "new"],
     )
+
+
+def distance(fitted: GpuSpec, asked: GpuSpec) -> tuple[float, float]:
+    """How far a forecast goes, for the order of bundles: its stated deviation of ln(energy), then the mean |ln ratio| of all figures and
+    rates but LIMITS; (0, 0) for the same GPU.
+    """
+    if fitted.name == asked.name:
+        return 0.0, 0.0
+    before, after = _figures(fitted), _figures(asked)
+    ratios = [abs(math.log(after[name] / before[name])) for name in before.keys() & after.keys() - LIMITS if before[name] and after[name]]
+    return math.hypot(*forecast_std(fitted, asked)), sum(ratios) / len(ratios)
 
 
 def changed_figures(fitted: GpuSpec, asked: GpuSpec) -> tuple[str, ...]:

@@ -22,8 +22,9 @@ UNCHECKED_FIELDS: Final = frozenset({"stride", "padding", "groups", "causal", "w
 """Shape fields that do not affect time by their size."""
 
 
-Validity = Literal["inside", "outside", "forecast"]
-"""Relation of a request to the fitted data: inside, partly outside, or for another or a changed board."""
+Validity = Literal["measured", "extrapolated", "forecast"]
+"""Relation of a request to the fit: kernels and clocks like those fitted, on this board; kernels or clocks that the fit has not seen; a
+board, or efficiencies, that were not fitted."""
 
 
 NO_RATE: Final = "its specification has no rate for that"
@@ -122,7 +123,7 @@ def bundle_notes(bundle: Bundle) -> tuple[str, ...]:
 
 def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:
     """The validity of an answer; outside: lines about differences between its request and the fitted data."""
-    return "forecast" if forecast is not None else "outside" if outside else "inside"
+    return "forecast" if forecast is not None else "extrapolated" if outside else "measured"
 
 
 def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz: float | None = None) -> tuple[str, ...]:

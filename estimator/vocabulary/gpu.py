@@ -76,7 +76,8 @@ class GpuSpec:
     flop / (clock · SM).  `sm_clock_max_mhz` is the clock at which the vendor quotes peak rates;
     `sm_clock_min_mhz` and `sm_clock_step_mhz` describe the clocks that can be locked, `sm_clock_limit_mhz` the
     highest of them.  `voltage_v` [V] and `idle_w` [W] are tables over the SM clock, None if unknown.
-    `product_names` are the names that drivers report; they identify the GPU and are not compared.
+    `product_names` are the names that drivers report, `short_names` those that people type; they identify the GPU.  `asleep_w` is
+    the power without a context, at the lowest clocks: for the reader, no estimate uses it.  These three are not compared.
     """
 
     name: Annotated[Text, "name of the GPU"]
@@ -109,6 +110,8 @@ class GpuSpec:
     idle_w: Annotated[ClockTable | None, check_values(IdleWatt), "power at rest over the SM clock; absent where unknown"] = None
     sources: Annotated[Mapping[str, Text], "origin of each figure"] = field(default_factory=dict)
     product_names: Annotated[tuple[Text, ...], "what drivers call it"] = field(default=(), compare=False)
+    short_names: Annotated[tuple[Text, ...], "what people call it"] = field(default=(), compare=False)
+    asleep_w: Annotated[IdleWatt | None, "power without a context; absent where unknown"] = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         low, high = self.sm_clock_min_mhz, self.sm_clock_limit_mhz

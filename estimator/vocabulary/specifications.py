@@ -1,6 +1,8 @@
 """GPU specifications: GpuSpec from TOML files, names of GPUs, overrides and lists of clocks from the command line."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Final, get_args
@@ -23,20 +25,46 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
-    """The specification of a GPU by its name, its product name or a TOML file.
+    """The specification of a GPU by its name, a short name, its product name or a TOML file.
 
-    Text that ends in `.toml` or holds a path separator is a file.  Shipped specifications are read once.
+    Shipped specifications are read once.
 
     Raises SpecificationError for an unknown name, an unreadable file and an impossible figure.
     """
     require(name_or_path, (str, Path), "name_or_path", "the name of a GPU or a file")
     text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
+    if is_gpu_file(name_or_path):
         return read_file(GpuSpec, Path(name_or_path), "GPU specification", SpecificationError)
-    name = canonical_gpu_name(text)
+    name = _short_name(_plain_name(text)) or canonical_gpu_name(text)
     if name is None:
-        raise SpecificationError(f"unknown GPU {text!r}; known: {', '.join(gpu_names())}; or give a TOML file")
+        near = ", ".join(_near_names(_plain_name(text)))
+        raise SpecificationError(
+            f"unknown GPU {text!r}; {near and f'nearest: {near}; '}`estimate gpus` lists all; "
+            "or describe it in a TOML file (docs/how-to/add-a-gpu.md) and give that"
+        )
     return _shipped(name)
+
+
+def is_gpu_file(gpu: str | Path) -> bool:
+    """Whether a GPU is given by a file: a path, or a text that ends in `.toml` or holds a path separator."""
+    text = str(gpu)
+    return isinstance(gpu, Path) or text.endswith(".toml") or "/" in text or "\\" in text
+
+
+def _short_name(plain: str) -> str | None:
+    """The name of the GPU with a short name; None for any other text.  Only files that hold the text are parsed."""
+    quoted = json.dumps(plain).encode()
+    holders = (name for name in gpu_names() if quoted in (resource_folder("gpus") / f"{name}.toml").read_bytes())
+    return next((name for name in holders if plain in _shipped(name).short_names), None)
+
+
+def _near_names(plain: str) -> dict[str, None]:
+    """Names of the GPUs that are spelled most like a text, or that it contains."""
+    from difflib import get_close_matches  # only for a GPU that is not known
+
+    spellings = {word: name for name in gpu_names() for word in (name, *_shipped(name).short_names)}
+    near = get_close_matches(plain, spellings) or [word for word in spellings if word in plain]
+    return dict.fromkeys(spellings[word] for word in near)
 
 
 def canonical_gpu_name(text: str) -> str | None:
@@ -81,8 +109,9 @@ def gpu_from_document(document: Document, where: str) -> GpuSpec:
 
 
 def document_of_gpu(spec: GpuSpec) -> Document:
-    """The plain data of a specification without the names of products; `gpu_from_document` is its inverse."""
-    return {name: value for name, value in plain(spec).items() if name != "product_names"}
+    """The plain data of a specification without what is not compared; `gpu_from_document` is its inverse."""
+    compared = {one.name for one in fields(spec) if one.compare}
+    return {name: value for name, value in plain(spec).items() if name in compared}
 
 
 def _plain_name(text: str) -> str:

@@ -12,7 +12,7 @@ from estimator.model.coefficients import group_key, group_words, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.bundle.runs import fit_runs
-from fitter.bundle.sections import as_rows, prior_bundle, prior_section, with_power
+from fitter.bundle.sections import as_rows, prior_bundle, prior_section, with_power, with_usual
 from fitter.errors import CalibrationError
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.groups import NO_SIBLINGS, KernelFit, fit_kernel_groups
@@ -81,7 +81,7 @@ def draft_from_rows(
         runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None, power_priors=priors)
         bundle = replace(runs, groups=_joined_groups(runs, fit, served))
     bundle = replace(bundle, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
-    return Draft(bundle=with_power_tiers(_with_source(bundle, source), kernels, seed), kernel_fit=fit)
+    return Draft(bundle=with_power_tiers(with_usual(_with_source(bundle, source)), kernels, seed), kernel_fit=fit)
 
 
 def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:

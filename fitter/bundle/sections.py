@@ -15,7 +15,7 @@ from estimator.bundle.content import (
     Provenance,
 )
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
-from estimator.model.coefficients import longest_prefix, parameter_targets
+from estimator.model.coefficients import LAMBDAS, longest_prefix, parameter_targets
 from estimator.model.power import POWER_TERMS, capacitance_f, module_rates, tensor_rate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -45,6 +45,19 @@ def prior_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 
+def with_usual(bundle: Bundle) -> Bundle:
+    """The bundle with the usual value of each lambda that the fit moved: the centre of its prior."""
+    priors = prior_groups(bundle.gpu)
+    usual = {name: priors[longest_prefix(name, priors) or "elementwise"] for name in bundle.groups}
+    groups = {
+        name: replace(
+            group, usual={key: usual[name][key] for key in LAMBDAS if key in usual[name] and group.coefficients.get(key, 0.0) > 0.0}
+        )
+        for name, group in bundle.groups.items()
+    }
+    return replace(bundle, groups=groups)
+
+
 def runs_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, clocks_mhz: tuple[float, float], rows: int) -> Bundle:
     """A bundle from runs of whole workloads: it predicts, but has no provenance and no errors."""
     host = HostCost(
@@ -60,7 +73,7 @@ def runs_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, cl
         clocks_mhz=clocks_mhz,
         latency_parameters=Covariance(names=tuple(latency.widths), covariance=as_rows(latency.covariance)),
     )
-    return with_power(bundle, power)
+    return with_usual(with_power(bundle, power))
 
 
 def _tied_section(group: str, fit: LatencyFit, rows: int) -> GroupCoefficients:

@@ -48,6 +48,7 @@ WIDTHS: Final[dict[str, float]] = {
     "math.conv": 0.3,
     "dram": 0.1,
     "stream": 0.15,
+    "memory_latency": 0.5,
     "issue": 0.25,
     "epsilon": 0.4,
     "prologue": 0.4,

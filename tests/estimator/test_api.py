@@ -15,13 +15,14 @@ from estimator import Asked, Sizes, Variant, best, compare, estimate, explain, l
 from estimator.engine.board import Settings
 from examples.gpt2_prefill import gpt2_prefill
 
-SETTINGS = {"sm_clock_mhz", "gpu", "power_cap_w", "host_launch_s", "efficiency"}
+SETTINGS = {"sm_clock_mhz", "gpu", "power_cap_w", "host_launch_s", "efficiency", "idle_power"}
 CLASSES = {
     "Asked", "Best", "Bundle", "Case", "Comparison", "Estimate", "Explanation", "Footprint", "Gain", "GpuSpec",
     "KernelEstimate", "KernelTable", "Operator", "Sizes", "Sweep", "Variant", "Workload",
 }  # fmt: skip
 SIGNATURES = {
     "best": "asked, goal, power_limit_w, latency_limit_s",
+    "bundle_for": "gpu",
     "bundle_names": "",
     "compare": "left, right",
     "estimate": "workload, bundle, settings",

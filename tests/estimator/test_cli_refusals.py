@@ -35,7 +35,7 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, bundle, workload, argument
         (["--freq", "5000"], "5000 MHz is outside what a100-pcie-40gb can lock: 210 to 1410 MHz"),
         (["--freqs", "900,1500"], "1500 MHz is outside"),
         (["--power-cap", "251"], "power cap 251 W is above the limit of a100-pcie-40gb, 250 W"),
-        (["--gpu-spec", "a1000"], "unknown GPU 'a1000'; known:"),
+        (["--gpu", "a1000"], "unknown GPU 'a1000'; nearest: a100-sxm-80gb, a10; "),
         (["--set", "num_sm=132"], "known: num_sms"),
         (["--efficiency", "disk=0.5"], "no efficiency of 'disk' can be set; known: dram"),
         (["--attention", "flash"], "no attention to fuse"),

@@ -207,9 +207,9 @@ def bundle(tmp_path):
 @pytest.mark.parametrize(
     ("words", "validity", "warning"),
     [
-        ((), "inside", ""),
-        (("--freq", "1215"), "inside", ""),
-        (("--freq", "900"), "outside", "SM clock 900 MHz is outside the fitted range 1200 to 1410 MHz"),
+        ((), "measured", ""),
+        (("--freq", "1215"), "measured", ""),
+        (("--freq", "900"), "extrapolated", "SM clock 900 MHz is outside the fitted range 1200 to 1410 MHz"),
     ],
 )
 def test_the_answer_says_its_clock_and_whether_it_holds(words, validity, warning, bundle, tmp_path):

@@ -133,10 +133,10 @@ def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(capsys, workl
     status, out, err = run(capsys, *words, "--json")
     answer = json.loads(out)
     (other,) = answer["others"]
-    assert (status, answer["reference"]["validity"], other["validity"]) == (3, "inside", "forecast")
+    assert (status, answer["reference"]["validity"], other["validity"]) == (3, "measured", "forecast")
     assert "forecast: " in err
     assert other["ratios"]["latency"]["high"] < 1.0
-    assert [line.split()[0] for line in run(capsys, *words)[1].splitlines()[1:]] == ["validity", "inside", "forecast", "ratio"]
+    assert [line.split()[0] for line in run(capsys, *words)[1].splitlines()[1:]] == ["validity", "measured", "forecast", "ratio"]
 
 
 @pytest.mark.parametrize(

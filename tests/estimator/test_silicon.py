@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator.bundle.content import group_coefficients
 from estimator.model.power import POWER_TERMS, BoardTables, carried_factors
 from estimator.model.silicon import MEMORY_REST_W, usual_rest_w, voltage_ratios
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import gpu_names, load_gpu
+from tests.estimator.synthetic import known_bundle
 
 A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
 
@@ -79,3 +81,12 @@ def test_each_difference_between_boards_moves_the_energies_that_it_concerns():
     assert {term for term, value in changed(num_sms=216).items() if value != 1.0} == {"busy"}
     wide = changed(tensor_flop_per_clock={**A100.tensor_flop_per_clock, "fp16": 4096.0})
     assert {term: value for term, value in wide.items() if value != 1.0} == {"tensor": 0.75}
+
+
+def test_half_of_a_lambda_belongs_to_the_fitted_board():
+    bundle = known_bundle(A100)
+    group = replace(bundle.groups["gemm"], usual={"math": 4.0 * bundle.groups["gemm"].coefficients["math"]})
+    bundle = replace(bundle, groups={**bundle.groups, "gemm": group})
+    own, other = (group_coefficients(bundle, architecture)["gemm"] for architecture in (bundle.gpu.architecture, "hopper"))
+    assert own == group.coefficients
+    assert other == pytest.approx(own | {"math": 2.0 * own["math"]})

@@ -74,7 +74,7 @@ def test_peak_rate_is_the_published_one(gpu, precision, cuda_cores, tflop_per_s,
 @pytest.mark.parametrize("name", gpu_names())
 def test_a_specification_is_whole_consistent_and_survives_its_plain_form(name):
     spec = load_gpu(name)
-    assert set(spec.sources) == {*FIGURES, *RATE_TABLES, "process", "memory"}
+    assert set(spec.sources) == {*FIGURES, *RATE_TABLES, "process", "memory"} | ({"asleep_w"} if spec.asleep_w else set())
     assert all(getattr(spec, table) is None or getattr(spec, table).source for table in ("voltage_v", "idle_w"))
     assert (spec.clocks_mhz()[0], spec.clocks_mhz()[-1]) == (spec.sm_clock_min_mhz, spec.sm_clock_limit_mhz)
     transfers = 2.0  # a clock, on HBM and on GDDR5/6(X) by the clock that NVML reports

@@ -70,18 +70,18 @@ def test_a_reason_is_said_with_its_share_from_one_percent_on(name, share):
     one = answer(with_shares(**{name: share}))
     assert share_unseen(one) == pytest.approx(share, rel=1e-6)
     if share < LEAST_SHARE:
-        assert (one.warnings, one.validity) == ((), "inside")
+        assert (one.warnings, one.validity) == ((), "measured")
     else:
         (line,) = one.warnings
         assert PRINTED.get(name, "is outside the fitted range") in line
         assert f"{share:.0%} of the GPU time" in line
-        assert one.validity == "outside"
+        assert one.validity == "extrapolated"
 
 
 def test_small_reasons_are_named_where_they_are_much_together():
     one = answer(with_shares(**dict.fromkeys(ODD, 0.004)))
     assert len(one.warnings) == len(ODD)
-    assert one.validity == "outside"
+    assert one.validity == "extrapolated"
     assert answer(with_shares(**dict.fromkeys(ODD, 0.0018))).warnings == ()
 
 

@@ -283,7 +283,7 @@ function show(answer) {
   get("results").classList.remove("stale");
   get("results").dataset.clock = estimate.asked_clock_mhz;
   const simulated = answer.simulated ? " (fitted on a simulated board)" : "";
-  get("results-title").textContent = `${estimate.workload} on ${answer.gpu}${simulated}`;
+  get("results-title").textContent = `${estimate.workload} on ${estimate.gpu}, ${estimate.validity}, bundle ${estimate.bundle}${simulated}`;
   fillTable("numbers", Object.entries(NUMBERS).map(([field, units]) => [field.split("_")[0], spoken(estimate, field), interval(estimate, field, units), String(estimate[field] ?? "unknown")]));
   showRemarks(estimate);
   for (const name of ["energy", "latency", "power", "time", "modules"]) showChart(name, answer.charts[name]);
@@ -360,6 +360,8 @@ function listen() {
   for (const name of ["power-cap", "host-launch"]) get(name).addEventListener("input", askSoon);
   for (const name of ["bundle", "gpu"]) {
     get(name).addEventListener("change", () => {
+      const board = choices.gpus.find(({ gpu }) => gpu === get("gpu").value);
+      if (name === "gpu" && board) get("bundle").value = board.bundle;
       showClocks();
       askSoon();
     });
@@ -388,7 +390,7 @@ async function start() {
   choices = await fetched("api/choices");
   fillWorkloads();
   fill(get("bundle"), choices.bundles.map(({ key, name, simulated }) => ({ value: key, label: simulated ? `${name} (simulated)` : name })));
-  fill(get("gpu"), [{ value: "", label: "the bundle's own" }, ...choices.gpus.map(({ gpu }) => ({ value: gpu, label: `${gpu} (forecast)` }))]);
+  fill(get("gpu"), [{ value: "", label: "the bundle's own" }, ...choices.gpus.map(({ gpu }) => ({ value: gpu, label: gpu }))]);
   showClocks();
   listen();
   await showWorkload(null);

@@ -33,7 +33,7 @@ def answer(served, name, **settings):
         ({}, ()),
         ({"clock_mhz": 510.0, "precision": "fp16", "attention": "flash"}, ("--freq", 510, "--precision", "fp16", "--attention", "flash")),
         ({"attention": "eager", "power_cap_w": 90}, ("--attention", "eager", "--power-cap", 90)),
-        ({"gpu": "h100-sxm", "precision": "fp8"}, ("--gpu-spec", "h100-sxm", "--precision", "fp8")),
+        ({"gpu": "h100-sxm", "precision": "fp8"}, ("--gpu", "h100", "--precision", "fp8")),
         ({"host_launch_us": 0}, ("--host-launch-us", 0)),
     ],
 )
@@ -97,3 +97,11 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
     assert [document["estimate"][name] is None for name in ("latency_s", "power_w", "energy_j")] == [False, True, True]
     assert set(document["charts"]) == {"latency", "time"}
     assert "NaN" not in json.dumps(document)
+
+
+def test_every_gpu_has_the_bundle_that_the_command_takes_for_it(served, capsys, repository):
+    bundles = {bundle["key"]: bundle["name"] for bundle in served.choices()["bundles"]}
+    nearest = {entry["gpu"]: bundles[entry["bundle"]] for entry in served.choices()["gpus"]}
+    listed = printed(capsys, "gpus", "--json")
+    assert {gpu: name.split()[0] for gpu, name in nearest.items()} == {one["name"]: one["bundle"] for one in listed}
+    assert answer(served, "gpt2-prefill", gpu="a100-pcie-40gb")["estimate"]["validity"] == "extrapolated"

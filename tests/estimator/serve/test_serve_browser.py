@@ -18,7 +18,7 @@ def page(open_page, served):
     opened.wait_for("document.getElementById('status').textContent.startsWith('latency')")
     opened.choose("#workload", served.workload_key("gpt2-prefill"))
     opened.choose("#bundle", served.bundle_key())
-    opened.wait_for("document.getElementById('results-title').textContent === 'gpt2-prefill-b8-s512 on a100-pcie-40gb'")
+    opened.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill-b8-s512 on a100-pcie-40gb, ')")
     at_rest(opened)
     yield opened
     assert opened.requested_urls()
@@ -80,15 +80,17 @@ def test_batch_sequence_precision_and_attention_change_the_result(page):
     page.choose("#precision", "fp32")
     page.wait_for("[...document.querySelectorAll('#kernels tbody th')].some((cell) => cell.textContent.includes(' fp32 '))")
     page.choose("#gpu", "h100-sxm")
-    page.wait_for("document.getElementById('results-title').textContent.endsWith('on h100-sxm')")
+    page.wait_for("document.getElementById('results-title').textContent.includes('on h100-sxm, forecast, bundle a100-pcie-40gb-eager ')")
     assert "forecast" in page.evaluate("document.getElementById('remarks').textContent")
+    page.choose("#gpu", "a10")
+    page.wait_for("document.getElementById('results-title').textContent.includes('on a10, extrapolated, bundle a10-eager ')")
 
 
 def test_a_file_is_loaded_and_its_sliders_say_why_they_rest(page, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({**OWN, "name": "mine <b>& co"}), encoding="utf-8")
     page.upload("#file", path)
-    page.wait_for("document.getElementById('results-title').textContent === 'mine <b>& co on a100-pcie-40gb'")
+    page.wait_for("document.getElementById('results-title').textContent.startsWith('mine <b>& co on a100-pcie-40gb, ')")
     assert page.evaluate("document.getElementById('batch').disabled && document.getElementById('sequence').disabled")
     assert "does not tell" in page.evaluate("document.getElementById('batch-reason').textContent")
     page.evaluate("document.getElementById('at-batch').focus()")

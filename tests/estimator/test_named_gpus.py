@@ -1,0 +1,206 @@
+"""GPUs by name: short names, the bundle that answers, its validity, power at rest of one's own board."""
+
+import json
+import math
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from estimator import bundle_for, estimate, explain, load_bundle
+from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_names, save_bundle
+from estimator.cli import main
+from estimator.engine.board import board_tables
+from estimator.model.power_limit import UNLIMITED_W
+from estimator.questions.judging import Asked
+from estimator.transforms.variation import Variant
+from estimator.uncertainty.forecast import distance, forecast_std
+from estimator.uncertainty.nearest import nearest_bundle
+from estimator.vocabulary.gpu import simulated_uuid
+from estimator.vocabulary.quantities import NORMAL_90
+from estimator.vocabulary.specifications import gpu_names, load_gpu
+from tests.estimator.estimating import fails
+from tests.estimator.synthetic import transformer
+
+A10 = load_bundle("a10-eager")
+WORK = transformer(1024, 512, 4)
+
+
+def test_every_spelling_of_a_gpu_is_one_gpu_s_alone():
+    spellings = {
+        (word.lower().removeprefix("nvidia ").replace(" ", "-"), name)
+        for name in gpu_names()
+        for word in (name, *load_gpu(name).short_names, *load_gpu(name).product_names)
+    }
+    assert len({word for word, _ in spellings}) == len(spellings)
+    assert all(load_gpu(word).name == name for word, name in spellings)
+    typed = {"h100": "h100-sxm", "A100": "a100-sxm-80gb", "4090": "rtx-4090", "v100": "v100-pcie-32gb", "RTX 3090": "rtx-3090"}
+    assert {word: load_gpu(word).name for word in typed} == typed
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ("a40", "a10"), ("rtx-3090", "a10"), ("a100-sxm-40gb", "a100-pcie-40gb"), ("h100-pcie", "h100-sxm"), ("h200-nvl", "h200-sxm"),
+        ("gb200", "b200-sxm"), ("b300-sxm", "b200-sxm"), ("l4", "l40s"), ("rtx-4090", "l40s"), ("rtx-5090", "l40s"),
+    ],
+)  # fmt: skip
+def test_the_nearest_bundle_is_of_the_silicon_that_one_would_choose(asked, nearest):
+    fitted = ("a100-pcie-40gb", "a10", "h100-sxm", "h200-sxm", "b200-sxm", "l40s", "v100-pcie-32gb")
+    heads = {name: BundleHead(load_gpu(name), power=True) for name in fitted}
+    assert nearest_bundle(load_gpu(asked), heads) == nearest
+    heads[nearest] = BundleHead(load_gpu(nearest), power=False)
+    assert nearest_bundle(load_gpu(asked), heads) != nearest  # a forecast without power is of less use
+    assert nearest_bundle(load_gpu(nearest), heads) == nearest
+
+
+def test_no_other_bundle_states_a_smaller_deviation():
+    gpus = [load_gpu(name) for name in gpu_names()]
+    for asked, one, other in permutations(gpus, 3):
+        if distance(one, asked) < distance(other, asked):
+            stated = [math.hypot(*forecast_std(board, asked)) for board in (one, other)]
+            assert stated[0] <= stated[1], (asked.name, one.name, other.name)
+
+
+def test_the_head_of_a_bundle_is_that_of_the_whole():
+    loaded = {name: load_bundle(name) for name in bundle_names()}
+    assert bundle_heads() == {name: BundleHead(one.gpu, one.power is not None) for name, one in loaded.items()}
+
+
+def test_own_bundles_answer_first_and_those_that_say_nothing_never(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    (tmp_path / "broken.json").write_text('{"gpu": {"specification": {}}}')
+    (tmp_path / "deep.json").write_text('{"gpu": {"a":' + "[" * 10**5)
+    h100 = replace(A10, name="sim", gpu=load_gpu("h100-sxm"), gpu_uuid=simulated_uuid("h100-sxm"))
+    save_bundle(h100, tmp_path / "sim.json")
+    assert bundle_for("h100")[0].gpu.architecture == "ampere"
+    save_bundle(replace(A10, name="mine"), tmp_path / "zz-mine.json")
+    assert [bundle_for(word)[0].name for word in ("a10", "a40", "a100-pcie")] == ["mine", "mine", "a100-pcie-40gb-eager"]
+    save_bundle(replace(A10, name="ada", gpu=load_gpu("l40s"), power=None), tmp_path / "ada.json")
+    assert [bundle_for(word)[0].name for word in ("l40s", "4090")] == ["ada", "mine"]
+    assert [bundle_for(word)[1] for word in ("l40s", "4090")] == [None, load_gpu("rtx-4090")]
+
+
+@pytest.fixture
+def workload(tmp_path):
+    from estimator.formats import write_workload
+
+    write_workload(WORK, tmp_path / "w.json")
+    return str(tmp_path / "w.json")
+
+
+def printed(capsys, *words):
+    status = main([*map(str, words), "--json"])
+    out, err = capsys.readouterr()
+    assert status in (0, 3), err
+    return json.loads(out)
+
+
+def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workload, capsys, tmp_path):
+    own = tmp_path / "mine.toml"
+    text = (load_gpu.__globals__["resource_folder"]("gpus") / "a10.toml").read_text()
+    own.write_text(text.replace('name = "a10"', 'name = "mine"').replace("num_sms = 72", "num_sms = 80"))
+    found = printed(capsys, workload, "--gpu", f"a10,h100,{own}")
+    told = [(one["gpu"], one["bundle"], one["validity"]) for one in found]
+    a10, a100 = (f"{name} {load_bundle(name).version}" for name in ("a10-eager", "a100-pcie-40gb-eager"))
+    assert told[1:] == [("h100-sxm", a100, "forecast"), ("mine", a10, "forecast")]
+    assert told[0][:2] == ("a10", a10)
+    assert found[1] == printed(capsys, workload, "--bundle", "a100-pcie-40gb-eager", "--gpu-spec", "h100-sxm")
+    assert (
+        found[0] == printed(capsys, workload, "--bundle", "a10-eager") == printed(capsys, workload, "--bundle", "a10-eager", "--gpu", "a10")
+    )
+    own.write_text(text.replace("num_sms = 72", "num_sms = 80"))  # a file counts even under a known name
+    assert printed(capsys, workload, "--gpu", own)["validity"] == "forecast"
+    assert main(["explain", workload, "--gpu", "h100", "--csv"]) in (0, 3)
+    assert {line.partition(",a100-")[2] for line in capsys.readouterr().out.splitlines()[1:]} == {
+        f"{a100.removeprefix('a100-')},h100-sxm,forecast"
+    }
+    points = printed(capsys, "sweep", workload, "--gpu", "a10,h100")
+    assert [(one["gpu"], one["validity"]) for one in points] == [(one["gpu"], one["validity"]) for one in found[:2]]
+    assert main([workload, "--gpu", "h100"]) in (0, 3)
+    assert f"bundle {a100}, gpu h100-sxm" in (head := capsys.readouterr().out.splitlines()[0])
+    assert head.endswith(", validity forecast")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ((), 2, "name a --gpu, such as h100"),
+        (("--gpu", "own"), 2, "name a --gpu, such as h100"),
+        (("--gpu", "a30"), 1, "unknown GPU 'a30'; nearest: a40, a10; `estimate gpus` lists all; or describe it in a TOML file"),
+        (("--gpu", "Tesla V100"), 1, "unknown GPU 'Tesla V100'; nearest: v100-pcie-32gb; "),
+        (("--gpu", "?"), 1, "unknown GPU '?'; `estimate gpus`"),
+        (("--gpu", "h100", "--idle-power", "700"), 1, "idle power 700 W at 1830 MHz contradicts h100-sxm: "),
+        (("--gpu", "h100", "--idle-power", "45"), 1, "there it draws 46 W more than at its lowest clock"),
+        (("--gpu", "h100", "--idle-power", "120", "--power-cap", "110"), 1, "and less than its limit, 110 W; read it with a context"),
+        (("--gpu", "h100", "--idle-power", "90@5000"), 1, "SM clock 5000 MHz is outside what h100-sxm can lock"),
+        (("--gpu", "h100", "--idle-power", "0"), 2, "--idle-power"),
+        (("--gpu", "h100", "--idle-power", "90@"), 2, "--idle-power"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words, status, message, workload, capsys):
+    assert message in fails(capsys, workload, *words, status=status)
+
+
+def idle_w(**settings):
+    answer = explain(Asked(variant=Variant(workload=WORK), bundle=A10, **settings))
+    return answer.energy_parts_j["idle"] / answer.result.latency_s
+
+
+def test_power_at_rest_that_was_read_replaces_the_rule_and_keeps_its_course_over_the_clock():
+    gpu = load_gpu("l40s")
+    expected = board_tables(A10, gpu).rest_w(np.array([600.0, 2520.0]))
+    read = {clock: idle_w(gpu=gpu, sm_clock_mhz=(clock,), idle_power=(90.0, 2520.0)) for clock in (600.0, 2520.0)}
+    assert read[2520.0] == pytest.approx(90.0)
+    assert read[600.0] == pytest.approx(90.0 + expected[0] - expected[1])
+    assert idle_w(gpu=gpu, sm_clock_mhz=(600.0,)) == pytest.approx(expected[0])
+
+
+def test_a_reading_without_a_clock_is_of_the_highest_one_asked_for(workload, capsys):
+    words = (workload, "--gpu", "l40s", "--freqs", "600,2520", "--idle-power")
+    assert printed(capsys, *words, "90") == printed(capsys, *words, "90@2520") != printed(capsys, *words, "90@600")
+    words = (workload, "--gpu", "l40s", "--idle-power")
+    assert printed(capsys, *words, "90") == printed(capsys, *words, f"90@{load_gpu('l40s').sm_clock_max_mhz}")
+
+
+@pytest.mark.parametrize(("name", "narrower"), [("l40s", True), ("h100-sxm", False), ("new", False), ("a10", False)])
+def test_a_reading_narrows_a_forecast_that_rests_on_the_rule(name, narrower):
+    gpu = replace(load_gpu("l40s"), name="new", process="") if name == "new" else None if name == "a10" else load_gpu(name)
+    work = transformer(64, 128, 2)  # far from any limit
+    at_mhz = 900.0
+    rest = float(board_tables(A10, gpu or A10.gpu).rest_w(np.array([at_mhz]))[0])
+    before, after = (
+        estimate(work, A10, gpu=gpu, sm_clock_mhz=at_mhz, host_launch_s=0.0, idle_power=reading)[0] for reading in (None, (rest, at_mhz))
+    )
+    assert after.power_w == pytest.approx(before.power_w)
+    widths = [math.log(one.power_w_high / one.power_w_low) / (2.0 * NORMAL_90) for one in (before, after)]
+    stated = [forecast_std(A10.gpu, gpu or A10.gpu, known)[1] for known in (False, narrower)]
+    assert widths[0] ** 2 - widths[1] ** 2 == pytest.approx(stated[0] ** 2 - stated[1] ** 2, rel=1e-3, abs=1e-9)
+    assert (widths[1] < widths[0]) == narrower
+
+
+def test_the_list_of_gpus_says_who_answers_and_how_well(capsys, repository):
+    assert main(["gpus"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert [*lines] == ["name", *gpu_names()]
+    assert "forecast from a10 " in lines["l40s"]
+    assert "own" in lines["a10"].split()
+    h100, a10, old = printed(capsys, "gpus", "h100", "NVIDIA A10", repository / "examples" / "m2075.toml")
+    assert (h100["short_names"][0], h100["idle_power_w"], h100["idle_power_from"], h100["asleep_w"]) == ("h100", 118.22, "table", 68.0)
+    assert [h100["latency_90"], h100["power_90"]] == pytest.approx(
+        [math.exp(NORMAL_90 * std) for std in forecast_std(load_gpu(h100["bundle_gpu"]), load_gpu("h100"))]
+    )
+    assert (a10["bundle"], a10["latency_90"], a10["idle_power_from"]) == ("a10-eager", None, "rule")
+    assert a10["idle_power_w"] == pytest.approx(idle_w(power_cap_w=UNLIMITED_W))
+    assert (old["name"], old["asleep_w"]) == ("m2075", None)
+    assert "unknown GPU" in fails(capsys, "gpus", "x1", status=1)
+
+
+def test_power_asleep_is_in_no_estimate_and_in_no_bundle(tmp_path):
+    gpu = load_gpu("h100-sxm")
+    assert gpu.asleep_w
+    one, other = (estimate(WORK, A10, gpu=board)[0] for board in (gpu, replace(gpu, asleep_w=1.0)))
+    assert one == other
+    save_bundle(replace(A10, gpu=gpu), tmp_path / "b.json")
+    assert load_bundle(tmp_path / "b.json").gpu.asleep_w is None
