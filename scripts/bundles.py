@@ -11,6 +11,7 @@ import hashlib
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +36,13 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 MOST_BYTES: Final = 300_000
 """Largest file of a bundle that comes with the package [byte]."""
 
-SITE: Final = {"gemm": ("n", "k"), "attention": ("heads", "kv_heads", "head_dim")}
+SITE: Final = {
+    "gemm": ("n", "k"),
+    "attention": ("heads", "kv_heads", "head_dim"),
+    "mla": ("heads",),
+    "moe": ("hidden", "inter", "experts", "topk"),
+    "quantise": ("dim",),
+}
 """Fields of a shape that belong to a model, not to its use; rows of equal ones are left out together."""
 
 
@@ -50,11 +57,11 @@ class Laboratory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a bundle is fitted on; prior: the bundle it starts from, which holds its power if no row has any."""
+    """What a bundle is fitted on; priors: the bundle it starts from, and others whose energies join its own where no row has power."""
 
     gpu: str
     data: tuple[str, ...]
-    prior: str = ""
+    priors: tuple[str, ...] = ()
     not_for: tuple[str, ...] = ()
 
 
@@ -78,13 +85,14 @@ def read_table() -> Table:
 def fitted(name: str, recipe: Recipe, data: Path, out: Path) -> Bundle:
     """The bundle of a recipe, with its errors on sites and workloads left out."""
     selection = read_selection([data / file for file in recipe.data], recipe.gpu)
-    gpu, prior = load_gpu(recipe.gpu), load_bundle(out / f"{recipe.prior}.json") if recipe.prior else None
-    whole = calibrate(selection, gpu, name=name, prior=prior)
+    priors = [load_bundle(out / f"{one}.json") for one in recipe.priors]
+    calibrated = partial(calibrate, gpu=load_gpu(recipe.gpu), priors=priors)
+    whole = calibrated(selection, name=name)
     errors = [row for row in whole.errors if row["family"] == WORKLOAD_FAMILY]
     if selection.kernels is not None:
         held = held_sites(selection.kernels)
         part = replace(selection, kernels=selection.kernels.select(~held))
-        rest = thinned(calibrate(part, gpu, prior=prior, holdout=0.0).bundle, MOST_BYTES)
+        rest = thinned(calibrated(part, holdout=0.0).bundle, MOST_BYTES)
         errors = [*error_rows(compared(predict_rows(rest, selection.kernels.select(held)))), *errors]
     return thinned(replace(whole.bundle, errors=tuple(errors)), MOST_BYTES)
 
@@ -148,7 +156,7 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     priors = set(unfitted_groups(bundle, bundle.groups))
     kinds = [name for name in bundle.groups if name.count(".") < 3 and name not in priors]
     measured = [f"`{name}` ({bundle.groups[name].rows:,} rows)" for name in kinds]
-    lent = f" or as in {recipe.prior}" if recipe.prior else ""
+    lent = f" or as in {recipe.priors[0]}" if recipe.priors else ""
     yield f"Latency measured: {', '.join(measured)}."
     yield f"Latency at priors{lent}: {', '.join(f'`{name}`' for name in sorted(priors)) or 'none'}."
     power = bundle.power
@@ -158,7 +166,7 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
         yield f"Power measured: {power.rows} rows; voltage exponent {power.voltage_exponent:.2f}."
     else:
         deviation = f"deviation {100 * bundle.uncertainty['power']['gpu']:.0f} % (1 σ)"
-        yield f"**Power is a forecast**: energies of {recipe.prior} carried by the rules of `docs/model.md`; {deviation}."
+        yield f"**Power is a forecast**: energies of {', '.join(recipe.priors)} carried by the rules of `docs/model.md`; {deviation}."
     for name, table in (("Voltage", bundle.voltage), ("Rest power", bundle.idle)):
         yield f"{name} over the clock: {'by rule, not measured' if table is None else table.source or 'measured'}."
     low, high = bundle.clocks_mhz

@@ -5,7 +5,7 @@ held-out errors and the stated uncertainty.  The bundle's coefficients then come
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -92,13 +92,13 @@ def calibrate(
     version: str = "0.1.0",
     seed: int = 0,
     holdout: float = 0.2,
-    prior: Bundle | None = None,
+    priors: Sequence[Bundle] = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
     """Fit all rows of a selection of one GPU.
 
     holdout: share of the kernels and of the workloads in each fold; 0 leaves errors and uncertainty unstated.
-    prior: a bundle of another GPU, or an older bundle of this GPU, from which the fit starts.
+    priors: a bundle of another GPU, or an older bundle of this GPU, from which the fit starts; further ones, for power.
     Raises CalibrationError if there is nothing to fit.
     """
     selection = in_own_order(selection)
@@ -107,7 +107,7 @@ def calibrate(
     energies, remarks = instruction_section(selection, gpu)
     blocks, unfit = block_section(selection, gpu)
     board = board_knowledge(selection, gpu)
-    source = None if prior is None else transfer_source(prior, gpu)
+    source = transfer_source(*priors, target=gpu) if priors else None
     if source is not None and selection.kernels is not None:
         progress("weighing the prior bundle")
         source = with_strengths(source, selection.kernels, gpu, seed)

@@ -86,7 +86,12 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--gpu", metavar="NAME|FILE.toml", help="The GPU to fit where data sets hold several, or do not name theirs.")
 @click.option("--name", metavar="NAME", callback=a_line, help="Name of the bundle; without it the GPU's.")
 @click.option(
-    "--prior", metavar="BUNDLE", callback=named_file, help="Start from this bundle, usually of another GPU: few kernels then suffice."
+    "--prior",
+    "priors",
+    metavar="BUNDLE",
+    multiple=True,
+    callback=named_files,
+    help="Start from this bundle, usually of another GPU: few kernels then suffice.  Of several, power is the mean.",
 )
 @require_option
 @click.option("--scheduler", metavar="ADDRESS", help="Read on the workers of this Dask cluster, e.g. tcp://10.0.0.1:8786.")
@@ -115,7 +120,7 @@ def fit_command(**options: Any) -> int:
         selection = read_selection(options["datasets"], options["gpu"])
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     require_one_world(selection)
-    prior = None if options["prior"] is None else load_bundle(options["prior"])
+    priors = [load_bundle(name) for name in options["priors"]]
     calibration = calibrate(
         selection,
         gpu,
@@ -123,7 +128,7 @@ def fit_command(**options: Any) -> int:
         version=FIRST_VERSION,
         seed=options["seed"],
         holdout=options["holdout"],
-        prior=prior,
+        priors=priors,
         progress=progress,
     )
     bundle = save_bundle(calibration.bundle, options["out"])
