@@ -116,7 +116,7 @@ def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
     groups = {group: {name: prior.centre for name, prior in priors.items()} for group, priors in GROUP_PRIORS.items()}
     if gpu is None:
         return groups
-    for group in MATRIX_GROUPS:
+    for group in (*MATRIX_GROUPS, "moe"):
         if gpu.architecture in PERSISTENT_ARCHITECTURES:
             groups[group] |= {name: prior.centre for name, prior in PERSISTENT.items()}
         elif gpu.tensor_flop_per_clock:

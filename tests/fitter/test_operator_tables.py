@@ -1,10 +1,15 @@
 """Tables of operators beside products and attention: what a row says, and how well unseen shapes of published tables are predicted."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.kernel_tables import cell_rows, evaluate, kind_cells, seen_rows
-from estimator.vocabulary.workload import make_operator
+from estimator.questions.estimates import estimate
+from estimator.vocabulary.workload import Workload, make_operator
+from fitter.bundle.sections import prior_bundle
 from fitter.rows.selection import read_selection
+from tests.fitter.measured import planted_bundle
 
 MOE = "family,operator,gpu,precision,tokens,hidden,inter,topk,experts,tp,ep,distribution,gated,latency_s,kernel_label,source"
 MLA = "family,operator,gpu,precision,kv_precision,batch,sequence,heads,is_decode,latency_s,source"
@@ -56,7 +61,7 @@ def test_a_row_of_each_kind_is_read_for_what_it_is(tmp_path, header, line, found
         (MOE, EXPERTS.format("bfloat16", "zipf", 8, 1), "BAD_SHAPE"),
         (MOE, EXPERTS.format("bfloat16", "balanced", 7, 1), "BAD_SHAPE"),
         (MOE, EXPERTS.format("w3", "balanced", 8, 1), "UNKNOWN_PRECISION"),
-        (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1).replace("9e-5,cutlass", "9.5e-5,other"), "SLOWER_KERNEL"),
+        (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1).replace("9e-5,cutlass", "8e-5,other"), "SECOND_KERNEL"),
         (MLA, "mla,mla_decode,h100-sxm,bfloat16,fp8,4,2048,,1,5e-5,trtllm-1.3.0rc20#7", "BAD_SHAPE"),
         (SUM, "communication,all_reduce,h100-sxm,int8,1,4096,2e-5,nccl-2.27.3,eager,nccl-2.27.3#0", "BAD_SHAPE"),
         (SUM, "communication,all_reduce,h100-sxm,int8,8,4096,2e-5,vllm-0.24.0,eager,vllm-0.24.0#0", "EAGER"),
@@ -68,10 +73,31 @@ def test_a_row_that_says_nothing_of_its_kind_is_rejected_by_name(tmp_path, heade
     good = {MOE: EXPERTS.format("bfloat16", "balanced", 8, 1), MLA: "mla,mla_decode,h100-sxm,bfloat16,fp8,4,2048,16,1,5e-5,trtllm-1.3#1"}
     fine = good.get(header, "communication,all_reduce,h100-sxm,int8,8,4096,2e-5,nccl-2.27.3,eager,nccl-2.27.3#9")
     path = tmp_path / "table.csv"
-    path.write_text(f"{header}\n{fine}\n{line}\n")
+    second = fine.replace(",64,", ",65,", 1)
+    path.write_text(f"{header}\n{line}\n{fine}\n{second}\n")
     found = read_selection([path])
-    assert [row.reason for row in found.rejected] == [reason]
-    assert len(found.kernels) == 1
+    assert [row.reason for row in found.rejected] == [reason] + ["DUPLICATE"] * (second == fine)
+    assert len(found.kernels) == 1 + (second != fine)
+
+
+@pytest.mark.parametrize(
+    ("family", "operator", "shape"),
+    [
+        ("moe", "moe", {**SIZES, "skew": 0, "gated": 1}),
+        ("mla", "mla_prefill", {"batch": 1, "queries": 2048, "context": 2048, "heads": 16}),
+        ("mla", "mla_decode", {"batch": 64, "queries": 1, "context": 2048, "heads": 16}),
+        ("communication", "all_reduce", {"message_bytes": 1 << 24, "num_gpus": 2}),
+        ("quantise", "quantise_static", {"rows": 4096, "dim": 4096}),
+    ],
+)
+def test_each_kind_has_a_price_in_time_and_power_from_priors_alone(family, operator, shape):
+    known = planted_bundle()
+    bundle = replace(known, groups=prior_bundle(known.gpu).groups | dict(known.groups))
+    alone = Workload(name="one", operators=(make_operator(family, operator, "bf16", **shape),), counts=(1000.0,))
+    found = estimate(alone, bundle, sm_clock_mhz=900.0)[0]
+    assert 1e-6 < found.kernels[0].latency_s < 1e-1
+    assert 40.0 < found.power_w < bundle.gpu.power_limit_w
+    assert any("priors" in line for line in found.warnings)
 
 
 LIMITS = {"mla_prefill h100-sxm": 8.0, "mla_decode b200-sxm": 8.0, "mla_decode a100-sxm-80gb": 8.0, "quantise_static h200-sxm": 10.0}
