@@ -11,7 +11,7 @@ from estimator.model.coefficients import Prior, longest_prefix
 from estimator.model.phases import START_CLOCKS
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ
+from estimator.vocabulary.quantities import FORMATS, HZ_PER_MHZ
 
 
 def table(**priors: tuple[float, float]) -> dict[str, Prior]:
@@ -203,7 +203,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         priors |= BLOCK_ENDS if one_clock else BLOCK_ENDS | {"reduce_start": REDUCE_START}
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
-        if not key.endswith(QUANTISED):
+        if not any(FORMATS[part].converts for part in key.split(".") if part in FORMATS):
             priors.pop("quantise")
     elif key.startswith("attention"):
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES and key.startswith("attention.decode")
@@ -215,10 +215,6 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
     if warm:
         priors |= KNEE
     return priors
-
-
-QUANTISED: Final = ("fp8", "int8", "nvfp4")
-"""Precisions whose linear layers convert their activations first."""
 
 
 def around(values: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> dict[str, Prior]:

@@ -86,9 +86,8 @@ class Gemm:
     OUTPUT_INSTRUCTIONS = 4.0
     """Lane instructions of one output element: scale, add, convert, store (assumed)."""
 
-    QUANTISE_BYTES, QUANTISE_LATENCY_S = 3.0, 2.0e-6
-    """8-bit operands: activations are read in 16 bit and written in 8 [byte/element]; latency of the quantising kernels, which hides part
-    of this transfer and is part of epsilon [s]."""
+    QUANTISE_LATENCY_S = 2.0e-6
+    """Latency of the kernels that convert activations; it hides part of their transfer and is part of epsilon [s]."""
 
     PORT_BYTES = 64.0
     """Largest rate of an SM's loads from L2 [byte/clock].  Assumed equal for all boards; vendors publish no such figure."""
@@ -119,8 +118,8 @@ class MatrixColumns:
     """Matrix products as columns of shape (n,).
 
     `batch` products C[m, n] = A[m, k]·B[k, n], their reduction padded to `padded_k`; bytes are totals over the batch;
-    `flop_per_clock` is the peak rate per SM; `element_byte` the operands' width; `tensor` 1 if tensor cores do the work;
-    `quantised` 1 if the activations are first converted to 8 bit.
+    `flop_per_clock` is the peak rate per SM; `element_byte` and `weight_element_byte` are the widths of an activation and of a weight;
+    `tensor` is 1 if tensor cores do the work; `converted_byte` is the traffic that converts the activations first.
     """
 
     batch: Array
@@ -132,9 +131,10 @@ class MatrixColumns:
     activation_byte: Array
     output_byte: Array
     element_byte: Array
+    weight_element_byte: Array
     flop_per_clock: Array
     tensor: Array
-    quantised: Array
+    converted_byte: Array
 
     def select(self, index: IntArray | tuple[slice, None]) -> "MatrixColumns":
         """The rows `index`; (…, None) gives columns of shape (n, 1), which broadcast against candidates."""
@@ -166,7 +166,7 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     c, sms, dram = columns, gpu.num_sms, 1.0 / gpu.dram_bytes_per_s
     blocks, area = matrix_blocks(c, tiles), tiles.tile_m * tiles.tile_n
     on_tensor, is_split = c.tensor > 0.0, tiles.split > 1
-    step = np.where(on_tensor, Gemm.STEP_BYTES / c.element_byte, Gemm.CUDA_STEP)
+    step = np.where(on_tensor, 2.0 ** np.round(np.log2(Gemm.STEP_BYTES / c.element_byte)), Gemm.CUDA_STEP)
     steps = np.ceil(c.padded_k / (step * tiles.split))
     reduction = step * steps
     sharing = np.where(on_tensor, np.minimum(np.maximum(np.floor(Gemm.FILL_AREA / area), 1.0), Gemm.MOST_SHARING), 1.0)
@@ -174,7 +174,7 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     waves = sharing * rounds
     busiest = np.ceil(blocks / sms)
     block_clocks = 2.0 * area * reduction / c.flop_per_clock
-    loaded_byte = (np.minimum(tiles.tile_m, c.m) + np.minimum(tiles.tile_n, c.n)) * reduction * c.element_byte
+    loaded_byte = reduction * (np.minimum(tiles.tile_m, c.m) * c.element_byte + np.minimum(tiles.tile_n, c.n) * c.weight_element_byte)
     outputs, output_s = c.batch * c.m * c.n, c.output_byte * dram
     even, hidden = busiest, np.zeros(1)
     if gpu.architecture in SHARING_ARCHITECTURES:
@@ -185,7 +185,6 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     beside = np.where(on_tensor, sharing, Gemm.MOST_SHARING)
     stored_byte = outputs * np.where(is_split, Gemm.PARTIAL_BYTES, c.output_byte / outputs) * tiles.split / blocks
     partial_byte = np.where(is_split, 2.0 * Gemm.PARTIAL_BYTES * tiles.split * outputs, 0.0)
-    converted_s = c.quantised * Gemm.QUANTISE_BYTES * c.batch * c.m * c.k * dram
     useful_flop = 2.0 * outputs * c.k
     slots = sms * sharing
     return make_phases(
@@ -202,7 +201,7 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
             "reduce": partial_byte / gpu.l2_bytes_per_clock,
             "reduce_launch": np.where(is_split, 1e-6, 0.0),
             "reduce_start": np.where(is_split, Gemm.REDUCE_START_CLOCKS, 0.0),
-            "quantise": np.hypot(converted_s, Gemm.QUANTISE_LATENCY_S) - Gemm.QUANTISE_LATENCY_S,
+            "quantise": np.hypot(c.converted_byte * dram, Gemm.QUANTISE_LATENCY_S) - Gemm.QUANTISE_LATENCY_S,
         },
         _events(c, tiles, gpu, blocks, reduction, partial_byte),
         np.broadcast_shapes(blocks.shape, area.shape),
@@ -220,20 +219,21 @@ def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, re
     take the same time: a unit's power hardly depends on its number format.
     """
     on_tensor, area, outputs = c.tensor > 0.0, tiles.tile_m * tiles.tile_n, c.batch * c.m * c.n
-    edge = c.m / np.ceil(c.m / tiles.tile_m) + c.n / np.ceil(c.n / tiles.tile_n)
-    loaded = blocks * edge * np.minimum(reduction, c.padded_k / tiles.split) * c.element_byte
+    edge_m, edge_n = c.m / np.ceil(c.m / tiles.tile_m), c.n / np.ceil(c.n / tiles.tile_n)
+    step_byte = edge_m * c.element_byte + edge_n * c.weight_element_byte
+    loaded = blocks * step_byte * np.minimum(reduction, c.padded_k / tiles.split)
     warp_m, warp_n = (
         # Two warps along each edge, or more; 256 × 64 is the exception, with four along one.
         np.where(on_tensor, np.clip(tile / 2.0, *Gemm.WARP_TILE), np.minimum(tile, cuda))
         for tile, cuda in zip((tiles.tile_m, tiles.tile_n), Gemm.CUDA_WARP_TILE, strict=True)
     )
-    passed = tiles.tile_m + tiles.tile_n + area / warp_m + area / warp_n
+    passed = (tiles.tile_m + area / warp_n) * c.element_byte + (tiles.tile_n + area / warp_m) * c.weight_element_byte
     useful_flop = 2.0 * outputs * c.k
     padded_flop = np.maximum(2.0 * blocks * area * reduction - useful_flop, 0.0)
     return {
         "dram": c.weight_byte + c.activation_byte + c.output_byte,
         "l2": loaded + c.output_byte + partial_byte,
-        "shared": blocks * passed * reduction * c.element_byte,
+        "shared": blocks * passed * reduction,
         "tensor": c.tensor * ((useful_flop + Gemm.PADDED_SHARE * padded_flop) * tensor_rate(gpu) / c.flop_per_clock),
         "cuda": (1.0 - c.tensor) * useful_flop / 2.0 + Gemm.OUTPUT_INSTRUCTIONS * outputs * tiles.split,
     }

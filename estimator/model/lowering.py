@@ -14,11 +14,8 @@ from estimator.model.streams import stream_phases
 from estimator.model.tiling import Candidates, tile_candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, HZ_PER_MHZ, Array, BoolArray
 from estimator.vocabulary.workload import Operator, conv_output_size
-
-EIGHT_BIT: Final = frozenset({"fp8", "int8", "nvfp4"})
-"""Operand precisions into which linear layers first convert their activations."""
 
 PRODUCTS_AT_ONCE: Final = 512
 """Most matrix products whose candidate tiles are compared together: dozens of candidates each, with dozens of numbers."""
@@ -68,30 +65,33 @@ def phase_kind(operator: Operator) -> str:
 def matrix_columns(operators: Sequence[Operator], gpu: GpuSpec) -> MatrixColumns:
     """GEMMs and convolutions as matrix products with their own memory footprints."""
     rows = [_matrix_row(operator, gpu) for operator in operators]
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), 12)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MatrixColumns.__slots__))
     return MatrixColumns(**{name: table[:, i] for i, name in enumerate(MatrixColumns.__slots__)})
 
 
 def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
-    width = BYTES_PER_ELEMENT[operator.precision]
+    form = FORMATS[operator.precision]
+    width, weight_width = form.element_byte, form.weight_byte
     out_width = BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else max(width, 2.0)
-    tensor = not operator.cuda_cores and operator.precision in gpu.tensor_flop_per_clock
+    tensor = not operator.cuda_cores and gpu.on_tensor_cores(operator.precision)
     if operator.family == "gemm":
         batch, m, n, k = operator.shape
-        weight, activation, padded = batch * n * k * width, batch * m * k * width, k
+        weight, activation, padded = batch * n * k * weight_width, batch * m * k * width, k
     else:
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, groups = operator.shape
         out_h, out_w = conv_output_size(operator)
         own, taps = channels / groups, kernel_h * kernel_w
         batch, m, n, k = groups, b * out_h * out_w, filters / groups, own * kernel_h * kernel_w
-        weight, activation = filters * k * width, b * channels * height * width_px * width
+        weight, activation = filters * k * weight_width, b * channels * height * width_px * width
         # On tensor cores a library pads channels to 16 bytes, but the few channels of a first layer with stride 2 to 4 channels
         # (NVIDIA, Convolutional Layers User's Guide: checklist; Channels In And Out).
         granule = 4.0 if own <= 4.0 and stride == 2.0 else 16.0 / width
         padded = float(np.ceil(own / granule)) * granule * taps if tensor else k
     rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
-    quantised = operator.precision in EIGHT_BIT and operator.operator == "linear"
-    return (batch, m, n, k, padded, weight, activation, batch * m * n * out_width, width, rate, tensor, quantised)
+    # Activations in 16 bit are read, and written in the format.
+    converted = batch * m * k * (2.0 + width) if form.converts and operator.operator == "linear" else 0.0
+    output = batch * m * n * out_width
+    return (batch, m, n, k, padded, weight, activation, output, width, weight_width, rate, tensor, converted)
 
 
 def _choose(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coefficients: Array) -> None:

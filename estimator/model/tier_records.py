@@ -59,6 +59,7 @@ class PointRecord(ErrorRecord):
     weights: Annotated[tuple[Annotated[float, Span(0.0, 1e3)], ...], LEAST_ONE, "octaves of distance for one octave of each field"]
     points: Annotated[Mapping[Field, tuple[Annotated[float, Span(0.0, 1e18)], ...]], "measured shapes by field"]
     largest_work: Annotated[float, Span(0.0, 1e60), "the largest work among the points"]
+    unfilled: NotRequired[Annotated[float, Span(0.0, 1e3), "octaves of distance for the empty share of a product's last tile; 0 if absent"]]
 
 
 class PowerTier(PointRecord):
@@ -88,6 +89,8 @@ def _check_points(tier: Any) -> None:
     """Refuse columns of wrong length, and indices out of range."""
     check_lengths({"weights": tier["weights"]}, len(tier["fields"]))
     check_known(tier["fields"], tier["points"], "fields")
+    if tier.get("unfilled") and "m" not in tier["fields"]:
+        raise FaultError("is for products, which have a field m", "unfilled")
     count = len(tier["ln_error"])
     check_lengths({f"points.{name}": column for name, column in tier["points"].items()}, count, shared=True)
     for errors in (tier, tier.get("named")):
@@ -107,7 +110,7 @@ def _check_points(tier: Any) -> None:
                 raise FaultError("needs a power of two of leaves for each tree", "trees", "value")
             nodes = {name: trees[name] for name in ("feature", "threshold")}
             check_lengths({f"trees.{name}": column for name, column in nodes.items()}, trees["count"] * (leaves - 1))
-            if max(trees["feature"]) >= input_count(len(tier["fields"])):
+            if max(trees["feature"]) >= input_count(len(tier["fields"]) + bool(tier.get("unfilled"))):
                 raise FaultError("asks for an input that kernels lack", "trees", "feature")
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from estimator.transforms import INNER, LIGHT
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, canonical_precision
 from estimator.vocabulary.workload import COMPLETED, CORRECTED, Footprint, Operator, Workload, main_precision, make_operator, merge_counts
 
 ATTENTION_FORMS: Final = ("eager", "flash")
@@ -28,7 +28,7 @@ SCALINGS: Final = ("scalar_pow", "scalar_mul", "scalar_div", "div", "other")
 """Element-wise operators that scale scores; at most one of them runs in each block."""
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
-NARROW: Final = frozenset({"fp8", "int8", "nvfp4"})
+NARROW: Final = frozenset(name for name, one in FORMATS.items() if one.weight_byte < 2.0)
 """Precisions that only linear layers, convolutions and stored keys and values support."""
 
 
@@ -272,9 +272,10 @@ def with_precision(workload: Workload, precision: str) -> Workload:
 def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:
     """Least memory of the model: narrow precisions apply only to the layers' operands; memory in a third precision is unknown."""
     ratio = BYTES_PER_ELEMENT[new] / BYTES_PER_ELEMENT[old]
+    weights = FORMATS[new].weight_byte / FORMATS[old].weight_byte
     return Footprint(
-        weights_byte=held.weights_byte * ratio,
-        optimizer_byte=held.optimizer_byte * ratio,
+        weights_byte=held.weights_byte * weights,
+        optimizer_byte=held.optimizer_byte * weights,
         cache_byte=held.cache_byte * (1.0 if new in NARROW else ratio),
         passing_byte=held.passing_byte * min(ratio, 1.0),
     )

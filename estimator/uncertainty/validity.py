@@ -8,7 +8,7 @@ import numpy as np
 from estimator.bundle.content import Bundle
 from estimator.uncertainty.forecast import Forecast
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, Array, BoolArray
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload
 
@@ -78,7 +78,7 @@ def kept_byte(operator: Operator) -> float:
     It is a least value: the shapes of batched products and a prefill's attention do not show their memory.  Products that make
     gradients look like layers: only a trace determines the memory of a training step.
     """
-    width = BYTES_PER_ELEMENT[operator.precision]
+    width = FORMATS[operator.precision].weight_byte
     if operator.operator == "linear":
         return operator["batch"] * operator["n"] * operator["k"] * width
     if operator.family == "conv":

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array
+from estimator.vocabulary.quantities import FORMATS, HZ_PER_MHZ, RATES, Array
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, check_ascending, check_known, check_lengths, read
 
 ClockMhz = Annotated[float, Span(10, 10_000, "MHz")]
 Volt = Annotated[float, Span(0.2, 2.0, "V")]
 IdleWatt = Annotated[float, Span(0.01, 1e4, "W")]
-Precision = Annotated[str, Words(tuple(BYTES_PER_ELEMENT))]
+Precision = Annotated[str, Words(RATES)]
 Rates = Mapping[Precision, Annotated[float, Span(0.1, 1e6, "flop per clock and SM")]]
 """Types of the fields; limits are wide enough for any GPU, narrow enough to catch a wrong unit."""
 
@@ -139,8 +139,12 @@ class GpuSpec:
 
         tf32 on a GPU without it runs as fp32.
         """
-        table = self.cuda_flop_per_clock if cuda_cores else self.tensor_flop_per_clock
-        return table.get(precision, self.cuda_flop_per_clock.get("fp32" if precision == "tf32" else precision, float("nan")))
+        table, rate = self.cuda_flop_per_clock if cuda_cores else self.tensor_flop_per_clock, FORMATS[precision].rate
+        return table.get(rate, self.cuda_flop_per_clock.get("fp32" if rate == "tf32" else rate, float("nan")))
+
+    def on_tensor_cores(self, precision: str) -> bool:
+        """Whether products in this format run on tensor cores."""
+        return FORMATS[precision].rate in self.tensor_flop_per_clock
 
     def peak_flop_per_s(self, precision: str, cuda_cores: bool = False) -> float:
         """Peak rate at `sm_clock_max_mhz` [flop/s]."""

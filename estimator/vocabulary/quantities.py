@@ -14,7 +14,7 @@ Glossary (symbol, name in the code, unit)
 Data are SI (s, W, J, Hz, byte); a name that ends in `_mhz` is in MHz.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +26,46 @@ BoolArray = NDArray[np.bool_]
 MODULES: Final = ("dram", "l2", "shared", "tensor", "cuda", "sfu")
 """The modules of a GPU to which time and energy are attributed."""
 
-BYTES_PER_ELEMENT: Final[dict[str, float]] = {
-    "fp64": 8.0,
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-    "nvfp4": 0.5625,  # 4 bit and an 8-bit scale for every 16 elements
+
+class NumberFormat(NamedTuple):
+    """A number format of kernels.
+
+    element_byte   storage of an activation, or of an element of any other tensor, with its share of scales [byte]
+    weight_byte    storage of a weight of a matrix product [byte]
+    rate           the format whose peak rate the arithmetic has
+    converts       whether linear layers convert their activations from 16 bit first
+    """
+
+    element_byte: float
+    weight_byte: float
+    rate: str
+    converts: bool = False
+
+
+FORMATS: Final[dict[str, NumberFormat]] = {
+    "fp64": NumberFormat(8.0, 8.0, "fp64"),
+    "fp32": NumberFormat(4.0, 4.0, "fp32"),
+    "tf32": NumberFormat(4.0, 4.0, "tf32"),
+    "bf16": NumberFormat(2.0, 2.0, "bf16"),
+    "fp16": NumberFormat(2.0, 2.0, "fp16"),
+    "fp8": NumberFormat(1.0, 1.0, "fp8", converts=True),
+    "fp8_static": NumberFormat(1.0, 1.0, "fp8"),  # with a given scale, which the kernel before it applies
+    "fp8_block": NumberFormat(1.0 + 4.0 / 128.0, 1.0 + 4.0 / 128.0**2, "fp8", converts=True),  # fp32 scales of 128, and of 128 × 128
+    "int8": NumberFormat(1.0, 1.0, "int8", converts=True),
+    "sq": NumberFormat(1.0, 1.0, "int8", converts=True),  # SmoothQuant: int8 with scales of rows and columns
+    "nvfp4": NumberFormat(0.5625, 0.5625, "nvfp4", converts=True),  # 4 bit and an 8-bit scale for every 16 elements
+    "int8_wo": NumberFormat(2.0, 1.0, "bf16"),  # weights alone are stored in few bits, and widened in registers
+    "int4_wo": NumberFormat(2.0, 0.5 + 2.0 / 128.0, "bf16"),  # a 16-bit scale for every 128 weights
+    "w4a16_mxfp4": NumberFormat(2.0, 0.5 + 1.0 / 32.0, "bf16"),  # an 8-bit scale for every 32 weights
+    "w4a8_mxfp4_mxfp8": NumberFormat(1.0 + 1.0 / 32.0, 0.5 + 1.0 / 32.0, "fp8", converts=True),
 }
-"""Storage of one element [byte] by precision."""
+"""Number formats by name, the `precision` of operators.  Sources: OCP Microscaling Formats 1.0 (mx), the documentation of TensorRT-LLM."""
+
+BYTES_PER_ELEMENT: Final[dict[str, float]] = {name: one.element_byte for name, one in FORMATS.items()}
+"""Storage of one element [byte] by precision; weights of products may have another."""
+
+RATES: Final = tuple(name for name, one in FORMATS.items() if one.rate == name)
+"""Formats with a peak rate of their own."""
 
 PRECISION_ALIASES: Final[dict[str, str]] = {
     "bfloat16": "bf16",
@@ -50,8 +79,6 @@ PRECISION_ALIASES: Final[dict[str, str]] = {
     "float8_e5m2": "fp8",
     "e4m3": "fp8",
     "e5m2": "fp8",
-    "fp8_block": "fp8",
-    "fp8_static": "fp8",
 }
 """Other spellings of precisions in files."""
 

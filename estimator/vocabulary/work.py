@@ -6,7 +6,7 @@ passes and cache hits.
 
 from typing import NamedTuple
 
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.workload import COMPLETED, Operator, Workload, conv_output_size
 
 
@@ -24,7 +24,9 @@ def operator_work(operator: Operator) -> Work:
     out_width = BYTES_PER_ELEMENT[operator.precision_out or operator.precision]
     if operator.family == "gemm":
         batch, m, n, k = operator.shape
-        return Work(2.0 * batch * m * n * k, batch * (m * k + k * n) * width, batch * m * n * out_width)
+        return Work(
+            2.0 * batch * m * n * k, batch * k * (m * width + n * FORMATS[operator.precision].weight_byte), batch * m * n * out_width
+        )
     if operator.family == "conv":
         batch, channels, height, width_px, filters, kernel_h, kernel_w, _, _, groups = operator.shape
         out_h, out_w = conv_output_size(operator)

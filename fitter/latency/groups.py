@@ -166,7 +166,7 @@ def _section(key: str, rows: KernelRows, gpu: GpuSpec, seed: int, siblings: Sibl
     """The section of these rows with its priors and the source of its tiles."""
     first = rows.operators[rows.operator_index[0]]
     matrix = bool(is_matrix([first])[0])
-    on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
+    on_cuda = matrix and (first.cuda_cores or not gpu.on_tensor_cores(first.precision))
     priors = kernel_priors(
         key,
         gpu,

@@ -13,6 +13,7 @@ from estimator.model.residuals import (
     FIELD_WEIGHT,
     LARGEST_CORRECTION,
     NEIGHBOURS,
+    UNFILLED_WEIGHT,
     Pattern,
     bounded,
     neighbour_error,
@@ -190,6 +191,7 @@ def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupError
         "weights": tuple(weights.get(name, 1.0) for name in names),
         "points": FrozenMapping({name: _compact(sizes[:, i]) for i, name in enumerate(names)}),
         "largest_work": float(shapes.work.max()),
+        **({"unfilled": UNFILLED_WEIGHT[family]} if family in UNFILLED_WEIGHT else {}),
         **_error_document(shapes, predicted, keep),
     }
     if named is not None:

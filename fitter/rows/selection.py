@@ -1,6 +1,6 @@
 """Selection: reads data sets and returns accepted rows and rejected rows with reasons."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -33,13 +33,17 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     if not paths:
         raise InputError("no data set given; name at least one file or folder")
     asked = asked_gpu(gpu)
-    parts = []
+    parts, notes = [], []
     for path in paths:
         try:
-            parts.append(_read_one(Path(path), asked))
+            files = _files(Path(path))
+            own = [one for one in files if len(files) == 1 or _table_kind(one) is not None]
+            notes += [f"{one.name}: no table of kernels, runs or blocks; left out" for one in files if own and one not in own]
+            parts += [_read_one(one, asked) for one in own or files]
         except (OSError, ValueError) as error:  # an invalid file name, a folder without permission
             raise InputError(f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     selection = joined(parts)
+    selection = replace(selection, notes=(*selection.notes, *notes))
     if not selection.parts:
         raise SelectionError(_nothing_left(selection, None if asked is None else asked.name))
     return selection
@@ -63,19 +67,26 @@ def require_one_world(selection: Selection) -> None:
         )
 
 
+def _files(path: Path) -> list[Path]:
+    """The tables in a folder that holds no dataset of `collect`; else the path itself."""
+    texts = () if any(path.rglob("*.parquet")) else (*path.glob("*.csv"), *path.glob("*.csv.gz"))
+    return sorted(texts) or [path]
+
+
 def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     """Read one data set; its content determines its kind."""
     path = path.resolve() if path.name in ("", "..") else path
     if path.is_dir() or is_kernel_dataset(path):
         dataset = read_kernel_dataset(path)
         return _collected(Table.of(dataset.table, path, file_digest(path)), dataset.metadata, gpu)
+    known = _table_kind(path)
+    if known is not None:
+        kind, module, read = known
+        table = open_table(path, module.COLUMNS)
+        # The only mark of a simulation in a dataset of `collect` in another format.
+        simulated = any(map(is_simulated_uuid, set(table.texts("gpu_uuid"))))
+        return _selection(table, kind, read(table, gpu), {"simulated": True} if simulated else {})
     header = read_header(path)
-    for kind, module, read in KINDS:
-        if set(module.NEEDED) <= set(header):
-            table = open_table(path, module.COLUMNS)
-            # The only mark of a simulation in a dataset of `collect` in another format.
-            simulated = any(map(is_simulated_uuid, set(table.texts("gpu_uuid"))))
-            return _selection(table, kind, read(table, gpu), {"simulated": True} if simulated else {})
     found = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
     listed = ", nor a ".join(f"{kind} ({', '.join(module.NEEDED)}, …)" for kind, module, _ in KINDS)
     raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")
@@ -87,6 +98,12 @@ KINDS: Final = (
     ("kernel table", kernel_table, read_kernel_table),
 )
 """Kinds of tables that users write: the module with their needed and other columns, and their reader."""
+
+
+def _table_kind(path: Path) -> tuple[str, Any, Callable[[Table, GpuSpec | None], Selection]] | None:
+    """The entry of KINDS for a table by its header; None if it is of no known kind."""
+    header = set(read_header(path))
+    return next((kind for kind in KINDS if set(kind[1].NEEDED) <= header), None)
 
 
 def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None) -> Selection:

@@ -1,4 +1,4 @@
-"""Reading tables: CSV or Parquet with any content, as columns of text and numbers.
+"""Reading tables: CSV, plain or packed by gzip, or Parquet with any content, as columns of text and numbers.
 
 Files are not trusted: the first bytes determine the kind, texts have a largest length,
 invalid numbers become nan and are marked, metadata are never executed.
@@ -6,7 +6,9 @@ invalid numbers become nan and are marked, metadata are never executed.
 
 import csv
 import hashlib
+import zlib
 from dataclasses import dataclass, replace
+from errno import EBADMSG, EFBIG
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +27,12 @@ from fitter.errors import InputError
 
 PARQUET_MAGIC: Final = b"PAR1"
 """First and last four bytes of every Parquet file."""
+
+GZIP_MAGIC: Final = b"\x1f\x8b"
+"""First bytes of a table that gzip packed; it is read like the table inside."""
+
+MOST_CSV_BYTES: Final = 256 << 20
+"""Longest CSV table, unpacked [byte]; longer texts are no table that a person wrote, and Parquet holds more."""
 
 HEAD_BYTES: Final = 1 << 16
 """Bytes at the start of a file that show whether it is text, and contain the header."""
@@ -158,12 +166,27 @@ def read_head(path: Path) -> bytes:
     """The first bytes of a file.  Raises InputError if it is missing, unreadable or empty."""
     try:
         with open_regular(path) as stream:
-            head = stream.read(HEAD_BYTES)
+            head = _unpacked(stream.read(HEAD_BYTES), HEAD_BYTES)[0]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not head.strip():
         raise InputError(f"{path}: the file is empty")
     return head
+
+
+def _unpacked(content: bytes, most_bytes: int) -> tuple[bytes, bool]:
+    """The first `most_bytes` of what gzip packed, and whether that is all of it; other content as it is.  Raises OSError if damaged."""
+    found, whole = bytearray(), True
+    if not content.startswith(GZIP_MAGIC):
+        return content, whole
+    while content.startswith(GZIP_MAGIC) and whole:
+        member = zlib.decompressobj(wbits=31)  # with the header of gzip
+        try:
+            found += member.decompress(content, most_bytes + 1 - len(found))
+        except zlib.error as error:
+            raise OSError(EBADMSG, "damaged: gzip cannot unpack it") from error
+        whole, content = member.eof, member.unused_data
+    return bytes(found[:most_bytes]), whole
 
 
 def file_digest(path: Path) -> str:
@@ -197,8 +220,10 @@ def _read_csv(path: Path, head: bytes) -> pd.DataFrame:
     names = _csv_header(path, head)
     options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_filter": False, "skipinitialspace": True, "low_memory": False}
     try:
-        # Longer texts are no table that a person wrote; Parquet holds more.
-        frame: pd.DataFrame = pd.read_csv(BytesIO(read_regular(path, 256 << 20)), encoding="utf-8-sig", **options)
+        content, whole = _unpacked(read_regular(path, MOST_CSV_BYTES), MOST_CSV_BYTES)
+        if not whole:
+            raise OSError(EFBIG, f"gzip's end is missing, or it holds more than {MOST_CSV_BYTES >> 20} MiB")
+        frame: pd.DataFrame = pd.read_csv(BytesIO(content), encoding="utf-8-sig", **options)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); write it as Parquet") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OverflowError) as error:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from estimator.model.coefficients import coefficient_vector
 from estimator.model.lowering import KnownTiles, lower
-from estimator.model.phases import Phases
+from estimator.model.phases import OVERLAPPED, SERIAL, Phases
 from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import make_operator
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
@@ -36,3 +37,28 @@ def test_a_product_keeps_what_is_known_of_its_tile_and_is_lowered_as_if_alone(na
         assert np.isnan(tile_m * tile_n) or alone.tile_area[0] == tile_m * tile_n
         for field in Phases.__slots__:
             np.testing.assert_array_equal(getattr(together, field)[i], getattr(alone, field)[0], err_msg=field)
+
+
+@pytest.mark.parametrize(
+    ("precision", "weight", "activation", "rate", "converts"),
+    [
+        ("bf16", 2.0, 2.0, 989.4, False), ("fp8", 1.0, 1.0, 1978.9, True), ("fp8_static", 1.0, 1.0, 1978.9, False),
+        ("fp8_block", 1.0, 1.03125, 1978.9, True), ("sq", 1.0, 1.0, 1978.9, True), ("int8_wo", 1.0, 2.0, 989.4, False),
+        ("int4_wo", 0.516, 2.0, 989.4, False), ("w4a16_mxfp4", 0.531, 2.0, 989.4, False),
+        ("w4a8_mxfp4_mxfp8", 0.531, 1.03125, 1978.9, True),
+    ],
+)  # fmt: skip
+def test_a_number_format_says_what_moves_how_fast_it_is_multiplied_and_whether_it_is_converted(
+    precision, weight, activation, rate, converts
+):
+    gpu, sizes = load_gpu("h100-sxm"), {"batch": 1, "m": 512, "n": 4096, "k": 8192}
+    operator = make_operator("gemm", "linear", precision, **sizes)
+    phases = lower([operator], gpu, COEFFICIENTS[None, :])
+    column = dict(zip(OVERLAPPED, phases.overlapped[0], strict=True))
+    assert column["dram"] * gpu.dram_bytes_per_s == pytest.approx(weight * 4096 * 8192, rel=1e-3)
+    assert operator_work(operator).read_byte == pytest.approx((weight * 4096 + activation * 512) * 8192, rel=1e-3)
+    assert 2 * 512 * 4096 * 8192 / (phases.ideal_math[0] / gpu.sm_clock_max_mhz / 1e6) == pytest.approx(rate * 1e12, rel=1e-3)
+    assert (phases.serial[0, SERIAL.index("quantise")] > 0.0) == converts
+    assert make_operator("gemm", "bmm", precision, **sizes).precision == precision
+    batched = lower([make_operator("gemm", "bmm", precision, **sizes)], gpu, COEFFICIENTS[None, :])
+    assert batched.serial[0, SERIAL.index("quantise")] == 0.0

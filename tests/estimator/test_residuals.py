@@ -49,6 +49,14 @@ def test_a_measured_shape_takes_its_own_error():
     assert 0.1 < correction[0] <= 0.12
 
 
+def test_a_product_that_overflows_its_last_tile_takes_the_errors_of_such_products():
+    operators = [product(m, n, 4096) for m in (128, 129, 256, 257) for n in range(512, 16384, 512)]
+    error = np.where([operator["m"] % 2 for operator in operators], 0.3, -0.1)
+    asked = [product(m, 5000, 6000) for m in (128, 129, 256, 257)]
+    correction, _ = log_corrections(asked, [GROUP] * 4, {GROUP: document(operators, error, np.abs(error))})
+    assert correction.tolist() == pytest.approx([-0.1, 0.3, -0.1, 0.3], rel=0.15)
+
+
 def test_far_from_all_measured_shapes_the_equations_stand_alone():
     operators = [product(16 + i, 16, 16) for i in range(30)]
     correction, _ = log_corrections([product(16, 2**17, 2**17)], [GROUP], {GROUP: document(operators, np.full(30, 0.3), np.full(30, 0.3))})

@@ -1,5 +1,6 @@
 """Tables of labs: any CSV or Parquet file is read for what it is, or refused in one line."""
 
+import gzip
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,6 +43,32 @@ def read(tmp_path):
         return read_file(path)
 
     return reader
+
+
+def test_a_packed_table_and_a_folder_of_tables_are_read_like_plain_ones(tmp_path):
+    text = "\n".join([HEADER, *(f"{GEMM}{n},1e-4,,," for n in range(3))]).encode() + b"\n"
+    plain, packed, folder = tmp_path / "plain.csv", tmp_path / "packed.csv.gz", tmp_path / "folder"
+    folder.mkdir()
+    plain.write_bytes(text)
+    packed.write_bytes(gzip.compress(text[:90]) + gzip.compress(text[90:]))  # gzip joins files by appending them
+    (folder / "one.csv.gz").write_bytes(gzip.compress(text))
+    (folder / "two.csv").write_bytes(text.replace(b"1e-4", b"2e-4"))
+    (folder / "systems.csv").write_text("gpu,sms\na,1\n")
+    rows = [read_selection([path]).kernels for path in (plain, packed, folder)]
+    assert [len(found) for found in rows] == [3, 3, 6]
+    assert rows[1].latency_s.tolist() == rows[0].latency_s.tolist()
+    assert read_selection([folder]).notes[-1] == "systems.csv: no table of kernels, runs or blocks; left out"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"), [(lambda b: b[:-20], "gzip's end is missing"), (lambda b: b[:20] + bytes(20) + b[40:], "gzip cannot unpack it")]
+)
+def test_a_damaged_packed_table_is_refused_in_one_line(tmp_path, damage, message):
+    path = tmp_path / "table.csv.gz"
+    lines = [HEADER, *(f"{GEMM},{n}e-6,,," for n in range(20_000))]
+    path.write_bytes(damage(gzip.compress("\n".join(lines).encode())))
+    with pytest.raises(InputError, match=message):
+        read_selection([path])
 
 
 @pytest.mark.parametrize("name", ["bmm_train", "linear_train", "linear_larger_shapes", "vector_train"])
