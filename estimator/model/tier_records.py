@@ -33,7 +33,9 @@ class TreesRecord(TypedDict):
     """Boosted trees of one depth, tree after tree, as in `estimator.model.trees`."""
 
     count: Annotated[int, Span(1, 1000), "number of trees"]
-    feature: Annotated[tuple[Count, ...], LEAST_ONE, "input of each node: sizes, products of two sizes, of all sizes, shares of phases"]
+    feature: Annotated[
+        tuple[Count, ...], LEAST_ONE, "input of each node: sizes, products and ratios of two, product of all, shares of phases"
+    ]
     threshold: Annotated[tuple[Annotated[float, Span(-1e4, 1e4)], ...], LEAST_ONE, "beyond it a kernel goes to the second branch"]
     value: Annotated[tuple[LnError, ...], LEAST_ONE, "ln of the factor of each leaf"]
     beyond_share: Annotated[BeyondShare, "share that holds for work beyond the largest measured [1]"]

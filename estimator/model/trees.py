@@ -27,17 +27,17 @@ class Trees:
 
 
 def tree_inputs(points: Array, features: PhaseFeatures) -> Array:
-    """Inputs of kernels, shape (n, ·): log2 of their sizes, of products of two and of all sizes, and the phases' shares.
+    """Inputs of kernels, shape (n, ·): log2 of their sizes, of products and ratios of two and of the product of all; phases' shares.
 
     points (n, f) as in `estimator.model.residuals`.  A product of sizes is what fits into a cache, or work, or a number of blocks.
     """
-    pairs = [points[:, i] + points[:, j] for i, j in combinations(range(points.shape[1]), 2)]
+    pairs = [points[:, i] + sign * points[:, j] for i, j in combinations(range(points.shape[1]), 2) for sign in (1.0, -1.0)]
     return np.column_stack([points, *pairs, points.sum(axis=1), features.shares])
 
 
 def input_count(fields: int) -> int:
     """Number of inputs of kernels with so many sizes."""
-    return fields + fields * (fields - 1) // 2 + 1 + len(SHARES)
+    return fields**2 + 1 + len(SHARES)
 
 
 def grown(known: Trees, inputs: Array) -> Array:

@@ -21,7 +21,7 @@ from fitter.latency.residual_tier import (
     shape_errors,
     tier_document,
 )
-from fitter.latency.section import KernelSection, SectionFit
+from fitter.latency.section import MOST_FITTED, KernelSection, SectionFit
 from fitter.priors import EQUATION_ERROR
 
 PREDICTED: Final = False
@@ -38,12 +38,12 @@ def refine_section(
     """
     shapes = shape_errors([section.operators[i] for i in trusted])
     fold = folds_of(shapes, seed)
-    by_fold = _left_out(section, fit, trusted, [trusted[fold == number] for number in range(FOLDS)])
+    errors = {named: np.log(section.rows.latency_s / section.predict(fit, named=named)) for named in _ways(section)}
+    by_fold = _left_out(section, fit, trusted, [trusted[fold == number] for number in range(FOLDS)], same=len(trusted) > MOST_FITTED)
     largest = [_left_out(section, fit, trusted, [trusted[largest_rows(shapes, share)]]) for share in EXTRAPOLATED_SHARES]
     longest = _left_out(section, fit, trusted, [trusted[longest_rows(shapes)]])
     tiers: dict[str, FrozenMapping[Any]] = {}
     std: dict[str, float] = {}
-    errors = {named: np.log(section.rows.latency_s / section.predict(fit, named=named)) for named in _ways(section)}
     for group, index in section.served(fit, trusted).items():
         own = shape_errors([section.operators[i] for i in index])
         parts: dict[bool, GroupErrors] = {}
@@ -88,14 +88,19 @@ def _tested(found: Forecast, index: IntArray) -> Forecast:
     return found.select(index[np.isfinite(found.bare[index])])
 
 
-def _left_out(section: KernelSection, fit: SectionFit, trusted: IntArray, parts: Sequence[IntArray]) -> dict[bool, Forecast]:
-    """Each part of the rows forecast by the chain fitted to the other trusted rows, by source of the tiles; nan: not forecast."""
+def _left_out(
+    section: KernelSection, fit: SectionFit, trusted: IntArray, parts: Sequence[IntArray], *, same: bool = False
+) -> dict[bool, Forecast]:
+    """Each part of the rows forecast by the chain fitted to the other trusted rows, by source of the tiles; nan: not forecast.
+
+    same: the equations of `fit` serve all parts; leaving out some of thousands of rows would not change them.
+    """
     found = {named: no_forecast(len(section.rows)) for named in _ways(section)}
     for test in parts:
         if not len(test):
             continue
         train = np.setdiff1d(trusted, test)
-        part = section.fit(train, start=fit)
+        part = fit if same else section.fit(train, start=fit)
         served = section.served(part, np.concatenate([train, test]))
         for named, all_rows in found.items():
             error = np.log(section.rows.latency_s / section.predict(part, named=named))
