@@ -53,14 +53,14 @@ def kernel_times(
     groups: Mapping[str, Mapping[str, float]],
     *,
     sm_clock_mhz: Array,
-    warm: BoolArray,
+    warm: Array | BoolArray,
     known: KnownTiles | None = None,
     tile_predictors: Mapping[str, PredictorRecord] = EMPTY,
     residuals: Mapping[str, Tier] = EMPTY,
 ) -> KernelTimes:
     """Times that a host would measure for each kernel, launched repeatedly by itself at its own clock.
 
-    sm_clock_mhz, warm (n,): SM clock, and whether operands that fit stay in L2 between launches.
+    sm_clock_mhz, warm (n,): SM clock, and as in `warm_ratio` what launches use in turn: operands that fit stay in L2 between them.
     known: tiles from kernel names; without them from `tile_predictors`, else the fastest candidate.  A residual tier
     that holds only residuals of predicted tiles needs these, so its kernels always use predicted tiles.
     """
@@ -117,13 +117,13 @@ def predict_kernels(
     gpu: GpuSpec,
     *,
     sm_clock_mhz: Array,
-    warm: BoolArray,
+    warm: Array | BoolArray,
     known: KnownTiles | None = None,
     temperature_c: Array | None = None,
 ) -> KernelTable:
     """Latency and power of kernels, each launched repeatedly by itself at its own clock.
 
-    sm_clock_mhz, warm (n,): SM clock, and whether operands that fit stay in L2 between launches.
+    sm_clock_mhz, warm (n,): SM clock, and as in `warm_ratio` what launches use in turn: operands that fit stay in L2 between them.
     temperature_c (n,): temperature of the die, nan if unknown; default: the temperature of the bundle's boards at this power.
     """
     times = bundle_times(operators, bundle, gpu, sm_clock_mhz=sm_clock_mhz, warm=warm, known=known)
@@ -149,7 +149,7 @@ AT_ANY_PACE: Final = frozenset({"idle", "active", "busy", "leakage"})
 
 
 def bundle_times(
-    operators: Sequence[Operator], bundle: Bundle, gpu: GpuSpec, *, sm_clock_mhz: Array, warm: BoolArray, known: KnownTiles | None
+    operators: Sequence[Operator], bundle: Bundle, gpu: GpuSpec, *, sm_clock_mhz: Array, warm: Array | BoolArray, known: KnownTiles | None
 ) -> KernelTimes:
     """`kernel_times` with the coefficients, tiers and predictors of a bundle.
 
@@ -170,7 +170,7 @@ def bundle_times(
 
 
 def alone_parts_w(
-    times: KernelTimes, bundle: Bundle, gpu: GpuSpec, sm_clock_mhz: Array, warm: BoolArray, temperature_c: Array | None
+    times: KernelTimes, bundle: Bundle, gpu: GpuSpec, sm_clock_mhz: Array, warm: Array | BoolArray, temperature_c: Array | None
 ) -> dict[str, Array]:
     """Power of kernels by `estimator.model.power.PARTS` without a limit [W], each of shape (n,); empty for a bundle without power."""
     model = power_model(bundle, gpu)
@@ -196,7 +196,9 @@ class KernelLoad:
     busy: Array
 
 
-def kernel_load(phases: Phases, gpu: GpuSpec, coefficients: Array, sm_clock_mhz: Array, warm: BoolArray, latency_s: Array) -> KernelLoad:
+def kernel_load(
+    phases: Phases, gpu: GpuSpec, coefficients: Array, sm_clock_mhz: Array, warm: Array | BoolArray, latency_s: Array
+) -> KernelLoad:
     """The load of kernels from their phases, coefficients and latency from launch to launch."""
     ratio = warm_ratio(phases, gpu, warm)
     gpu_s = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ, ratio)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 from estimator.model.kriging import SHARES
+from estimator.model.trees import input_count
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import ClockMhz
@@ -34,6 +35,18 @@ class KrigingRecord(TypedDict):
     beyond_share: Annotated[BeyondShare, "share that holds for work beyond the largest measured [1]"]
 
 
+class TreesRecord(TypedDict):
+    """Boosted trees of one depth, tree after tree, as in `estimator.model.trees`."""
+
+    count: Annotated[int, Span(1, 1000), "number of trees"]
+    feature: Annotated[
+        tuple[Count, ...], LEAST_ONE, "input of each node: sizes, products and ratios of two, product of all, shares of phases"
+    ]
+    threshold: Annotated[tuple[Annotated[float, Span(-1e4, 1e4)], ...], LEAST_ONE, "beyond it a kernel goes to the second branch"]
+    value: Annotated[tuple[LnError, ...], LEAST_ONE, "ln of the factor of each leaf"]
+    beyond_share: Annotated[BeyondShare, "share that holds for work beyond the largest measured [1]"]
+
+
 class ErrorRecord(TypedDict):
     """Errors of a group's points, with one source of tiles; a column of equal entries may have one entry."""
 
@@ -44,6 +57,7 @@ class ErrorRecord(TypedDict):
     beyond: Annotated[AbsoluteLnError, "90 % half width for work beyond the largest"]
     beyond_share: NotRequired[Annotated[BeyondShare, "share of the correction that holds beyond the largest work [1]; 1 where absent"]]
     kriging: NotRequired[Annotated[KrigingRecord | None, "takes the neighbours' place for kernels whose phases are known"]]
+    trees: NotRequired[Annotated[TreesRecord | None, "the same for groups of many rows"]]
 
 
 class PointRecord(ErrorRecord):
@@ -99,6 +113,15 @@ def _check_points(tier: Any) -> None:
             check_lengths(columns | dict(kriging["shares"]), len(kriging["shape"]), shared=True)
             if max(kriging["shape"]) >= count:
                 raise FaultError(f"points to none of the {count} points", "kriging", "shape")
+        trees = errors.get("trees")
+        if trees is not None:
+            leaves, rest = divmod(len(trees["value"]), trees["count"])
+            if rest or leaves & (leaves - 1):
+                raise FaultError("needs a power of two of leaves for each tree", "trees", "value")
+            nodes = {name: trees[name] for name in ("feature", "threshold")}
+            check_lengths({f"trees.{name}": column for name, column in nodes.items()}, trees["count"] * (leaves - 1))
+            if max(trees["feature"]) >= input_count(len(tier["fields"]) + bool(tier.get("unfilled"))):
+                raise FaultError("asks for an input that kernels lack", "trees", "feature")
 
 
 PackedText = Annotated[str, Pattern(r"[A-Za-z0-9+/]+=*", "like base64"), "base64 of zlib of the JSON of a tier"]

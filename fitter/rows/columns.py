@@ -64,7 +64,7 @@ class KernelRows(PlacedRows):
     power_w, power_std_w         corrected power while the kernel runs; nan where missing or rejected
     temperature_c                nan where not recorded
     at_limit                     power is a lower bound: the board was at its power limit
-    l2_warm                      earlier launches of the same kernel left operands in L2, up to its size
+    l2_warm                      what the launches of a measurement use in turn, in operands of one launch; 0: none are found in L2
     library                      library or framework and its version, "" where not recorded
     kernel_name                  the library's kernel, "" where not recorded
     tile_m, tile_n, split_k      output tile along m and n of the operator, and split-K; nan where unknown
@@ -80,7 +80,7 @@ class KernelRows(PlacedRows):
     power_std_w: Array
     temperature_c: Array
     at_limit: BoolArray
-    l2_warm: BoolArray
+    l2_warm: Array
     library: tuple[str, ...]
     kernel_name: tuple[str, ...]
     tile_m: Array

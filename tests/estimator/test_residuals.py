@@ -75,7 +75,7 @@ def test_corrections_are_bounded_and_never_larger_than_the_neighbours_error(erro
 
 def forecast_of(bare, neighbour, distance, excess):
     count = len(bare)
-    return Forecast(bare=bare, neighbours=neighbour, distance=np.full(count, distance), excess=np.full(count, excess), kriging=neighbour)
+    return Forecast(bare=bare, neighbours=neighbour, distance=np.full(count, distance), excess=np.full(count, excess), pattern=neighbour)
 
 
 def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear_out():
