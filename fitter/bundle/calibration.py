@@ -38,7 +38,6 @@ from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_section
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.latency.residual_tier import FEWEST_POINTS
-from fitter.power.limit import settled_rows
 from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
@@ -119,12 +118,6 @@ def calibrate(
     progress("fitting all rows")
     draft = partial(draft_from_rows, gpu=gpu, tables=board.tables, seed=seed, source=source)
     found = draft(selection.kernels, selection.workloads) if selection.tables else Draft(bundle=prior_bundle(gpu), kernel_fit=None)
-    if selection.kernels is not None:
-        settled = settled_rows(selection.kernels, found.bundle)
-        if np.isfinite(settled.settled_mhz).any():
-            progress("fitting kernels at the clocks at which the power limit held them")
-            selection = replace(selection, kernels=settled)
-            found = draft(selection.kernels, selection.workloads)
     held_out = _held_out(selection, found, draft, seed, holdout, progress)
     if found.kernel_fit is not None:
         selection = with_rejected(selection, found.kernel_fit.rejected)

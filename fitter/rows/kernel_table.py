@@ -117,7 +117,6 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
         operator_index=kernel_index,
         sm_clock_mhz=measured,
         sm_clock_asked_mhz=asked,
-        settled_mhz=np.full(len(latency), np.nan),
         latency_s=latency,
         power_w=power,
         power_std_w=np.where(np.isfinite(power), value["power_std_w"], np.nan),
