@@ -37,6 +37,9 @@ LANGUAGE = ("bert", "gpt2", "opt")
 SHORT_S = 0.02
 """Length below which runs of the published lists are mostly launch-bound [s]."""
 
+LABORATORY = "EnergAIzer artifact"
+"""The collection of all files."""
+
 Score = dict[str, float]
 """Errors in percent: latency, power, energy; of stated intervals of Q: Q_coverage, Q_square, Q_width [%]."""
 
@@ -56,7 +59,8 @@ def read_case(path: Path) -> Case:
     assert selection.workloads is not None
     gpu = load_gpu(selection.workloads.gpus[0])
     tables = BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ)
-    return Case(rows=selection.workloads, gpu=gpu, tables=tables)
+    rows = replace(selection.workloads, collections=(LABORATORY,))
+    return Case(rows=rows, gpu=gpu, tables=tables)
 
 
 def outcome(train: WorkloadRows, test: WorkloadRows, case: Case, *, intervals: bool = False) -> pd.DataFrame:

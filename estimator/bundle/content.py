@@ -13,6 +13,7 @@ from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
 from estimator.model.coefficients import BY, COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, group_words
 from estimator.model.power import POWER_TERMS
+from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
 from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
@@ -175,6 +176,8 @@ class PowerCoefficients:
     rest_c: Annotated[Celsius, "temperature of the board at rest"] = 0.0
     operating_c: Annotated[Celsius, "temperature of a working board, without its power"] = 0.0
     operating_k_per_w: Annotated[float, Span(0.0, 100.0, "K/W"), "what each watt adds to it"] = 0.0
+    limit_share: Annotated[float, Span(0.5, 1.1), "share of its limit that the throttled board draws on average"] = LIMIT_SHARE
+    limit_share_std: Annotated[float, Span(0.0, 0.5), "its standard deviation"] = LIMIT_SHARE_STD
 
 
 def check_power(power: PowerCoefficients) -> None:
@@ -204,6 +207,24 @@ class Provenance:
     commit: Annotated[str, "source revision of that program; empty where unknown"]
     seed: Annotated[int, Span(0, 2**128), "seed of every random choice"]
     datasets: Annotated[tuple[DatasetRecord, ...], "what was fitted"] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionRecord:
+    """A collection (laboratory) behind a bundle, and its scale on the times of all kernels of the board."""
+
+    name: Annotated[Text, check_printable, "name of the collection"]
+    rows: Annotated[Count, "rows used"]
+    scale: Annotated[float, Span(0.1, 10.0, "times"), "its kernel times over those by the coefficients"] = 1.0
+    ln_std: Annotated[LnStd, "standard deviation of the scale's logarithm; 0 for the only collection"] = 0.0
+
+
+def check_collections(found: tuple[CollectionRecord, ...]) -> None:
+    """Refuse two collections of one name."""
+    names = [one.name for one in found]
+    twice = next((i for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise FaultError(f"= {names[twice][:60]!r} names a second collection so", twice, "name")
 
 
 class StatedErrors(TypedDict):
@@ -268,6 +289,7 @@ class Content:
     ] = EMPTY
     sensor: Annotated[Mapping[str, object] | None, "characterisation of the power sensor"] = None
     provenance: Annotated[Provenance, "where the bundle came from"]
+    collections: Annotated[tuple[CollectionRecord, ...], check_collections, "laboratories that measured the rows"] = ()
     host: Annotated[HostCost, "the host that measured"]
     completion: Annotated[str, "names of the rule sets that completed operator lists in the fit; empty for none"] = ""
     groups: Annotated[

@@ -10,7 +10,8 @@ import numpy as np
 from estimator.bundle.content import Bundle, PowerCoefficients
 from estimator.model.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
 from estimator.model.power import POWER_TERMS, SWITCHING_EXPONENT, BoardTables, Leakage, PowerModel, carried_factors
-from estimator.model.power_limit import UNLIMITED_W
+from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD, UNLIMITED_W, Held
+from estimator.uncertainty.laboratory import scale_of
 from estimator.uncertainty.validity import unlockable_line
 from estimator.vocabulary.errors import OperatingPointError, real, reals, require
 from estimator.vocabulary.gpu import GpuSpec
@@ -38,9 +39,10 @@ class BoardSettings(TypedDict, total=False):
 
 
 class Settings(BoardSettings, total=False):
-    """Settings of a board, and its GPU: a GPU other than the bundle's makes a forecast."""
+    """Settings of a board, its GPU (a GPU other than the bundle's makes a forecast), and the collection for which the answer holds."""
 
     gpu: GpuSpec | None
+    collection: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,9 @@ class Board:
     """A GPU with a bundle and the requested settings.
 
     asked_mhz    SM clocks (c,) [MHz]
-    limit_w      power limit; launch_s: the host's time to launch one operator
+    limit_w      power limit; held: what a throttled board draws of it; launch_s: the host's time to launch one operator
+    scale        factor on the times by the bundle's coefficients (`estimator.uncertainty.laboratory`) [1]
+    collection   the collection to which the scale belongs; None: their mean
     efficiency   module → share of its published rate, in place of the fitted coefficient
     model        power equation, None for a bundle without power; tables: voltage and power at rest over the clock
     rest_known   whether power at rest is that of one's own board
@@ -58,6 +62,9 @@ class Board:
     gpu: GpuSpec
     asked_mhz: Array
     limit_w: float
+    held: Held
+    scale: float
+    collection: str | None
     launch_s: float
     efficiency: Mapping[str, float]
     model: PowerModel | None
@@ -74,10 +81,12 @@ def open_board(
     host_launch_s: float | None = None,
     efficiency: Mapping[str, float] | None = None,
     idle_power: tuple[float, float] | None = None,
+    collection: str | None = None,
 ) -> Board:
     """The board under the settings of `estimate`, checked.
 
     Raises OperatingPointError for a clock outside the GPU's range and for impossible settings, ArgumentError for settings of a wrong type.
+    collection: the collection of the bundle for which the answer holds; None: their mean.
     """
     require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
     require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
@@ -88,12 +97,22 @@ def open_board(
         gpu=spec,
         asked_mhz=asked_clocks(sm_clock_mhz, spec),
         limit_w=limit_w,
+        held=held_limit(bundle, spec, limit_w),
+        scale=scale_of(bundle, collection),
+        collection=collection,
         launch_s=bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s),
         efficiency=efficiency or {},
         model=power_model(bundle, spec),
         tables=tables if idle_power is None else with_idle_power(tables, idle_power, limit_w),
         rest_known=idle_power is not None,
     )
+
+
+def held_limit(bundle: Bundle, gpu: GpuSpec, limit_w: float) -> Held:
+    """Power that a throttled board holds of a limit: as fitted on this board, else as boards usually do."""
+    own = bundle.power if gpu.name == bundle.gpu.name else None
+    share, std = (LIMIT_SHARE, LIMIT_SHARE_STD) if own is None else (own.limit_share, own.limit_share_std)
+    return Held(limit_w * share, std / share)
 
 
 def power_model(bundle: Bundle, gpu: GpuSpec | None = None) -> PowerModel | None:
@@ -135,6 +154,8 @@ def carried_power(bundle: Bundle, power: PowerCoefficients, gpu: GpuSpec, tables
         busy_w=factors["busy"] * power.busy_w,
         reference_clock_mhz=asked.reference_clock_mhz,
         voltage_exponent=exponent,
+        limit_share=LIMIT_SHARE,
+        limit_share_std=LIMIT_SHARE_STD,
     )
 
 

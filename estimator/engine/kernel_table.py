@@ -11,19 +11,21 @@ from typing import Final
 import numpy as np
 
 from estimator.bundle.content import Bundle, group_coefficients
-from estimator.engine.board import board_tables, power_model
+from estimator.engine.board import board_tables, held_limit, power_model
 from estimator.model.coefficients import coefficient_rows, group_key
 from estimator.model.kriging import phase_features
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import Phases
 from estimator.model.power import POWER_TERMS, busy_share, power_events, power_parts_w, term_scale, warm_dram_share
+from estimator.model.power_limit import Held, held_power_w, highest_clock_mhz
 from estimator.model.residuals import log_corrections, log_power_corrections
 from estimator.model.tier_records import Tier
 from estimator.model.tile_choice import PredictorRecord, predicted_tiles
 from estimator.model.timeline import kernel_seconds, measured_seconds, warm_ratio
+from estimator.uncertainty.laboratory import scale_of
 from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, Array, BoolArray, IntArray
 from estimator.vocabulary.workload import Operator
 
 DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
@@ -45,6 +47,24 @@ class KernelTimes:
     groups: tuple[str | None, ...]
     phases: Phases
     coefficients: Array
+
+    def scaled(self, factor: Array | float) -> "KernelTimes":
+        """The same kernels where all times are larger by a factor, a number or shape (n,)."""
+        return replace(self, equations_s=self.equations_s * factor, latency_s=self.latency_s * factor)
+
+    def select(self, index: IntArray) -> "KernelTimes":
+        """The kernels `index`."""
+        columns = {name: getattr(self, name)[index] for name in ("equations_s", "latency_s", "log_std", "coefficients")}
+        return replace(self, **columns, phases=self.phases.select(index), groups=tuple(self.groups[i] for i in index.tolist()))
+
+    def at_clock(self, gpu: GpuSpec, clock_mhz: Array, own_mhz: Array, warm: Array | BoolArray) -> "KernelTimes":
+        """The kernels at other clocks than their own (n,), with the same tiles and residuals."""
+        ratio = warm_ratio(self.phases, gpu, warm)
+        before, after = (
+            measured_seconds(kernel_seconds(self.phases, self.coefficients, mhz * HZ_PER_MHZ, ratio), self.coefficients)
+            for mhz in (own_mhz, clock_mhz)
+        )
+        return self.scaled(after / before)
 
 
 def kernel_times(
@@ -98,15 +118,15 @@ def _merged_tiles(known: KnownTiles | None, unnamed: BoolArray, predicted: Known
 class KernelTable:
     """Predictions for kernels, columns of shape (n,).
 
-    Latency of one launch and power while it runs (nan: none), each with the standard deviation of its logarithm (nan: unknown), and
-    group (None: none).  limited: power would exceed the board's limit, and is stated as the limit; such a board lowers its clock,
-    which the latency here ignores.
+    Latency of one launch and power while it runs (nan: none), each with the standard deviation of its logarithm (nan: unknown), the actual
+    clock, and group (None: none).  limited: power would exceed the board's limit, which lowers the clock of sustained kernels.
     """
 
     latency_s: Array
     latency_ln_std: Array
     power_w: Array
     power_ln_std: Array
+    sm_clock_mhz: Array
     groups: tuple[str | None, ...]
     limited: BoolArray
 
@@ -120,28 +140,78 @@ def predict_kernels(
     warm: Array | BoolArray,
     known: KnownTiles | None = None,
     temperature_c: Array | None = None,
+    sustained: BoolArray | None = None,
+    scale: Array | None = None,
 ) -> KernelTable:
     """Latency and power of kernels, each launched repeatedly by itself at its own clock.
 
     sm_clock_mhz, warm (n,): SM clock, and as in `warm_ratio` what launches use in turn: operands that fit stay in L2 between them.
     temperature_c (n,): temperature of the die, nan if unknown; default: the temperature of the bundle's boards at this power.
+    sustained (n,): kernels that ran long enough for the power limit to lower their clock, which is not known; default: all.
+    scale (n,): of the collection of each kernel; default: the mean of the bundle's collections (`estimator.uncertainty.laboratory`).
     """
     times = bundle_times(operators, bundle, gpu, sm_clock_mhz=sm_clock_mhz, warm=warm, known=known)
-    power_w, paced_share = np.full(len(operators), np.nan), np.zeros(len(operators))
+    times = times.scaled(scale_of(bundle, None) if scale is None else scale)
     parts = alone_parts_w(times, bundle, gpu, sm_clock_mhz, warm, temperature_c)
+    free_w = sum(parts.values()) if parts else np.full(len(operators), np.nan)
+    paced_share = np.zeros(len(operators))
     if parts:
-        power_w = np.minimum(sum(parts.values()), gpu.power_limit_w)
-        paced_share = np.minimum(sum(watt for name, watt in parts.items() if name not in AT_ANY_PACE) / power_w, 1.0)
-    correction, tier_ln_std = log_power_corrections(operators, times.groups, bundle.residuals, power_w)
-    wanted_w = power_w * np.exp(correction)
-    return KernelTable(
+        paced_share = np.minimum(sum(watt for name, watt in parts.items() if name not in AT_ANY_PACE) / free_w, 1.0)
+    correction, tier_ln_std = log_power_corrections(operators, times.groups, bundle.residuals, np.minimum(free_w, gpu.power_limit_w))
+    paced_std = paced_share * np.nan_to_num(times.log_std)
+    power_ln_std = np.where(np.isfinite(tier_ln_std), np.hypot(tier_ln_std, paced_std), _group_std(bundle, times.groups, "power"))
+    wanted_w, held = free_w * np.exp(correction), held_limit(bundle, gpu, gpu.power_limit_w)
+    table = KernelTable(
         latency_s=times.latency_s,
-        latency_ln_std=times.log_std,
+        latency_ln_std=np.where(np.isfinite(times.log_std), times.log_std, _group_std(bundle, times.groups, "latency")),
         power_w=np.minimum(wanted_w, gpu.power_limit_w),
-        power_ln_std=np.hypot(tier_ln_std, paced_share * np.nan_to_num(times.log_std)),
+        power_ln_std=power_ln_std,
+        sm_clock_mhz=sm_clock_mhz,
         groups=times.groups,
-        limited=wanted_w >= gpu.power_limit_w,
+        limited=wanted_w >= held.power_w,
     )
+    near = wanted_w * np.exp(NORMAL_90 * np.hypot(np.nan_to_num(power_ln_std), held.ln_std)) >= held.power_w
+    slowed = np.flatnonzero(near if sustained is None else near & sustained)
+    return _limited(table, times, correction, slowed, bundle, gpu, warm, held) if len(slowed) else table
+
+
+def _group_std(bundle: Bundle, groups: Sequence[str | None], quantity: str) -> Array:
+    """Stated standard deviation of ln of a quantity for kernels of these groups, shape (n,); nan if unknown."""
+    stated = bundle.uncertainty.get(quantity, {}).get("groups", {})
+    return np.array([float(stated.get(group, np.nan)) for group in groups])
+
+
+def _limited(
+    table: KernelTable,
+    times: KernelTimes,
+    correction: Array,
+    slowed: IntArray,
+    bundle: Bundle,
+    gpu: GpuSpec,
+    warm: Array | BoolArray,
+    held: Held,
+) -> KernelTable:
+    """The table with the rows `slowed` at the clock at which the board holds its limit, and the effect of its error on their latency."""
+    asked_mhz, own, ratio = table.sm_clock_mhz[slowed], times.select(slowed), warm[slowed]
+    factor = np.exp(correction[slowed])
+    std = np.hypot(np.nan_to_num(table.power_ln_std[slowed]), held.ln_std)
+
+    def at(clock_mhz: Array) -> KernelTimes:
+        return own.at_clock(gpu, clock_mhz, asked_mhz, ratio)
+
+    def power_w(clock_mhz: Array) -> Array:
+        return factor * sum(alone_parts_w(at(clock_mhz), bundle, gpu, clock_mhz, ratio, None).values())
+
+    clock, lower, upper = (
+        highest_clock_mhz(power_w, held.power_w * np.exp(shift), gpu.sm_clock_min_mhz, asked_mhz) for shift in (0.0 * std, -std, std)
+    )
+    own_std = 0.5 * np.log(at(lower).latency_s / at(upper).latency_s)
+    changed = {name: getattr(table, name).copy() for name in ("latency_s", "latency_ln_std", "power_w", "sm_clock_mhz")}
+    changed["sm_clock_mhz"][slowed] = clock
+    changed["latency_s"][slowed] = at(clock).latency_s
+    changed["latency_ln_std"][slowed] = np.hypot(changed["latency_ln_std"][slowed], own_std)
+    changed["power_w"][slowed], _ = held_power_w(power_w(clock), clock, asked_mhz, gpu.sm_clock_min_mhz, held.power_w)
+    return replace(table, **changed)
 
 
 AT_ANY_PACE: Final = frozenset({"idle", "active", "busy", "leakage"})

@@ -22,6 +22,7 @@ from estimator.model.residuals import log_corrections
 from estimator.model.tile_choice import predicted_tiles
 from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
 from estimator.uncertainty.forecast import Forecast, forecast_of
+from estimator.uncertainty.laboratory import ELSEWHERE_STD, scales_std
 from estimator.uncertainty.sources import error_sources, far_clock, group_shares, joined, unfitted_groups
 from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unseen_precisions
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
@@ -145,7 +146,7 @@ def evaluate(prepared: Prepared, clock_mhz: Array) -> Points:
 
 
 def _block_seconds(prepared: Prepared, clock_mhz: Array) -> Array:
-    launches = prepared.counts * np.exp(prepared.log_correction)
+    launches = prepared.counts * np.exp(prepared.log_correction) * prepared.board.scale
     own_mhz = clock_mhz[0] if len(clock_mhz) == 1 else np.repeat(clock_mhz, np.diff(prepared.edges), axis=0)
     seconds = sweep_seconds(prepared.parts, own_mhz * HZ_PER_MHZ) * launches[:, None]
     block_s: Array = np.add.reduceat(seconds[prepared.order], prepared.blocks)
@@ -192,7 +193,7 @@ class Prediction:
                     for workloads with kernels of unseen kinds
     latency, power  by workload: independent sources of error of ln(latency) and of ln(power) at that clock without a limit, each a number
                     or (c,)
-    limits          of 90 % intervals, columns (2, v, c)
+    limits          of 90 % intervals in this laboratory, columns (2, v, c); limits_elsewhere: in another one
     """
 
     prepared: Prepared
@@ -208,12 +209,13 @@ class Prediction:
     latency: Sequence[Mapping[str, Loading]]
     power: Sequence[Mapping[str, Loading]]
     limits: Ranges
+    limits_elsewhere: Ranges
 
     def kernels(self, i: int) -> tuple[Array, Array]:
         """Time [s] and power [W] of one launch of each kernel of a single workload at its clock i, shapes (n,)."""
         prepared, model = self.prepared, self.prepared.board.model
         clock = self.sm_clock_mhz[0, i : i + 1]
-        seconds = sweep_seconds(prepared.parts, clock * HZ_PER_MHZ)[:, 0] * np.exp(prepared.log_correction)
+        seconds = sweep_seconds(prepared.parts, clock * HZ_PER_MHZ)[:, 0] * np.exp(prepared.log_correction) * prepared.board.scale
         if model is None:
             return seconds, np.full_like(seconds, np.nan)
         point = prepared.board.tables.at(clock)
@@ -243,10 +245,10 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     asked = board.asked_mhz
     free = points = evaluate(prepared, asked[None, :])
     settled, board_curves = np.broadcast_to(asked, free.gpu_s.shape), None
-    if np.any(free.power_w > board.limit_w):
+    if np.any(free.power_w > board.held.power_w):
         board_curves = curves(prepared)
         settled = np.array(
-            [curve.settled_mhz(board.limit_w, asked, own_w) for curve, own_w in zip(board_curves, free.power_w, strict=True)]
+            [curve.settled_mhz(board.held.power_w, asked, own_w) for curve, own_w in zip(board_curves, free.power_w, strict=True)]
         )
         points = evaluate(prepared, settled)
     launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
@@ -255,9 +257,11 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     usual_s = _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])) if unseen else points.block_s[:, :1]
     latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
     latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
-    if board_curves is None and np.any(near_limit(free.power_w, board.limit_w, power_ln)):
+    latency_ln_far = np.hypot(latency_ln, ELSEWHERE_STD["latency"] * np.sqrt(1.0 - launch_share))
+    power_ln_far = np.hypot(power_ln, ELSEWHERE_STD["power"])
+    if board_curves is None and np.any(near_limit(free.power_w, board.held, power_ln_far)):
         board_curves = curves(prepared)
-    power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.limit_w)
+    power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.held.power_w)
     point = Settled(
         asked_mhz=np.broadcast_to(asked, settled.shape),
         free_s=free.latency_s,
@@ -279,7 +283,8 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         usual_shares=_shares(prepared, usual_s)[:, 0],
         latency=latency,
         power=power,
-        limits=ranges(point, board_curves, board.limit_w, latency_ln, power_ln),
+        limits=ranges(point, board_curves, board.held, latency_ln, power_ln),
+        limits_elsewhere=ranges(point, board_curves, board.held, latency_ln_far, power_ln_far),
     )
 
 
@@ -295,6 +300,7 @@ def _sources(
 ) -> tuple[list[dict[str, Loading]], list[dict[str, Loading]]]:
     """Sources of error of ln(latency) and ln(power) of each workload, as in Prediction."""
     bundle = prepared.board.bundle
+    scale_std = bundle.once(scales_std) if prepared.board.collection is None else 0.0
     far = far_clock(bundle, prepared.board.tables, clock_mhz, power_w)
     found: tuple[list[dict[str, Loading]], list[dict[str, Loading]]] = ([], [])
     for i, workload in enumerate(prepared.workloads):
@@ -306,6 +312,8 @@ def _sources(
         precisions = precision_sources(kinds, weights)
         for place, quantity in enumerate(QUANTITIES):
             outside = precisions | {name: loading[i] for name, loading in far[place].items()}
+            if quantity == "latency" and scale_std:
+                outside["collections"] = scale_std
             if prepared.forecast is not None:
                 outside[prepared.forecast.name] = prepared.forecast.ln_std[place]
             found[place].append(error_sources(bundle, quantity, workload.model_family, paced, groups, outside))

@@ -2,14 +2,14 @@
 
     P = max(min(P(f_asked)·e^x, L·e^y), P(f_lowest)·e^x),      f = highest clock up to f_asked with P(f)·e^x ≤ L·e^y
 
-P(f) is the power equation and x its error, common to all clocks; L is the limit and y the board's error in holding it.  Power is
+P(f) is the power equation and x its error, common to all clocks; L is the share of the limit that the board holds, y its error.  Power is
 censored: a board that would draw more holds its limit.  An error of the equation then appears as another clock, hence as another
 latency.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,19 @@ UNLIMITED_W: Final = 1e12
 """A power limit that no board reaches [W]; as a power cap it means no cap.  The board keeps its own limit then: rest power that was not
 measured is assumed to be a share of it."""
 
-LIMIT_LN_STD: Final = 0.0075
-"""Standard deviation with which a board holds its limit [ln]: 15 throttled runs of six models on a 250 W A100-PCIe (EnergAIzer artifact,
-start-up removed) drew 0.996 to 1.012 of it, 0.6 % from 1 in root mean square; with this value a normal 90 % interval equals Student's."""
+LIMIT_SHARE: Final = 0.98
+LIMIT_SHARE_STD: Final = 0.018
+"""Share of its limit that a throttled board draws on average, and the standard deviation of one run [1].  Runs and kernels of published
+collections average 1.00 (A100-PCIe), 0.99 (H200, GB200), 0.97 (V100) and 0.96 (A100-SXM, H100, with pauses of the host), which scatter by
+0.016; runs of one board by 0.0075."""
+
+
+class Held(NamedTuple):
+    """Power that a throttled board holds on average [W], and the standard deviation of its logarithm."""
+
+    power_w: float
+    ln_std: float
+
 
 STAYS_ABOVE: Final = "power stays above the limit of {:g} W even at the lowest clock"
 
@@ -95,6 +105,24 @@ class Ranges:
     energy_j: Array
 
 
+def highest_clock_mhz(power_w: Callable[[Array], Array], limit_w: Array | float, lowest_mhz: float, asked_mhz: Array) -> Array:
+    """The highest clocks between the lowest and the requested ones at which power is within a limit [MHz], shape (n,).
+
+    power_w: power at clocks of shape (n,), which rises with the clock.
+    """
+    low, high = np.full_like(asked_mhz, lowest_mhz), asked_mhz.astype(np.float64)
+    fits = power_w(high) <= limit_w
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        within = power_w(middle) <= limit_w
+        low, high = np.where(within, middle, low), np.where(within, high, middle)
+    return np.where(fits, asked_mhz, low)
+
+
+BISECTIONS: Final = 11
+"""Halvings of the range of clocks: 1,600 MHz to within 1 MHz."""
+
+
 def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz: float, limit_w: float) -> tuple[Array, BoolArray]:
     """Reported power at the actual clocks [W], and whether it stays above the limit, shapes of `power_w`.
 
@@ -106,14 +134,14 @@ def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz:
     return held_w, above
 
 
-def near_limit(free_w: Array, limit_w: float, power_ln_std: Array) -> BoolArray:
+def near_limit(free_w: Array, held: Held, power_ln_std: Array) -> BoolArray:
     """Whether the limit affects an interval: at its end, the equation's power exceeds the limit."""
     with np.errstate(invalid="ignore"):
-        near: BoolArray = free_w * np.exp(NORMAL_90 * np.hypot(power_ln_std, LIMIT_LN_STD)) > limit_w
+        near: BoolArray = free_w * np.exp(NORMAL_90 * np.hypot(power_ln_std, held.ln_std)) > held.power_w
     return near
 
 
-def ranges(point: Settled, curves: Sequence[BoardCurve] | None, limit_w: float, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
+def ranges(point: Settled, curves: Sequence[BoardCurve] | None, held: Held, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
     """90 % intervals of clock, latency, power and energy.
 
     curves: of the v workloads; None if no point is `near_limit`.  The deviations are those of the equations at the actual clock (v, c).
@@ -126,9 +154,9 @@ def ranges(point: Settled, curves: Sequence[BoardCurve] | None, limit_w: float, 
         energy_j=_around(point.power_w * point.latency_s, NORMAL_90 * energy_ln_std),
     )
     for i, curve in enumerate(curves or ()):
-        near = np.flatnonzero(near_limit(point.free_w[i], limit_w, power_ln_std[i]))
+        near = np.flatnonzero(near_limit(point.free_w[i], held, power_ln_std[i]))
         own = Settled(**{name: getattr(point, name)[i, near] for name in Settled.__slots__})
-        limits = _limited(own, curve, limit_w, latency_ln_std[i, near], power_ln_std[i, near])
+        limits = _limited(own, curve, held, latency_ln_std[i, near], power_ln_std[i, near])
         for name in Ranges.__slots__:
             getattr(found, name)[:, i, near] = getattr(limits, name)
     unknown = ~np.isfinite(power_ln_std) & (point.clock_mhz < point.asked_mhz)
@@ -141,7 +169,7 @@ def _around(value: Array, half: Array, above: Array | None = None) -> Array:
     return np.array([value * np.exp(-half), value * np.exp(half if above is None else above)])
 
 
-def _limited(point: Settled, curve: BoardCurve, limit_w: float, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
+def _limited(point: Settled, curve: BoardCurve, held: Held, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
     """Intervals of points near the limit, columns of shape (c,).
 
     With d = x − y (see the top of this file) the clock depends only on d, and the rest of x and y is common to both:
@@ -151,20 +179,21 @@ def _limited(point: Settled, curve: BoardCurve, limit_w: float, latency_ln_std: 
     d, r and the latency equation's error are independent: the change of a quantity over the 90 % interval of d, and 90 % intervals of the
     others, add in squares, on each side.  The upper limit of power is that of its formula at the upper limits of x and y.
     """
-    spread = np.hypot(power_ln_std, LIMIT_LN_STD)
-    share, rest = (power_ln_std / spread) ** 2, NORMAL_90 * power_ln_std * LIMIT_LN_STD / spread
+    limit_w, limit_std = held
+    spread = np.hypot(power_ln_std, limit_std)
+    share, rest = (power_ln_std / spread) ** 2, NORMAL_90 * power_ln_std * limit_std / spread
     moved = np.array([[0.0], [1.0], [-1.0]]) * NORMAL_90 * spread
     clock = curve.settled_mhz(limit_w * np.exp(-moved), point.asked_mhz, point.free_w)
     latency = curve.log_latency(clock, point.asked_mhz, point.free_s)
-    held = np.minimum(np.log(point.free_w) + share * moved, np.log(limit_w) - (1.0 - share) * moved)
-    power = np.maximum(held, np.log(curve.power_w[0]) + share * moved)
+    capped = np.minimum(np.log(point.free_w) + share * moved, np.log(limit_w) - (1.0 - share) * moved)
+    power = np.maximum(capped, np.log(curve.power_w[0]) + share * moved)
 
     def interval(value: Array, logarithm: Array, half: Array) -> Array:
         change = logarithm - logarithm[0]
         return _around(value, np.hypot(change.min(axis=0), half), np.hypot(change.max(axis=0), half))
 
     of_time, own_w = NORMAL_90 * latency_ln_std, np.exp(NORMAL_90 * power_ln_std)
-    highest_w = np.maximum(np.minimum(point.free_w * own_w, limit_w * np.exp(NORMAL_90 * LIMIT_LN_STD)), curve.power_w[0] * own_w)
+    highest_w = np.maximum(np.minimum(point.free_w * own_w, limit_w * np.exp(NORMAL_90 * limit_std)), curve.power_w[0] * own_w)
     return Ranges(
         sm_clock_mhz=clock[1:],
         latency_s=interval(point.latency_s, latency, of_time),

@@ -60,6 +60,9 @@ class Values(Generic[V]):
     power_w_std: V
     energy_j: V
     energy_j_std: V
+    latency_s_std_elsewhere: V
+    power_w_std_elsewhere: V
+    energy_j_std_elsewhere: V
     gpu_s: V
     launch_bound_share: V
     sm_clock_mhz_low: V
@@ -83,7 +86,8 @@ class Sweep(Values[Array]):
     cases             workload and GPU of the points, with warnings
     case              index of each point's case
     asked_clock_mhz   requested SM clock; sm_clock_mhz is the actual one under the power limit [MHz]
-    latency_s, power_w, energy_j of one iteration, each with its standard deviation `…_std`, nan where unknown
+    latency_s, power_w, energy_j of one iteration, each with its standard deviation `…_std`, nan where unknown: in this laboratory (hardware
+                      and habits as behind the bundle); `…_std_elsewhere`: in another one
     …_low, …_high     limits of the 90 % intervals of these and of sm_clock_mhz
     gpu_s             time of the GPU's kernels [s]; launch_bound_share  share of the host's launches in the latency
     above_limit       whether the power stays above the limit even at the lowest clock

@@ -111,6 +111,7 @@ def columns_of(prediction: Prediction) -> dict[str, Array]:
         found[f"{name}_low"], found[f"{name}_high"] = ends
         if name != "sm_clock_mhz":
             found[f"{name}_std"] = std_of(found[name], ends)
+            found[f"{name}_std_elsewhere"] = std_of(found[name], getattr(prediction.limits_elsewhere, name).reshape(2, -1))
     return found
 
 

@@ -42,7 +42,8 @@ from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
-from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
+from fitter.transfer.anchor import anchored
+from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, power_lender, transfer_notes, transfer_source, with_strengths
 from fitter.validate.predictions import (
     QUANTITIES,
     compared,
@@ -93,12 +94,14 @@ def calibrate(
     seed: int = 0,
     holdout: float = 0.2,
     priors: Sequence[Bundle] = (),
+    lender: Bundle | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
     """Fit all rows of a selection of one GPU.
 
     holdout: share of the kernels and of the workloads in each fold; 0 leaves errors and uncertainty unstated.
     priors: a bundle of another GPU, or an older bundle of this GPU, from which the fit starts; further ones, for power.
+    lender: a bundle that lends its power coefficients to a selection that `lacks_power`.
     Raises CalibrationError if there is nothing to fit.
     """
     selection = in_own_order(selection)
@@ -108,6 +111,8 @@ def calibrate(
     blocks, unfit = block_section(selection, gpu)
     board = board_knowledge(selection, gpu)
     source = transfer_source(*priors, target=gpu) if priors else None
+    if source is None and lender is not None and lacks_power(selection):
+        source = power_lender(lender, gpu)
     if source is not None and selection.kernels is not None:
         progress("weighing the prior bundle")
         source = with_strengths(source, selection.kernels, gpu, seed)
@@ -142,6 +147,16 @@ def calibrate(
         held_out=held_out,
         warnings=warnings,
     )
+
+
+def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str = "", version: str, seed: int) -> Calibration:
+    """A bundle for a board with a few anchors only, on top of another board's bundle.  Raises CalibrationError as `anchored`."""
+    found, warnings = anchored(source, selection, gpu)
+    board = board_knowledge(selection, gpu)
+    bundle = replace(_with_origin(found, selection, board, seed), domain=source.domain, name=name or default_name(selection, gpu))
+    origin = f"anchored: {source.name} {source.version} ({source.gpu.name}), corrected by {powered_rows(selection)} anchors"
+    bundle = replace(bundle, version=version, notes=(origin, *selection.notes, *warnings))
+    return Calibration(bundle=bundle, selection=selection, errors=(), held_out={}, warnings=warnings)
 
 
 def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, seed: int) -> Bundle:
@@ -243,6 +258,12 @@ FEWEST_POWERED: Final = 5
 def powered_rows(selection: Selection) -> int:
     """Accepted kernels and runs that have a power."""
     return sum(int(np.isfinite(rows.power_w).sum()) for rows in selection.tables)
+
+
+def lacks_power(selection: Selection) -> bool:
+    """Whether another bundle's power suits the fit: no row has a power, and no kernel may have run at an unknown clock at the limit."""
+    kernels = selection.kernels
+    return not powered_rows(selection) and kernels is not None and bool(np.all(kernels.burst | np.isfinite(kernels.sm_clock_mhz)))
 
 
 def few_power_warnings(selection: Selection, bundle: Bundle) -> tuple[str, ...]:

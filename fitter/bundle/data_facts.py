@@ -21,6 +21,7 @@ from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import Dataset, Selection
+from fitter.rows.screening import first_known
 
 REFERENCE_CLOCK_MHZ: Final = 900.0
 """Power coefficients are stated at the measured clock nearest to this one [MHz]."""
@@ -120,6 +121,9 @@ def measured_clocks(selection: Selection, gpu: GpuSpec) -> Array:
 def clock_range_mhz(selection: Selection, gpu: GpuSpec) -> tuple[float, float]:
     """The range of SM clocks that the fit has seen [MHz]."""
     clocks = measured_clocks(selection, gpu)
+    kernels = selection.kernels
+    if kernels is not None and np.isnan(first_known(kernels.sm_clock_mhz, kernels.sm_clock_asked_mhz)).any():
+        clocks = np.sort(np.append(clocks, gpu.sm_clock_max_mhz))  # a free clock lies between that of the peak rates and the highest
     return float(clocks[0]), float(clocks[-1])
 
 

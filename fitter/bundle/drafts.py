@@ -12,12 +12,14 @@ from estimator.model.coefficients import group_key, group_words, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.bundle.runs import fit_runs
-from fitter.bundle.sections import as_rows, prior_bundle, prior_section, with_power, with_usual
+from fitter.bundle.sections import as_rows, collection_records, prior_bundle, prior_section, with_power, with_usual
 from fitter.errors import CalibrationError
+from fitter.latency.collections import fit_collections
 from fitter.latency.group_fit import GroupFit
-from fitter.latency.groups import NO_SIBLINGS, KernelFit, fit_kernel_groups
+from fitter.latency.groups import NO_SIBLINGS, KernelFit, section_key
 from fitter.latency.runs import MATRIX_GROUPS, STREAM_GROUPS, prior_groups
 from fitter.power.coefficients import fit_power
+from fitter.power.limit import with_limit_share
 from fitter.power.rows import kernel_power_rows
 from fitter.power.solver import PowerRows
 from fitter.power.tier import with_power_tiers
@@ -63,10 +65,10 @@ def draft_from_rows(
             raise CalibrationError("no rows to fit")
         lent = None if source is None else lent_groups(source, {})
         runs = fit_runs(workloads, gpu, tables, measured_groups=lent, power_priors=priors)
-        return Draft(bundle=_with_source(runs, source), kernel_fit=None)
+        return Draft(bundle=with_limit_share(_with_source(runs, source), None, workloads), kernel_fit=None)
     fit = kernel_fit
     if fit is None:
-        fit = fit_kernel_groups(kernels, gpu, seed=seed, siblings=NO_SIBLINGS if source is None else source.siblings)
+        fit = fit_collections(_at_known_clocks(kernels), gpu, seed=seed, siblings=NO_SIBLINGS if source is None else source.siblings)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
     lent = {} if source is None else lent_groups(source, measured)
     start = _lent(measured) | lent | measured
@@ -75,18 +77,35 @@ def draft_from_rows(
     if workloads is None:
         power = None if power_rows is None else fit_power(power_rows, tables, priors)
         sections = {group: _section(group, values, fit.groups.get(group)) for group, values in groups.items()}
-        bundle = with_power(replace(prior_bundle(gpu), groups=sections, latency_parameters=_covariance(fit.groups)), power)
+        own = collection_records(fit.scales, [kernels])
+        empty = replace(prior_bundle(gpu), groups=sections, latency_parameters=_covariance(fit.groups), collections=own)
+        bundle = with_power(empty, power)
     else:
         served = _serving(start, fit, workloads)
-        runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None, power_priors=priors)
-        bundle = replace(runs, groups=_joined_groups(runs, fit, served))
+        runs = fit_runs(
+            workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None, power_priors=priors, scales=fit.scales
+        )
+        scales = {one.name: (float(np.log(one.scale)), one.ln_std) for one in runs.collections}
+        own = collection_records({**fit.scales, **scales}, [kernels, workloads])
+        bundle = replace(runs, groups=_joined_groups(runs, fit, served), collections=own)
     bundle = replace(bundle, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
-    return Draft(bundle=with_power_tiers(with_usual(_with_source(bundle, source)), kernels, seed), kernel_fit=fit)
+    bundle = with_limit_share(with_usual(_with_source(bundle, source)), kernels, workloads)
+    return Draft(bundle=with_power_tiers(bundle, kernels, seed), kernel_fit=fit)
 
 
 def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:
     """Add the other GPU's power coefficients if no power was measured."""
     return bundle if source is None or bundle.power is not None else replace(bundle, power=source.power)
+
+
+def _at_known_clocks(rows: KernelRows) -> KernelRows:
+    """The rows without those at the power limit whose clock was not measured: it lay below the nominal one.
+
+    Operators and precisions without other rows keep theirs.
+    """
+    known = ~rows.at_limit | np.isfinite(rows.sm_clock_mhz)
+    section = np.array([section_key(operator) for operator in rows.operators])[rows.operator_index]
+    return rows.select(known | ~np.isin(section, section[known]))
 
 
 def _without(rows: KernelRows, rejected: tuple[RejectedRow, ...]) -> KernelRows:

@@ -1,7 +1,7 @@
 """Runs of whole workloads: fit, prediction, and errors on held-out runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,11 +12,13 @@ from estimator.engine.prediction import predict
 from estimator.model.power import BoardTables
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.questions.estimates import estimate
+from estimator.uncertainty.laboratory import is_known
 from estimator.uncertainty.sources import UNTESTED_STD, group_shares, joined
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.bundle.run_spread import EXPECTED, FAMILY_EXPECTED, FEWEST_FAMILIES, OF_ONE, family_spread, known_spread, spread_at
-from fitter.bundle.sections import runs_bundle
+from fitter.bundle.sections import collection_records, runs_bundle
+from fitter.latency.collections import Scales
 from fitter.latency.runs import STREAM_GROUPS, fit_latency
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import join_power_rows, workload_power_rows
@@ -40,15 +42,20 @@ def fit_runs(
     kernel_power: PowerRows | None = None,
     measured_groups: Mapping[str, Mapping[str, float]] | None = None,
     power_priors: PowerPriors | None = None,
+    scales: Scales | None = None,
 ) -> Bundle:
-    """A bundle from runs: latency, then power at the predicted latency; `kernel_power` rows join the power fit."""
-    latency = fit_latency(rows, gpu, measured_groups)
+    """A bundle from runs: latency, then power at the predicted latency; `kernel_power` rows join the power fit.
+
+    scales: of the collections of kernels behind `measured_groups`.
+    """
+    latency = fit_latency(rows, gpu, measured_groups, scales)
     parts = [] if kernel_power is None else [kernel_power]
     if np.isfinite(rows.energy_j).any():
         parts.append(workload_power_rows(rows, gpu, latency))
     power = fit_power(join_power_rows(parts), tables, power_priors) if parts else None
     clocks = rows.clock_mhz(gpu)
-    return runs_bundle(gpu, latency, power, clocks_mhz=(float(clocks.min()), float(clocks.max())), rows=len(rows))
+    bundle = runs_bundle(gpu, latency, power, clocks_mhz=(float(clocks.min()), float(clocks.max())), rows=len(rows))
+    return replace(bundle, collections=collection_records(latency.scales, [rows]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +86,15 @@ def held_out_errors(
         bundle, counts = fit_runs(rest, gpu, tables), family_counts(use, rest)
         clocks_mhz = np.clip(test.clock_mhz(gpu), gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
         answers = [
-            estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=gpu, power_cap_w=UNLIMITED_W)[0]
-            for workload, clock in zip(test.row_workloads(), clocks_mhz, strict=True)
+            estimate(
+                workload,
+                bundle,
+                sm_clock_mhz=float(clock),
+                gpu=gpu,
+                power_cap_w=UNLIMITED_W,
+                collection=one if is_known(bundle, one) else None,
+            )[0]
+            for workload, clock, one in zip(test.row_workloads(), clocks_mhz, test.row_collections(), strict=True)
         ]
         untested = [untested_std(use[i], counts) for i in test.workload_index]
         found[held] = [(a.latency_s, a.power_w, a.launch_bound_share, std) for a, std in zip(answers, untested, strict=True)]

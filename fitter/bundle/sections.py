@@ -1,13 +1,15 @@
 """Fits → sections of a bundle."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from estimator.bundle.content import (
     Bundle,
+    CollectionRecord,
     Covariance,
     GroupCoefficients,
     HostCost,
@@ -19,10 +21,12 @@ from estimator.model.coefficients import LAMBDAS, longest_prefix, parameter_targ
 from estimator.model.power import POWER_TERMS, capacitance_f, module_rates, tensor_rate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
+from fitter.latency.collections import Scales
 from fitter.latency.runs import LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PICO, TERMS
 from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
+from fitter.rows.columns import KernelRows, WorkloadRows
 
 
 def prior_bundle(gpu: GpuSpec) -> Bundle:
@@ -74,6 +78,16 @@ def runs_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, cl
         latency_parameters=Covariance(names=tuple(latency.widths), covariance=as_rows(latency.covariance)),
     )
     return with_usual(with_power(bundle, power))
+
+
+def collection_records(scales: Scales, tables: Iterable[KernelRows | WorkloadRows]) -> tuple[CollectionRecord, ...]:
+    """The collections of these rows with their scales [ln] and standard deviations."""
+    counts = Counter(name for rows in tables for name in rows.row_collections())
+    return tuple(
+        CollectionRecord(name=name, rows=counts[name], scale=float(np.exp(log_scale)), ln_std=std)
+        for name, (log_scale, std) in sorted(scales.items())
+        if counts[name]
+    )
 
 
 def _tied_section(group: str, fit: LatencyFit, rows: int) -> GroupCoefficients:

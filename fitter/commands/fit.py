@@ -93,6 +93,12 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
     callback=named_files,
     help="Start from this bundle, usually of another GPU: few kernels then suffice.  Of several, power is the mean.",
 )
+@click.option(
+    "--anchor",
+    metavar="BUNDLE",
+    callback=named_file,
+    help="Correct this bundle of another GPU by the datasets: one or a few runs, or kernels, with energy.",
+)
 @require_option
 @click.option("--scheduler", metavar="ADDRESS", help="Read on the workers of this Dask cluster, e.g. tcp://10.0.0.1:8786.")
 @output_options
@@ -103,15 +109,18 @@ def fit_command(**options: Any) -> int:
     A DATASET is a Parquet file or folder of `collect`, a workload dataset (whole models) or a kernel table (CSV or
     Parquet); several kinds together are one fit.
     """
+    if options["priors"] and options["anchor"]:
+        raise click.UsageError("--prior and --anchor exclude each other: many rows start from a prior, a few correct a forecast")
     _check_datasets(options["datasets"])
-    from estimator.bundle.files import load_bundle, save_bundle
+    from estimator.bundle.files import bundle_names, load_bundle, save_bundle
     from estimator.vocabulary.specifications import load_gpu
-    from fitter.bundle.calibration import calibrate
+    from fitter.bundle.calibration import calibrate, calibrate_anchored, lacks_power
     from fitter.release.differences import identity
     from fitter.report.text import selection_document
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world
     from fitter.scale.streamed import is_streamed, read_streamed
+    from fitter.transfer.prior_bundle import nearest_powered
 
     progress = _progress(options["quiet"])
     if is_streamed(options["datasets"], options["scheduler"]):
@@ -121,15 +130,20 @@ def fit_command(**options: Any) -> int:
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     require_one_world(selection)
     priors = [load_bundle(name) for name in options["priors"]]
-    calibration = calibrate(
-        selection,
-        gpu,
-        name=options["name"] or "",
-        version=FIRST_VERSION,
-        seed=options["seed"],
-        holdout=options["holdout"],
-        priors=priors,
-        progress=progress,
+    lender = nearest_powered(map(load_bundle, bundle_names()), gpu) if not priors and lacks_power(selection) else None
+    common: dict[str, Any] = {"name": options["name"] or "", "version": FIRST_VERSION, "seed": options["seed"]}
+    calibration = (
+        calibrate_anchored(selection, gpu, load_bundle(options["anchor"]), **common)
+        if options["anchor"]
+        else calibrate(
+            selection,
+            gpu,
+            **common,
+            holdout=options["holdout"],
+            priors=priors,
+            lender=lender,
+            progress=progress,
+        )
     )
     bundle = save_bundle(calibration.bundle, options["out"])
     if options["report"] is not None:

@@ -40,6 +40,7 @@ class KernelFit:
     group_std        standard deviation of ln(time) of held-out kernels, by group
     rejected         rows that disagree with all others of their kind
     log_evidence     log probability of the rows under the priors, by section and by family fitted as a whole
+    scales           ln(scale) of each collection and its standard deviation (`fitter.latency.collections`)
     """
 
     groups: Mapping[str, GroupFit]
@@ -48,6 +49,7 @@ class KernelFit:
     group_std: Mapping[str, float]
     rejected: tuple[RejectedRow, ...]
     log_evidence: Mapping[str, float]
+    scales: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from priors or from the fit of measured kernels of this GPU.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from estimator.model.lowering import lower
 from estimator.model.phases import Phases
 from estimator.model.power import tensor_rate
 from estimator.model.timeline import kernel_seconds, launch_bound_share, workload_seconds
+from estimator.uncertainty.laboratory import ELSEWHERE_STD
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.vocabulary.workload import Workload
@@ -86,6 +87,7 @@ class LatencyFit:
     widths                              prior widths of the parameters
     log_shift, covariance               ln of the factor on their start, shape (p,), and its covariance
     slow                                probability of each run to have had its host's slow pace, shape (r,)
+    scales, run_scale                   ln(scale) of each collection and its standard deviation; the scale of each run, shape (r,)
     """
 
     groups: Mapping[str, Mapping[str, float]]
@@ -94,6 +96,8 @@ class LatencyFit:
     log_shift: Array
     covariance: Array
     slow: Array
+    scales: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    run_scale: Array = field(default_factory=lambda: np.ones(1))
 
     @property
     def ln_std(self) -> dict[str, float]:
@@ -124,21 +128,46 @@ def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
     return groups
 
 
-def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, Mapping[str, float]] | None = None) -> LatencyFit:
+def fit_latency(
+    rows: WorkloadRows,
+    gpu: GpuSpec,
+    measured_groups: Mapping[str, Mapping[str, float]] | None = None,
+    scales: Mapping[str, tuple[float, float]] | None = None,
+) -> LatencyFit:
     """Fit coefficients to runs of whole workloads on one GPU.
 
     measured_groups: coefficients of groups whose kernels were measured alone; the runs adjust them within
     a third of the usual width.  Tiles are chosen with the starting coefficients.
+    scales: of the collections of these kernels.  Every other collection of runs has a scale on GPU time of its own, unless it is the only
+    one of all.
     """
     measured = measured_groups or {}
     start = prior_groups(gpu) | {group: dict(values) for group, values in measured.items()}
-    widths = {
-        name: width * (0.3 if any(group in measured for group in TIED_COEFFICIENTS[name][0]) else 1.0) for name, width in WIDTHS.items()
-    }
+    widths = {name: width * (0.3 if any(parameter_targets(name, measured)) else 1.0) for name, width in WIDTHS.items()}
     runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, start)
-    solution, slow = _solve(rows, _problem(runs, start), np.array(list(widths.values())))
-    fitted, host = shifted(start, solution.log_shift)
-    return LatencyFit(groups=fitted, host=host, widths=widths, log_shift=solution.log_shift, covariance=solution.covariance, slow=slow)
+    known, names = dict(scales or {}), rows.row_collections()
+    free = [name for name in sorted(set(names)) if name not in known]
+    # Kernels of another laboratory are the reference; two collections of runs have scales about their mean.
+    width = ELSEWHERE_STD["latency"] / (1.0 if known else np.sqrt(2.0))
+    free = free if known or len(free) > 1 else []
+    fixed = np.array([known[name][0] if name in known else 0.0 for name in names])
+    belongs = np.array([[name == one for one in free] for name in names], dtype=np.float64).reshape(len(names), len(free))
+    problem = _problem(runs, start, fixed, belongs)
+    solution, slow = _solve(rows, problem, np.array([*widths.values(), *[width] * len(free)]))
+    count = len(widths)
+    fitted, host = shifted(start, solution.log_shift[:count])
+    std = np.sqrt(np.diag(solution.covariance)[count:])
+    known |= dict(zip(free, zip(solution.log_shift[count:].tolist(), std.tolist(), strict=True), strict=True))
+    return LatencyFit(
+        groups=fitted,
+        host=host,
+        widths=widths,
+        log_shift=solution.log_shift[:count],
+        covariance=solution.covariance[:count, :count],
+        slow=slow,
+        scales=known | {name: (0.0, 0.0) for name in names if name not in known},
+        run_scale=problem.run_scale(solution.log_shift),
+    )
 
 
 def run_kernels(
@@ -194,20 +223,29 @@ class _Problem:
     """Runs, and the map from fitted parameters to coefficients.
 
     base (g, c): starting coefficients of all groups; moves (p, g, c): 1 where a parameter multiplies a coefficient.
+    fixed (r,): known ln(scale) of each run; belongs (r, s): 1 for the run's collection among those with a fitted scale.
     """
 
     runs: RunKernels
     base: Array
     moves: Array
+    fixed: Array
+    belongs: Array
+
+    def run_scale(self, shift: Array) -> Array:
+        """Scale of each run's collection on GPU time [1], shape (r,)."""
+        result: Array = np.exp(self.fixed + self.belongs @ shift[len(self.moves) :])
+        return result
 
     def seconds(self, shift: Array) -> tuple[Array, Array, float]:
         """GPU time and host launch time of each run at the usual pace [s], shapes (r,), and the sharpness of their maximum.
 
-        shift (p,): ln of the factors.
+        shift (p + s,): ln of the factors, then of the scales of collections.
         """
-        table = self.base * np.exp(np.tensordot(shift, self.moves, axes=1))
+        table = self.base * np.exp(np.tensordot(shift[: len(self.moves)], self.moves, axes=1))
         host = host_of(shift)
-        return *run_seconds(self.runs, table, host.launch_s), host.overlap_exponent
+        gpu_s, host_s = run_seconds(self.runs, table, host.launch_s)
+        return gpu_s * self.run_scale(shift), host_s, host.overlap_exponent
 
     def log_paces(self, shift: Array) -> Array:
         """ln of the time of each run at its host's usual pace, then at the slow pace, shape (2 r,)."""
@@ -220,13 +258,13 @@ class _Problem:
         return launch_bound_share(*self.seconds(shift))
 
 
-def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]]) -> _Problem:
+def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], fixed: Array, belongs: Array) -> _Problem:
     table = CoefficientTable(start)
     moves = np.zeros((len(WIDTHS), *table.vectors.shape))
     for i, parameter in enumerate(WIDTHS):
         for group, name in parameter_targets(parameter, start):
             moves[i, table.number[group], COLUMN[name]] = 1.0
-    return _Problem(runs=runs, base=table.vectors, moves=moves)
+    return _Problem(runs=runs, base=table.vectors, moves=moves, fixed=fixed, belongs=belongs)
 
 
 def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Solution, Array]:

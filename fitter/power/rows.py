@@ -22,6 +22,7 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
     keep, host_launch_s = rows.select(measured), latency.paced_launch_s()[measured]
     runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, latency.groups)
     gpu_s, host_s = run_seconds(runs, CoefficientTable(latency.groups).vectors, host_launch_s)
+    gpu_s = gpu_s * latency.run_scale[measured]
     latency_s = workload_seconds(gpu_s, host_s, latency.host.overlap_exponent)
     events = power_events(runs.phases, gpu, L2_CREDIT) * runs.count[:, None]
     totals = np.column_stack([np.bincount(runs.run, events[:, i], len(latency_s)) for i in range(events.shape[1])])

@@ -1,12 +1,13 @@
 """`fit check`: comparison of a bundle with unseen data."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
 
 import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
+from estimator.uncertainty.laboratory import is_known
 from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
 from fitter.release.differences import identity
@@ -21,16 +22,46 @@ LEAST_COVERAGE: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionCheck:
+    """Rows of one collection: the laboratory for which their intervals are stated, and the share of them inside (None: none stated)."""
+
+    name: str
+    rows: int
+    laboratory: Literal["this", "another"]
+    coverage: float | None
+
+    def text(self) -> str:
+        """For people."""
+        which = "this laboratory (named in the bundle)" if self.laboratory == "this" else "another laboratory (not in the bundle)"
+        held = "none is stated" if self.coverage is None else f"which hold {self.coverage:.0%}"
+        return f"collection {self.name}: {self.rows} rows, 90 % intervals for {which}, {held}"
+
+
+def _collection_checks(bundle: Bundle, found: Iterable[pd.DataFrame]) -> tuple[CollectionCheck, ...]:
+    rows = pd.concat([compared(part) for part in found], ignore_index=True)
+    return tuple(
+        CollectionCheck(
+            name=str(name),
+            rows=len(own),
+            laboratory="this" if is_known(bundle, str(name)) else "another",
+            coverage=summary_row(own, "all")["coverage"],
+        )
+        for name, own in rows.groupby("collection", sort=False)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """Errors by kind of kernel, and warnings.
 
     `summary` holds the errors of all kernels and of all workloads together.  `drift` is the drift of the board, from rows inside the
-    fitted range; `outside` holds the errors of all other rows of its GPU.
+    fitted range; `outside` holds the errors of all other rows of its GPU.  `collections`: interval and coverage by collection.
     """
 
     rows: tuple[HeldOut, ...]
     summary: Mapping[str, HeldOut]
     drift: tuple[Drift, ...]
+    collections: tuple[CollectionCheck, ...]
     outside: tuple[HeldOut, ...]
     warnings: tuple[str, ...]
 
@@ -42,6 +73,7 @@ class Check:
             "errors": list(self.rows),
             "summary": dict(self.summary),
             "drift": [one.document() for one in self.drift],
+            "collections": [asdict(one) for one in self.collections],
             "outside_range": list(self.outside),
             "warnings": list(self.warnings),
         }
@@ -50,13 +82,15 @@ class Check:
         """Text output of `fit check`."""
         inside = error_table("errors in percent:", [*self.rows, *self.summary.values()])
         outside = error_table("outside the range fitted, which says nothing about drift (errors in percent):", self.outside)
-        return [*inside.lines(), *outside.lines(), *drift_lines(self.drift)]
+        return [*inside.lines(), *outside.lines(), *drift_lines(self.drift), *(one.text() for one in self.collections)]
 
 
 def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     """Errors of a bundle on a selection's rows, whatever their GPU."""
     forecast = "forecast: rows of {} are predicted from its specification, the bundle was fitted on {}"
     warnings = [forecast.format(name, bundle.gpu.name) for name in selection.rows_by_gpu if name != bundle.gpu.name]
+    if not bundle.collections:
+        warnings.append(f"bundle {bundle.name} names no collection: all rows count as another laboratory's")
     found: dict[str, pd.DataFrame] = {}
     for table in selection.tables:
         part = found[kind_of(table)] = predict_rows(bundle, table).assign(outside=outside_range(bundle, table))
@@ -88,6 +122,7 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         rows=tuple(rows),
         summary={kind: summary_row(compared(part), kind) for kind, part in found.items()},
         drift=moved,
+        collections=_collection_checks(bundle, found.values()) if found else (),
         outside=tuple(row for part in found.values() for row in error_rows(compared(part[part["outside"]]))),
         warnings=tuple(warnings),
     )

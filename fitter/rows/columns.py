@@ -22,8 +22,13 @@ UNIQUE_COLUMNS: Final = {
     "workloads": "workload_index",
     "gpus": "gpu_index",
     "sources": "source_index",
+    "collections": "collection_index",
 }
 """Fields of unique values, and the columns that index them."""
+
+
+LONGEST_NAME: Final = 80
+"""Longest name of a collection [characters]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,7 @@ class PlacedRows:
 
     gpus, gpu_index              unique GPU names, and the one of each row
     sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
+    collections, collection_index   names of the laboratories that measured, and the one of each row
     """
 
     gpus: tuple[str, ...]
@@ -39,6 +45,8 @@ class PlacedRows:
     sources: tuple[str, ...]
     source_index: IntArray
     row: IntArray
+    collections: tuple[str, ...]
+    collection_index: IntArray
 
     def __len__(self) -> int:
         return len(self.row)
@@ -47,6 +55,14 @@ class PlacedRows:
     def row_gpus(self) -> list[str]:
         """The GPU of each row."""
         return [self.gpus[i] for i in self.gpu_index]
+
+    def in_collection(self, name: str) -> Self:
+        """The rows with a name for those that name no collection; names are cut, and without control characters."""
+        return replace(self, collections=tuple("".join(filter(str.isprintable, one or name))[:LONGEST_NAME] for one in self.collections))
+
+    def row_collections(self) -> list[str]:
+        """The collection of each row."""
+        return [self.collections[i] for i in self.collection_index]
 
     def select(self, index: IntArray | BoolArray) -> Self:
         """The rows `index`; unique values are kept as they are."""
@@ -64,6 +80,7 @@ class KernelRows(PlacedRows):
     power_w, power_std_w         corrected power while the kernel runs; nan where missing or rejected
     temperature_c                nan where not recorded
     at_limit                     power is a lower bound: the board was at its power limit
+    sustained, burst             ran long enough for the power limit to lower the clock; in a burst too short for it; neither: not known
     l2_warm                      what the launches of a measurement use in turn, in operands of one launch; 0: none are found in L2
     library                      library or framework and its version, "" where not recorded
     kernel_name                  the library's kernel, "" where not recorded
@@ -80,6 +97,8 @@ class KernelRows(PlacedRows):
     power_std_w: Array
     temperature_c: Array
     at_limit: BoolArray
+    sustained: BoolArray
+    burst: BoolArray
     l2_warm: Array
     library: tuple[str, ...]
     kernel_name: tuple[str, ...]
@@ -93,8 +112,8 @@ class KernelRows(PlacedRows):
         return [self.operators[i] for i in self.operator_index]
 
     def clock_mhz(self, gpu: GpuSpec) -> Array:
-        """SM clock of each row [MHz]: measured, else requested, else the clock for which the vendor quotes peak rates."""
-        return first_known(self.sm_clock_mhz, self.sm_clock_asked_mhz, gpu.sm_clock_max_mhz)
+        """SM clock of each row without a power limit [MHz]: measured, else requested, else the highest, which boards left free run."""
+        return first_known(self.sm_clock_mhz, self.sm_clock_asked_mhz, gpu.sm_clock_limit_mhz)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

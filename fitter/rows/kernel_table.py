@@ -2,7 +2,8 @@
 
 A dataset of `collect` is a table with more columns: flags, trials, requested and measured clocks, tiles.  Other tables may have the columns
 family, operator, gpu, precision, kv_precision, batch, m, n, k | rows, dim | sequence, heads, kv_heads, head_dim, window, is_decode;
-latency_s; power_w, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_*, reason, source, l2_state, weight_copies.
+latency_s; power_w, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_*, reason, source, collection, load, l2_state,
+weight_copies.
 """
 
 import re
@@ -32,7 +33,10 @@ VALUE_COLUMNS: Final = (
     "latency_s", "power_w", "power_std_w", "power_limit_w", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz", "grid_x", "grid_y",
     "grid_z", "tile_m", "tile_n", "split_k", "trial", "weight_copies",
 )  # fmt: skip
-TEXT_COLUMNS: Final = ("gpu", "gpu_uuid", "kernel_name", "kernel_label", "reason", "source", "library", "l2_state", "mode", "flags")
+TEXT_COLUMNS: Final = (
+    "gpu", "gpu_uuid", "kernel_name", "kernel_label", "reason", "source", "library", "l2_state", "mode", "flags", "load", "collection",
+    "host",
+)  # fmt: skip
 COLUMNS: Final = frozenset((*SHAPE_COLUMNS, *NAME_COLUMNS, *VALUE_COLUMNS, *TEXT_COLUMNS))
 """Columns that are read; others are ignored."""
 
@@ -105,6 +109,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     _reject_other_kernels(screen, library, kernels, kernel_index, latency, clock)
     limit = np.where(value["power_limit_w"] > 0, value["power_limit_w"], screen.of_gpu(lambda spec: spec.power_limit_w))
     screen.reject_power(power, limit)
+    loads = _loads(screen, library, power)
     keep = screen.whole < 0
     power = np.where(screen.powerless(), np.nan, power)
     doubted = np.any([table.marked(flag) for flag in LOWERS_WEIGHT], axis=0)
@@ -120,6 +125,8 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
         power_std_w=np.where(np.isfinite(power), value["power_std_w"], np.nan),
         temperature_c=value["temperature_c"],
         at_limit=power >= AT_LIMIT_SHARE * limit,
+        sustained=np.array([load == "sustained" for load in loads], dtype=np.bool_),
+        burst=np.array([load == "burst" for load in loads], dtype=np.bool_),
         l2_warm=warm,
         library=tuple(library),
         kernel_name=tuple(names),
@@ -281,6 +288,25 @@ def _footprint(kernel: Operator) -> tuple[float, float]:
     if kernel.family != "gemm":
         return np.nan, work.read_byte + work.write_byte
     return kernel["batch"] * kernel["n"] * kernel["k"] * FORMATS[kernel.precision].weight_byte, work.read_byte + work.write_byte
+
+
+LOADS: Final = ("sustained", "burst", "")
+"""Values of the column `load`: a kernel repeated long enough for the power limit to act (tens of ms), or a few launches; "": not stated."""
+
+
+def _loads(screen: Screen, library: Array, power: Array) -> list[str]:
+    """The load of each row: as stated, else sustained with a power, which takes a second to read, and a burst in tables of serving
+    libraries, which time six launches.  Rows with another word for their load are rejected.
+    """
+    loads = [text.lower() for text in screen.table.texts("load")]
+    screen.reject(
+        [i for i, load in enumerate(loads) if load not in LOADS], "BAD_LOAD", lambda i: f"{loads[i][:40]!r}; known: burst, sustained"
+    )
+    usual = [
+        "sustained" if powered else "burst" * own.startswith(COLD_LIBRARIES)
+        for own, powered in zip(library, np.isfinite(power), strict=True)
+    ]
+    return [load or other for load, other in zip(loads, usual, strict=True)]
 
 
 def _reject_by_roof(screen: Screen, kernels: Sequence[Operator], kernel_index: IntArray, latency_s: Array, clock_mhz: Array) -> None:

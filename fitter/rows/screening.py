@@ -78,6 +78,9 @@ COUNT_LIMIT: Final = Limit(reason="BAD_COUNT", closed=True)
 """Limits of all other counts."""
 
 
+COLLECTION_COLUMNS: Final = ("collection", "source", "gpu_uuid", "host")
+"""Columns that name the laboratory of a row, the first one that is filled counts; "#" ends a name."""
+
 Detail = str | Callable[[int], str]
 """Detail of a rejected row: a text, or a function of its place in the table."""
 
@@ -194,7 +197,13 @@ class Screen:
             "sources": (self.table.name,),
             "source_index": np.zeros(len(self.table), dtype=np.int64),
             "row": self.table.row,
+            **dict(zip(("collections", "collection_index"), numbered(self._collections()), strict=True)),
         }
+
+    def _collections(self) -> list[str]:
+        """The collection of each row: as named, else the source of a published table, the board or host that measured, else ""."""
+        named = zip(*map(self.table.texts, COLLECTION_COLUMNS), strict=True)
+        return [next(filter(None, found), "").partition("#")[0] for found in named]
 
     def powerless(self) -> BoolArray:
         """Rows whose power is rejected, shape (n,)."""

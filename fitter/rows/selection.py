@@ -125,11 +125,11 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, 
     notes, kernels, runs = [], rows.kernels, rows.workloads
     if kernels is not None:
         if not (np.isfinite(kernels.sm_clock_mhz) | np.isfinite(kernels.sm_clock_asked_mhz)).any():
-            notes.append("no clocks recorded; the clock for which the vendor quotes peak rates is assumed")
+            notes.append("no clocks recorded; boards left free run at their highest clock, or where the power limit holds them")
         if kernels.at_limit.any():
             notes.append(
                 f"{int(kernels.at_limit.sum())} rows lie within {1.0 - AT_LIMIT_SHARE:.0%} of the power limit, throttled or nearly so: "
-                "their power says only that the kernel would draw at least as much"
+                "their power says only that the kernel would draw at least as much, and without a measured clock their time is not fitted"
             )
     if runs is not None:
         if not rows.startups:
@@ -139,7 +139,13 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, 
             notes.append(f"{len(unknown)} workloads hold operators that cannot be modelled: {', '.join(sorted(set.union(*unknown))[:5])}")
     if record.metadata.get("complete") is False:
         notes.append("the campaign did not finish; `collect --resume` goes on with it")
-    return replace(rows, datasets=(record,), notes=tuple(f"{table.name}: {note}" for note in notes))
+    return replace(
+        rows,
+        kernels=None if kernels is None else kernels.in_collection(table.name),
+        workloads=None if runs is None else runs.in_collection(table.name),
+        datasets=(record,),
+        notes=tuple(f"{table.name}: {note}" for note in notes),
+    )
 
 
 def joined(parts: list[Selection]) -> Selection:

@@ -1,7 +1,7 @@
 """Workload datasets: whole-model measurements, a row per run, as CSV or Parquet.
 
 Columns: workload (path, relative to the file), gpu, precision, attention, sm_clock_mhz (requested), sm_clock_measured_mhz,
-iterations, latency_s and energy_j (per iteration), temperature_c, host.
+iterations, latency_s and energy_j (per iteration), temperature_c, host, collection.
 
 A benchmark times one iteration, runs as many iterations as should fill a target duration, and divides the whole window by their number.
 For GPU-bound runs, duration − target − half an iteration (the count is rounded up) is therefore one constant of the host, its start-up
@@ -29,7 +29,7 @@ from fitter.rows.tables import Table
 COLUMNS: Final = frozenset(
     {
         "workload", "gpu", "precision", "attention", "host", "sm_clock_mhz", "sm_clock_measured_mhz", "iterations", "latency_s",
-        "energy_j", "temperature_c",
+        "energy_j", "temperature_c", "collection", "source",
     }
 )  # fmt: skip
 """Columns of a workload dataset; others are ignored."""

@@ -94,4 +94,9 @@ def _sampled(path: Path, table: PartitionedTable, gpu: GpuSpec | None, seed: int
         rejected=whole,
         metadata=metadata or {},
     )
-    return Selection(kernels=found.rows, rejected=rejected, datasets=(record,), notes=tuple(f"{path.name}: {note}" for note in notes))
+    return Selection(
+        kernels=found.rows.in_collection(path.name),
+        rejected=rejected,
+        datasets=(record,),
+        notes=tuple(f"{path.name}: {note}" for note in notes),
+    )

@@ -19,7 +19,7 @@ from estimator.model.power import SWITCHING_EXPONENT, BoardTables, carried_facto
 from estimator.model.residuals import tier_from_document
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
-from fitter.latency.groups import Siblings, fit_kernel_groups, section_key
+from fitter.latency.groups import NO_SIBLINGS, Siblings, fit_kernel_groups, section_key
 from fitter.latency.lent_priors import moved_values
 from fitter.power.solver import PICO, usual_priors
 from fitter.priors import GROUP_PRIORS
@@ -81,6 +81,22 @@ def mean_power(powers: Sequence[PowerCoefficients]) -> PowerCoefficients:
     busy_w, active_w = (float(np.mean([getattr(one, name) for one in powers])) for name in ("busy_w", "active_w"))
     energy, farad = mean("event_energy_j"), mean("capacitance_f")
     return replace(powers[0], event_energy_j=energy, capacitance_f=farad, busy_w=busy_w, active_w=active_w)
+
+
+def power_lender(bundle: Bundle, target: GpuSpec) -> TransferSource:
+    """A transfer source that lends power alone."""
+    return replace(transfer_source(bundle, target=target), siblings=NO_SIBLINGS)
+
+
+def nearest_powered(bundles: Iterable[Bundle], target: GpuSpec) -> Bundle | None:
+    """The bundle with power whose board is most like a target: the same board, process, kind of memory, architecture; None without any."""
+
+    def likeness(bundle: Bundle) -> tuple[bool, ...]:
+        gpu = bundle.gpu
+        alike = gpu.process == target.process, gpu.memory[:3] == target.memory[:3], gpu.architecture == target.architecture
+        return (gpu.name == target.name, *alike)
+
+    return max((one for one in bundles if one.power is not None and not one.simulated), key=likeness, default=None)
 
 
 def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:
@@ -175,7 +191,7 @@ def transfer_notes(source: TransferSource | None, bundle: Bundle) -> tuple[str, 
     """Notes on the parts of a bundle that come from another GPU."""
     if source is None:
         return ()
-    notes = [f"prior: {source.label}"]
+    notes = [f"prior: {source.label}"] if source.siblings.values else []
     lent = [key for key, group in bundle.groups.items() if group.rows == 0 and key in source.siblings.values]
     if lent:
         notes.append(f"as on {source.gpu.name}, not measured on {bundle.gpu.name}: {', '.join(lent)}")

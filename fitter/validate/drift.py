@@ -92,7 +92,7 @@ class Drift:
 
 
 def drifts(bundle: Bundle, found: Sequence[pd.DataFrame]) -> tuple[Drift, ...]:
-    """Shifts of latency and of power on the bundle's own GPU; empty without stated errors.
+    """Shifts of latency and of power on the bundle's own GPU and in its own collections; empty without stated errors.
 
     found: as from `predict_kernel_rows`, with `outside_range` as the column "outside"; such rows are left out.
     """
@@ -104,7 +104,8 @@ def drifts(bundle: Bundle, found: Sequence[pd.DataFrame]) -> tuple[Drift, ...]:
         for rows in found:
             error = (rows[f"predicted_{quantity}"] / rows[f"measured_{quantity}"] - 1.0) * PERCENT
             own = rows.assign(error=error, std=rows[f"std_{quantity}"] * PERCENT)
-            own = own[~own["outside"] & (own["gpu"] == bundle.gpu.name)].dropna(subset=["error", "std"])
+            home = own["collection"].isin([one.name for one in bundle.collections])
+            own = own[~own["outside"] & home & (own["gpu"] == bundle.gpu.name)].dropna(subset=["error", "std"])
             kinds += [_shift(members, stated[kind], tau) for kind, members in own.groupby(LABEL[1:], sort=False) if kind in stated]
         shift, variance, kernels, count = np.array([one for one in kinds if np.isfinite(one).all()]).reshape(-1, 4).T
         if len(shift):

@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle, ErrorFigures, HeldOut
+from estimator.engine.board import open_board
 from estimator.engine.kernel_table import predict_kernels
+from estimator.engine.prediction import predict
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.lowering import KnownTiles
-from estimator.questions.estimates import estimate
 from estimator.uncertainty.forecast import forecast_of
+from estimator.uncertainty.laboratory import ELSEWHERE_STD, is_known, scale_of
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import load_gpu
@@ -100,9 +102,10 @@ def compared(found: pd.DataFrame) -> pd.DataFrame:
 def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
     """Predictions of kernels at their own clocks, each on its own GPU, a line for each row; known tiles from kernel names are used.
 
-    Columns: LABEL, `origin` (file and row number), `what` ran, `same` (the number of the kernel), `clock` [MHz]; for Q latency [s] and
-    power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm.  Kernels that the bundle does not cover get
-    nan.  Power of rows at the power limit is left out, because the measurement is a lower bound.
+    Columns: LABEL, `origin` (file and row), `what` ran, `collection`, `same` (the number of the kernel), `clock` [MHz]; for Q latency
+    [s] and power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm: of this laboratory for collections
+    that the bundle names, else of another one.  Kernels that the bundle does not cover get nan.  Power of rows at the power limit is left
+    out, because the measurement is a lower bound.
     """
     columns = {f"{column}_{quantity}": np.full(len(rows), np.nan) for quantity in QUANTITIES for column in ("predicted", "std")}
     for number, name in enumerate(rows.gpus):
@@ -110,6 +113,8 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
         if not len(own):
             continue
         part, gpu = rows.select(own), gpu_of(bundle, name)
+        home = np.array([is_known(bundle, one) for one in part.collections], dtype=np.bool_)[part.collection_index]
+        scales = np.array([scale_of(bundle, one if is_known(bundle, one) else None) for one in part.collections])
         table = predict_kernels(
             part.row_operators(),
             bundle,
@@ -118,16 +123,17 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
             warm=part.l2_warm,
             known=KnownTiles(tile_m=part.tile_m, tile_n=part.tile_n, split=part.split_k),
             temperature_c=part.temperature_c,
+            # A collection of unknown load was fitted as it is; of another one the limit is expected to act.
+            sustained=(part.sustained | ~(part.burst | home)) & np.isnan(part.sm_clock_mhz),
+            scale=scales[part.collection_index],
         )
         served = np.array([group is not None for group in table.groups])
         forecast = forecast_of(bundle.gpu, gpu, {})
         further_std = (0.0, 0.0) if forecast is None else forecast.ln_std
         values = ((table.latency_s, table.latency_ln_std), (table.power_w, table.power_ln_std))
         for quantity, (value, std), further in zip(QUANTITIES, values, further_std, strict=True):
-            groups = bundle.uncertainty.get(quantity, {}).get("groups", {})
-            common = np.array([float(groups.get(group, np.nan)) for group in table.groups])
             columns[f"predicted_{quantity}"][own] = np.where(served, value, np.nan)
-            columns[f"std_{quantity}"][own] = np.hypot(np.where(np.isfinite(std), std, common), further)
+            columns[f"std_{quantity}"][own] = np.hypot(std, np.where(home, further, np.hypot(further, ELSEWHERE_STD[quantity])))
     measured = {"measured_latency": rows.latency_s, "measured_power": np.where(rows.at_limit, np.nan, rows.power_w)}
     return _frame(rows, measured | columns)
 
@@ -157,6 +163,7 @@ def _frame(rows: KernelRows | WorkloadRows, columns: Mapping[str, Array]) -> pd.
     return pd.DataFrame(row_labels(rows), columns=LABEL).assign(
         origin=[f"{rows.sources[s]} row {n}" for s, n in zip(rows.source_index.tolist(), rows.row.tolist(), strict=True)],
         what=what,
+        collection=rows.row_collections(),
         same=same_numbers(rows),
         clock=first_known(rows.sm_clock_asked_mhz, measured_mhz),
         **columns,
@@ -169,9 +176,12 @@ def predict_workload_rows(bundle: Bundle, rows: WorkloadRows) -> pd.DataFrame:
     for i, workload in enumerate(rows.row_workloads()):
         gpu = gpu_of(bundle, rows.gpus[rows.gpu_index[i]])
         clock = float(rows.select(np.array([i])).asked_clock_mhz(gpu)[0])
-        a = estimate(workload, bundle, sm_clock_mhz=clock, gpu=gpu)[0]
-        points.append(np.log([a.latency_s_low, a.latency_s, a.latency_s_high, a.power_w_low, a.power_w, a.power_w_high]))
-    table = np.array(points).reshape(len(points), 2, 3)
+        collection = rows.collections[rows.collection_index[i]]
+        home = is_known(bundle, collection)
+        found = predict([workload], open_board(bundle, sm_clock_mhz=clock, gpu=gpu, collection=collection if home else None))
+        limits = found.limits if home else found.limits_elsewhere
+        points.append([np.insert(getattr(limits, name).ravel(), 1, getattr(found, name)) for name in ("latency_s", "power_w")])
+    table = np.log(points).reshape(-1, 2, 3)
     columns: dict[str, Array] = {}
     for number, (quantity, measured) in enumerate(zip(QUANTITIES, (rows.latency_s, rows.power_w), strict=True)):
         columns |= {f"measured_{quantity}": measured, f"predicted_{quantity}": np.exp(table[:, number, 1])}

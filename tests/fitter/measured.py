@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from estimator.bundle.content import DatasetRecord, Provenance
+from estimator.bundle.content import CollectionRecord, DatasetRecord, Provenance
 from estimator.engine.kernel_table import predict_kernels
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.specifications import load_gpu
@@ -24,7 +24,8 @@ def planted_bundle():
         seed=0,
         datasets=(DatasetRecord(name="planted.csv", sha256="0" * 64, kind="kernel table", rows=3, used=2, rejected={"BAD_LATENCY": 1}),),
     )
-    return replace(known_bundle(load_gpu(GPU_NAME)), name="planted", version="0.1.0", provenance=origin)
+    own = (CollectionRecord(name="planted", rows=2),)
+    return replace(known_bundle(load_gpu(GPU_NAME)), name="planted", version="0.1.0", provenance=origin, collections=own)
 
 
 def various_operators(count, seed=0):
@@ -45,7 +46,8 @@ def various_operators(count, seed=0):
 def places(bundle, source, count):
     """GPU and place of the rows of one file."""
     zeros = np.zeros(count, dtype=np.int64)
-    return {"gpus": (bundle.gpu.name,), "gpu_index": zeros, "sources": (source,), "source_index": zeros, "row": np.arange(1, count + 1)}
+    board = {"gpus": (bundle.gpu.name,), "gpu_index": zeros, "collections": ("planted",), "collection_index": zeros}
+    return {**board, "sources": (source,), "source_index": zeros, "row": np.arange(1, count + 1)}
 
 
 def kernel_rows(bundle, operators, noise=0.0, seed=0):
@@ -64,6 +66,7 @@ def kernel_rows(bundle, operators, noise=0.0, seed=0):
         power_w=table.power_w * np.exp(noise * rng.standard_normal(count)),
         at_limit=np.zeros(count, dtype=bool),
         l2_warm=np.ones(count, dtype=bool),
+        **dict.fromkeys(("sustained", "burst"), np.zeros(count, dtype=bool)),
         library=("",) * count,
         kernel_name=("",) * count,
         weight=np.ones(count),

@@ -56,6 +56,8 @@ def planted(grids=GRIDS, noise=0.0, seed=0, kernel="vector_add", resident=2):
         kernel=np.array([kernel] * count, dtype=object),
         gpus=(GPU.name,),
         gpu_index=np.zeros(count, dtype=np.int64),
+        collections=("",),
+        collection_index=np.zeros(count, dtype=np.int64),
         sources=("grids.csv",),
         source_index=np.zeros(count, dtype=np.int64),
         row=np.arange(1, count + 1),

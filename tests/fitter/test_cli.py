@@ -135,7 +135,8 @@ def test_a_clean_table_ends_with_status_zero_and_a_rejected_row_with_three(run, 
     document = json.loads(found.out)
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
     assert found.err == "".join(f"note: {note}\n" for note in document["notes"])
-    assert document["notes"] == ["table.csv: no clocks recorded; the clock for which the vendor quotes peak rates is assumed"]
+    free = "table.csv: no clocks recorded; boards left free run at their highest clock, or where the power limit holds them"
+    assert document["notes"] == [free]
     assert document["notes"] == json.loads(run("show", out, "--json").out)["notes"]
     assert document["name"] == "mine"
     assert (document["rows"], document["used"], document["rejected"]) == (120, 60, {"OTHER_GPU": 60})

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from estimator.engine.kernel_table import predict_kernels
+from estimator.model.power_limit import LIMIT_SHARE
 from estimator.model.residuals import POWER_TIER, log_power_corrections
 from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.groups import fit_kernel_groups
@@ -60,8 +61,18 @@ def test_power_that_the_limit_bounds_is_the_limit_and_is_marked(rows, bundle):
     lifted = with_power_tiers(bundle, replace(rows, power_w=rows.power_w * 2.0), seed=0)
     table = predict_kernels(rows.row_operators(), lifted, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
     assert 0 < table.limited.sum() < len(rows)
-    assert np.all(table.power_w[table.limited] == A100.power_limit_w)
-    assert np.all(table.power_w[~table.limited] < A100.power_limit_w)
+    held_w = LIMIT_SHARE * A100.power_limit_w
+    assert np.all(table.power_w[table.limited] == held_w)
+    assert np.all(table.power_w[~table.limited] < held_w)
+    free = predict_kernels(
+        rows.row_operators(), lifted, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm, sustained=np.zeros(len(rows), dtype=bool)
+    )
+    slower = table.latency_s / free.latency_s
+    assert np.all(slower[~table.limited] == 1.0)
+    assert np.all(slower[table.limited] >= 1.0)
+    assert slower.max() > 1.05
+    assert np.all(table.sm_clock_mhz[table.limited] < rows.sm_clock_mhz[table.limited])
+    assert np.all(table.latency_ln_std >= free.latency_ln_std)
 
 
 def test_power_that_grows_more_slowly_than_the_equation_is_found_and_stays_within_what_was_measured(rows, bundle):

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.transfer import probe_rows
 from collector.cli import main as collect
+from estimator.bundle.content import CollectionRecord
 from estimator.bundle.files import load_bundle
 from estimator.engine.board import board_tables, carried_power
 from estimator.vocabulary.specifications import load_gpu
@@ -161,7 +162,8 @@ def tables(shared_data):
 def test_twenty_probes_carry_real_kernels_to_another_gpu_and_a_forecast_states_wide_intervals(tables):
     own, rows = tables[A100.name], tables[V100.name]
     fit = fit_kernel_groups(own, A100, seed=0)
-    prior = replace(bundle_with(coefficients(fit)), residuals=fit.residuals)
+    home = tuple(CollectionRecord(name=name, rows=1) for name in own.collections)
+    prior = replace(bundle_with(coefficients(fit)), residuals=fit.residuals, collections=home)
     forecast = predict_kernel_rows(prior, rows)
     assert forecast["std_latency"].median() > 3.0 * predict_kernel_rows(prior, own)["std_latency"].median()
     inside = np.abs(np.log(forecast["predicted_latency"] / forecast["measured_latency"])) < 1.645 * forecast["std_latency"]

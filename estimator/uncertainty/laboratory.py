@@ -1,0 +1,44 @@
+"""Collections (laboratories) behind a bundle, their scales on kernel times, and the error of hardware elsewhere.
+
+Two laboratories differ on the same kernels of one type of board by a factor that is common to all kernels: other boards, libraries,
+operands and ways to measure.  A bundle with several collections states the scale of each; an answer holds for their geometric mean.
+Errors of *this laboratory* come from rows of these collections.  Hardware elsewhere adds ELSEWHERE_STD, "another laboratory".
+"""
+
+from typing import Final
+
+import numpy as np
+
+from estimator.bundle.content import Bundle
+from estimator.vocabulary.errors import OperatingPointError
+
+ELSEWHERE_STD: Final = {"latency": 0.09, "power": 0.05}
+"""Standard deviation of the common factor between a fit of one laboratory and the hardware of another [ln].  Latency: products of equal
+shape differ by 7 % (A100, 54 shapes) and 11 % (H100, 11) on average between AIConfigurator's tables and vidur's profiles, most of it a
+factor common to all (3 and 12 %).  Power: sensors of one type differ by 5 % from board to board (docs/model.md)."""
+
+
+def mean_log_scale(bundle: Bundle) -> float:
+    """Mean of ln(scale) over the bundle's collections; 0 without collections."""
+    return float(np.mean([np.log(one.scale) for one in bundle.collections])) if bundle.collections else 0.0
+
+
+def scale_of(bundle: Bundle, collection: str | None) -> float:
+    """Factor on the times by a bundle's coefficients, for one of its collections, or for their mean (None) [1]."""
+    if collection is None:
+        return float(np.exp(mean_log_scale(bundle)))
+    known = {one.name: one.scale for one in bundle.collections}
+    if collection not in known:
+        named = f"its collections: {', '.join(known)}" if known else "it names none"
+        raise OperatingPointError(f"bundle {bundle.name}: no collection {str(collection)[:80]!r}; {named}")
+    return known[collection]
+
+
+def is_known(bundle: Bundle, collection: str) -> bool:
+    """Whether a bundle was fitted to rows of this collection."""
+    return any(one.name == collection for one in bundle.collections)
+
+
+def scales_std(bundle: Bundle) -> float:
+    """Uncertainty of ln(time) of kernels if the collection is not named: root mean square of the scales about their mean; 0 for one."""
+    return float(np.std([np.log(one.scale) for one in bundle.collections])) if bundle.collections else 0.0

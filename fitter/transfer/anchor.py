@@ -1,0 +1,108 @@
+"""Anchors: one or a few runs or kernels with energy, measured on a board without a fit, correct the forecast from another board's bundle.
+
+Power above rest is scaled by exp(½·mean ln k), with k = measured over forecast: an anchor errs itself by its own 3 to 5 %, and among A100,
+A10 and H100 half of ln k forecast other runs best (docs/model.md).  Times are scaled by the share of the mean ln(measured / forecast) that
+outweighs the scatter of runs.  The rest of both errors stays in the stated uncertainty.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from estimator.bundle.content import Bundle, CollectionRecord, PowerCoefficients
+from estimator.engine.board import board_tables, carried_power, held_limit
+from estimator.uncertainty.forecast import forecast_std
+from estimator.uncertainty.laboratory import scale_of
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
+from fitter.errors import CalibrationError
+from fitter.rows.columns import Selection
+from fitter.validate.predictions import compared, predict_rows
+
+CORRECTED_SHARE: Final = 0.5
+"""Share of ln k by which power is corrected [1].  Source: six pairs of boards; three quarters or all of it errs more."""
+
+USUAL_RATIO: Final = (0.8, 1.2)
+"""Range of k among pairs of boards [1]; beyond it voltage or process of the specification is wrong, or the board is of a new kind."""
+
+ROW_STD: Final = 0.05
+"""Usual error of one run by a board's own fit [ln]."""
+
+
+def anchored(source: Bundle, selection: Selection, gpu: GpuSpec) -> tuple[Bundle, tuple[str, ...]]:
+    """A bundle's coefficients carried to another GPU and corrected by anchors measured there, and warnings for the user.
+
+    Raises CalibrationError for anchors without a power below the limit, for a bundle without power, and for a bundle of this GPU.
+    """
+    if source.power is None or source.gpu.name == gpu.name:
+        reason = "has no power" if source.power is None else f"was fitted on {gpu.name} itself: start from it with --prior"
+        raise CalibrationError(f"bundle {source.name}: {reason}; an anchor corrects the power of another GPU's bundle")
+    found = _forecast(source, selection)
+    slower = np.log((found["measured_latency"] / found["predicted_latency"]).to_numpy())
+    of_time, of_power = forecast_std(source.gpu, gpu)
+    weight = of_time**2 / (of_time**2 + ROW_STD**2 / len(slower))
+    scale = scale_of(source, None) * float(np.exp(weight * slower.mean()))
+    tables, names = board_tables(source, gpu), found["collection"].value_counts()
+    bundle = replace(
+        source,
+        gpu=gpu,
+        power=carried_power(source, source.power, gpu),
+        voltage=tables.voltage_v,
+        idle=tables.idle_w,
+        residuals=FrozenMapping({}),
+        collections=tuple(CollectionRecord(name=str(name), rows=int(rows), scale=scale) for name, rows in names.items()),
+        errors=(),
+    )
+    known = _core_ratios(bundle, _forecast(bundle, selection))
+    if not len(known):
+        raise CalibrationError("no anchor has a power below the limit: measure the energy of a run that the limit does not slow down")
+    mean = float(np.exp(np.log(known).mean()))
+    left = {
+        "latency": float(np.hypot((1.0 - weight) * of_time, weight * ROW_STD / np.sqrt(len(slower)))),
+        "power": float(np.hypot((1.0 - CORRECTED_SHARE) * of_power, CORRECTED_SHARE * ROW_STD / np.sqrt(len(known)))),
+    }
+    stated = {quantity: _widened(errors, left[quantity]) for quantity, errors in source.uncertainty.items()}
+    bundle = replace(bundle, power=_scaled(bundle.power, mean**CORRECTED_SHARE), uncertainty=stated)  # type: ignore[arg-type]
+    low, high = USUAL_RATIO
+    outside = not low <= mean <= high
+    reason = f"power above rest is {mean:.2f} times the forecast from {source.name} {source.version}, outside {low:g} to {high:g}: "
+    reason += "check the GPU's specification (process, voltage, limit, rest power)"
+    return bundle, (reason,) if outside else ()
+
+
+def _forecast(bundle: Bundle, selection: Selection) -> pd.DataFrame:
+    return pd.concat([compared(predict_rows(bundle, rows)) for rows in selection.tables])
+
+
+def _core_ratios(bundle: Bundle, found: pd.DataFrame) -> Array:
+    """Measured over forecast power above rest of the anchors below the limit [1]."""
+    gpu = bundle.gpu
+    rest_w = board_tables(bundle, gpu).rest_w(found["clock"].fillna(gpu.sm_clock_limit_mhz).to_numpy())
+    measured_w, forecast_w = found["measured_power"].to_numpy(), found["predicted_power"].to_numpy()
+    held_w = held_limit(bundle, gpu, gpu.power_limit_w).power_w
+    with np.errstate(invalid="ignore"):
+        usable = (np.maximum(forecast_w, measured_w) < 0.999 * held_w) & (np.minimum(forecast_w, measured_w) > rest_w)
+    ratio: Array = ((measured_w - rest_w) / (forecast_w - rest_w))[usable]
+    return ratio
+
+
+def _scaled(power: PowerCoefficients, factor: float) -> PowerCoefficients:
+    """Core terms multiplied by a factor; DRAM outside the core, and power of a board in use, stay."""
+    core = {name: 1.0 if name == "dram" else factor for name in power.event_energy_j}
+    return replace(
+        power,
+        event_energy_j={name: core[name] * value for name, value in power.event_energy_j.items()},
+        capacitance_f={name: core.get(name, factor) * value for name, value in power.capacitance_f.items()},
+        busy_w=factor * power.busy_w,
+    )
+
+
+def _widened(stated: Mapping[str, Any], std: float) -> dict[str, Any]:
+    """Stated errors of one quantity with a further independent error."""
+    groups = {key: float(np.hypot(value, std)) for key, value in stated.get("groups", {}).items()}
+    runs = {name: float(np.hypot(stated[name], std)) for name in ("gpu", "launch") if name in stated}
+    return {**stated, **runs, **({"groups": groups} if groups else {})}
