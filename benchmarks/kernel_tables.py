@@ -1,6 +1,6 @@
 """Errors of kernel latency on published tables: fit some rows, predict the others.
 
-    python benchmarks/kernel_tables.py [--data ../shared/data] [--only TEXT] [--json]
+    python benchmarks/kernel_tables.py [--data ../shared/data] [--only TEXT] [--without IDEA] [--json]
 
 Splits: "random" leaves out a random fifth, "largest" the tenth of the rows with the most work, "unseen" all rows of a fifth of
 the weight shapes (n, k), head counts or other sizes (SITE), "longer" the quarter with the longest rows, reductions or contexts of any work;
@@ -9,24 +9,30 @@ with the residual tier.
 """
 
 import hashlib
+import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 import numpy as np
 from showing import DATA, published, show
 
 from estimator.engine.kernel_table import kernel_times
+from estimator.model.kriging import PhaseFeatures
 from estimator.model.lowering import KnownTiles
 from estimator.model.residuals import work_of
-from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
+from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator
+from fitter.latency import residual_tier
 from fitter.latency.groups import NO_SIBLINGS, Siblings, fit_kernel_groups
-from fitter.rows.columns import KernelRows
+from fitter.latency.section import KernelSection, SectionFit
+from fitter.rows.columns import KernelRows, join_rows
 from fitter.rows.selection import read_selection
 
 TARGETS = {
@@ -40,6 +46,14 @@ TARGETS = {
     "decode a100-sxm-80gb": {"unseen": 5.0},
     "decode h100-sxm": {"unseen": 7.0},
     "decode h200-sxm": {"unseen": 5.6},
+    **{
+        f"table {gpu} {kind}": {"unseen": goal, "largest": 1.3 * goal}
+        for gpu, goals in {
+            "b200-sxm": {"bf16": 4.5, "fp8": 3.0, "nvfp4": 2.5, "fp8_block": 4.5, "prefill": 3.2, "decode": 5.0},
+            "l40s": {"bf16": 6.5, "fp8": 5.0, "fp8_block": 4.5, "prefill": 7.0, "decode": 7.0},
+        }.items()
+        for kind, goal in goals.items()
+    },
 }
 """Target of the mean error with the residual tier, by cell and split [%]."""
 
@@ -130,6 +144,28 @@ def kind_cells() -> list[Cell]:
     return cells
 
 
+def table_cells() -> list[Cell]:
+    """Large tables with the L2 state of their rows."""
+    folder, cells = "aiconfigurator-2", []
+    for name in (name for name in TARGETS if name.startswith("table ")):
+        _, gpu, kind = name.split()
+        family, operator, precision = ("attention", kind, "") if kind in ("prefill", "decode") else ("gemm", "linear", kind)
+        cells.append(Cell(name=name, file=f"{folder}/{family}_{gpu}.csv.gz", gpu=gpu, operators=(operator,), precision=precision))
+    return cells
+
+
+def _features_of_few(section: KernelSection, fit: SectionFit, group: str, index: IntArray, **named: bool) -> PhaseFeatures | None:
+    return FEATURES(section, fit, group, index, **named) if len(index) <= residual_tier.MOST_KRIGED else None
+
+
+FEATURES = KernelSection.features
+IDEAS: dict[str, tuple[str, object]] = {
+    "trees": ("fitter.latency.section.KernelSection.features", _features_of_few),
+    "copies": ("fitter.rows.kernel_table._footprint", lambda kernel: (np.nan, np.nan)),
+}
+"""What stands in place of each idea: neighbours in place of trees; rows of tables warm or cold, not copies of weights of known size."""
+
+
 @cache
 def read_table(path: Path) -> KernelRows:
     """All accepted rows of a kernel table."""
@@ -186,7 +222,8 @@ SPLITS: dict[str, Callable[[KernelRows], BoolArray]] = {"random": random_rows, "
 class Score:
     """Errors of rows left out [%]: mean, median, 95th percentile; by the equations alone and with the residual tier.
 
-    coverage: share of rows inside their 90 % interval; width: its mean half width [%]; seconds: of the fit.
+    coverage: share of rows inside their 90 % interval; width: its mean half width [%]; seconds, peak_mb: CPU time of
+    the fit, most memory of the process.
     """
 
     cell: str
@@ -197,6 +234,7 @@ class Score:
     coverage: float
     width: float
     seconds: float
+    peak_mb: float
 
 
 def evaluate(
@@ -210,9 +248,9 @@ def evaluate(
 ) -> Score:
     """Fit `train`, predict `test`; `siblings`: of a similar GPU to start from."""
     gpu = load_gpu(cell.gpu)
-    started = time.perf_counter()
+    started = time.process_time()
     fit = fit_kernel_groups(train, gpu, seed=0, refine=refine, siblings=siblings)
-    seconds = time.perf_counter() - started
+    seconds, peak_mb = time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     groups = {key: group.coefficients for key, group in fit.groups.items()}
     known = KnownTiles(tile_m=test.tile_m, tile_n=test.tile_n, split=test.split_k)
     arguments = {"sm_clock_mhz": test.clock_mhz(gpu), "warm": test.l2_warm}
@@ -231,6 +269,7 @@ def evaluate(
         coverage=float(inside[stated].mean()) if stated.any() else float("nan"),
         width=float(100 * half[stated].mean()) if stated.any() else float("nan"),
         seconds=seconds,
+        peak_mb=peak_mb,
     )
 
 
@@ -242,31 +281,54 @@ def errors(predicted: Array, measured: Array) -> tuple[float, float, float]:
 
 def scores(folder: Path, only: str = "") -> Iterator[Score]:
     """Scores of every chosen cell and every split."""
-    for cell in (cell for cell in gemm_cells() + attention_cells() + fp32_cells() + kind_cells() if only in cell.name):
+    cells = gemm_cells() + attention_cells() + fp32_cells() + kind_cells() + table_cells()
+    for cell in (cell for cell in cells if only in cell.name):
         rows = cell_rows(cell, folder)
+        large = cell.name.startswith("table ")
         if not len(rows):
             continue
         for split, chosen in SPLITS.items():
-            if split == "unseen" and cell.file.startswith("neusight"):
+            if (split == "unseen" and cell.file.startswith("neusight")) or (split == "random" and large):
                 continue
             train = chosen(rows)
             yield evaluate(cell, split, rows.select(train), rows.select(~train))
         train = shorter_rows(rows)
-        if not train.all():
+        if not train.all() and not large:
             yield evaluate(cell, "longer", rows.select(train), rows.select(~train))
         if cell.operators == ("linear",) and cell.gpu == "a100-pcie-40gb":
             larger = read_table(folder / "neusight/linear_larger_shapes.csv")
             yield evaluate(cell, "larger", rows, larger)
 
 
+def whole_board(folder: Path, only: str) -> Iterator[Score]:
+    """One fit of all products and attention of a board."""
+    cells = [
+        replace(cell, name="whole b200-sxm") for cell in table_cells() if cell.gpu == "b200-sxm" and cell.name.endswith(("bf16", "decode"))
+    ]
+    if only in cells[0].name:
+        rows = join_rows([read_table(folder / cell.file) for cell in cells])
+        assert rows is not None
+        train = seen_rows(rows)
+        yield evaluate(cells[0], "unseen", rows.select(train), rows.select(~train))
+
+
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), default=DATA)
 @click.option("--only", default="", metavar="TEXT", help="Only cells whose name contains this.")
+@click.option("--without", type=click.Choice(tuple(IDEAS)), help="Leave one idea out.")
 @click.option("--json", "as_json", is_flag=True)
-def main(data: Path, only: str, as_json: bool) -> None:
+def main(data: Path, only: str, without: str | None, as_json: bool) -> None:
     """Print the errors of every cell and split."""
+    if without:
+        patch(*IDEAS[without]).start()
     if published(data / "neusight"):
-        show(({**asdict(score), "target": TARGETS.get(score.cell, {}).get(score.split)} for score in scores(data, only)), as_json)
+        show(
+            (
+                {**asdict(score), "target": TARGETS.get(score.cell, {}).get(score.split)}
+                for score in chain(scores(data, only), whole_board(data, only))
+            ),
+            as_json,
+        )
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def probed(
         started = time.perf_counter()
         for draw in range(1 if label == "chosen" else draws):
             kept = probe_rows(pool, PROBES) if label == "chosen" else random_choice(pool, draw)
-            bundle = calibrate(selection_of(pool.select(kept)), gpu, prior=prior, seed=draw).bundle
+            bundle = calibrate(selection_of(pool.select(kept)), gpu, priors=[prior], seed=draw).bundle
             for kind, part in test.items():
                 blind = replace(part, tile_m=part.tile_m * np.nan, tile_n=part.tile_n * np.nan, split_k=part.split_k * np.nan)
                 found.setdefault(kind, []).append(predict_kernel_rows(bundle, blind))

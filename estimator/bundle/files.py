@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from estimator.bundle.content import FORMAT, FORMAT_VERSION, Bundle, BundleFile, Content
+from estimator.model.tier_records import PackedTier
 from estimator.vocabulary.documents import JSON, Document, parse_json
 from estimator.vocabulary.errors import BundleError, EstimatorError, SpecificationError, require
+from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
 from estimator.vocabulary.reader import FaultError, plain, read
 from estimator.vocabulary.regular_files import read_regular
@@ -136,6 +138,11 @@ def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
     return replace(bundle, digest=saved.digest)
 
 
+def text_of(bundle: Bundle) -> str:
+    """The text of a bundle's file."""
+    return _layout(document_of(bundle)) + "\n"
+
+
 def bundle_from_document(document: Document) -> Bundle:
     """The Bundle in plain data of the present format version; its digest is not checked.
 
@@ -146,6 +153,8 @@ def bundle_from_document(document: Document) -> Bundle:
     except FaultError as error:
         raise BundleError(str(error)) from error
     shared = {one.name: getattr(found, one.name) for one in fields(Content)}
+    tiers = {group: PackedTier(tier) if isinstance(tier, str) else tier for group, tier in found.residuals.items()}
+    shared["residuals"] = FrozenMapping(tiers)
     return Bundle(**shared, gpu=found.gpu.specification, gpu_uuid=found.gpu.uuid, clocks_mhz=found.clocks)
 
 

@@ -77,7 +77,15 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     for row in rows:
         table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[plain(row["tokens_per_j"], ".4g")] * tokens])
     rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
-    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in rest)
+    remarks = [*rest, *_elsewhere(rows)]
+    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
+
+
+def _elsewhere(rows: Sequence[Point]) -> list[str]:
+    """The uncertainty in another laboratory, a line for people; empty if a bundle states none."""
+    parts = {name: max(row[f"{name}_std_elsewhere"] / row[name] for row in rows) for name in ("latency_s", "power_w")}
+    told = [f"{name.partition('_')[0]} ± {percent(share)}" for name, share in parts.items() if math.isfinite(share)]
+    return [f"± for hardware and habits as behind the bundle; in another laboratory up to {', '.join(told)}"] if told else []
 
 
 def _texts(row: Point, names: Iterable[str]) -> list[str]:

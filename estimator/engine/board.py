@@ -142,9 +142,9 @@ def _model(bundle: Bundle, power: PowerCoefficients) -> PowerModel:
     )
 
 
-def carried_power(bundle: Bundle, power: PowerCoefficients, gpu: GpuSpec) -> PowerCoefficients:
-    """The power coefficients of a bundle for another GPU (`estimator.model.silicon`)."""
-    asked = board_tables(bundle, gpu)
+def carried_power(bundle: Bundle, power: PowerCoefficients, gpu: GpuSpec, tables: BoardTables | None = None) -> PowerCoefficients:
+    """The power coefficients of a bundle for another GPU (`estimator.model.silicon`), at its tables' reference if they are given."""
+    asked = tables or board_tables(bundle, gpu)
     exponent = power.voltage_exponent if asked.voltage_v else SWITCHING_EXPONENT
     factors = carried_factors(board_tables(bundle, bundle.gpu), power.voltage_exponent, asked, exponent)
     return replace(
@@ -152,6 +152,7 @@ def carried_power(bundle: Bundle, power: PowerCoefficients, gpu: GpuSpec) -> Pow
         event_energy_j={term: factors[term] * energy for term, energy in power.event_energy_j.items()},
         capacitance_f={term: factors[term] * farad for term, farad in power.capacitance_f.items()},
         busy_w=factors["busy"] * power.busy_w,
+        reference_clock_mhz=asked.reference_clock_mhz,
         voltage_exponent=exponent,
         limit_share=LIMIT_SHARE,
         limit_share_std=LIMIT_SHARE_STD,

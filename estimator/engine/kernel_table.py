@@ -57,7 +57,7 @@ class KernelTimes:
         columns = {name: getattr(self, name)[index] for name in ("equations_s", "latency_s", "log_std", "coefficients")}
         return replace(self, **columns, phases=self.phases.select(index), groups=tuple(self.groups[i] for i in index.tolist()))
 
-    def at_clock(self, gpu: GpuSpec, clock_mhz: Array, own_mhz: Array, warm: BoolArray) -> "KernelTimes":
+    def at_clock(self, gpu: GpuSpec, clock_mhz: Array, own_mhz: Array, warm: Array | BoolArray) -> "KernelTimes":
         """The kernels at other clocks than their own (n,), with the same tiles and residuals."""
         ratio = warm_ratio(self.phases, gpu, warm)
         before, after = (
@@ -73,14 +73,14 @@ def kernel_times(
     groups: Mapping[str, Mapping[str, float]],
     *,
     sm_clock_mhz: Array,
-    warm: BoolArray,
+    warm: Array | BoolArray,
     known: KnownTiles | None = None,
     tile_predictors: Mapping[str, PredictorRecord] = EMPTY,
     residuals: Mapping[str, Tier] = EMPTY,
 ) -> KernelTimes:
     """Times that a host would measure for each kernel, launched repeatedly by itself at its own clock.
 
-    sm_clock_mhz, warm (n,): SM clock, and whether operands that fit stay in L2 between launches.
+    sm_clock_mhz, warm (n,): SM clock, and as in `warm_ratio` what launches use in turn: operands that fit stay in L2 between them.
     known: tiles from kernel names; without them from `tile_predictors`, else the fastest candidate.  A residual tier
     that holds only residuals of predicted tiles needs these, so its kernels always use predicted tiles.
     """
@@ -137,7 +137,7 @@ def predict_kernels(
     gpu: GpuSpec,
     *,
     sm_clock_mhz: Array,
-    warm: BoolArray,
+    warm: Array | BoolArray,
     known: KnownTiles | None = None,
     temperature_c: Array | None = None,
     sustained: BoolArray | None = None,
@@ -145,7 +145,7 @@ def predict_kernels(
 ) -> KernelTable:
     """Latency and power of kernels, each launched repeatedly by itself at its own clock.
 
-    sm_clock_mhz, warm (n,): SM clock, and whether operands that fit stay in L2 between launches.
+    sm_clock_mhz, warm (n,): SM clock, and as in `warm_ratio` what launches use in turn: operands that fit stay in L2 between them.
     temperature_c (n,): temperature of the die, nan if unknown; default: the temperature of the bundle's boards at this power.
     sustained (n,): kernels that ran long enough for the power limit to lower their clock, which is not known; default: all.
     scale (n,): of the collection of each kernel; default: the mean of the bundle's collections (`estimator.uncertainty.laboratory`).
@@ -170,8 +170,7 @@ def predict_kernels(
         groups=times.groups,
         limited=wanted_w >= held.power_w,
     )
-    with np.errstate(invalid="ignore"):
-        near = wanted_w * np.exp(NORMAL_90 * np.hypot(power_ln_std, held.ln_std)) >= held.power_w
+    near = wanted_w * np.exp(NORMAL_90 * np.hypot(np.nan_to_num(power_ln_std), held.ln_std)) >= held.power_w
     slowed = np.flatnonzero(near if sustained is None else near & sustained)
     return _limited(table, times, correction, slowed, bundle, gpu, warm, held) if len(slowed) else table
 
@@ -183,12 +182,19 @@ def _group_std(bundle: Bundle, groups: Sequence[str | None], quantity: str) -> A
 
 
 def _limited(
-    table: KernelTable, times: KernelTimes, correction: Array, slowed: IntArray, bundle: Bundle, gpu: GpuSpec, warm: BoolArray, held: Held
+    table: KernelTable,
+    times: KernelTimes,
+    correction: Array,
+    slowed: IntArray,
+    bundle: Bundle,
+    gpu: GpuSpec,
+    warm: Array | BoolArray,
+    held: Held,
 ) -> KernelTable:
     """The table with the rows `slowed` at the clock at which the board holds its limit, and the effect of its error on their latency."""
     asked_mhz, own, ratio = table.sm_clock_mhz[slowed], times.select(slowed), warm[slowed]
     factor = np.exp(correction[slowed])
-    std = np.hypot(table.power_ln_std[slowed], held.ln_std)
+    std = np.hypot(np.nan_to_num(table.power_ln_std[slowed]), held.ln_std)
 
     def at(clock_mhz: Array) -> KernelTimes:
         return own.at_clock(gpu, clock_mhz, asked_mhz, ratio)
@@ -213,7 +219,7 @@ AT_ANY_PACE: Final = frozenset({"idle", "active", "busy", "leakage"})
 
 
 def bundle_times(
-    operators: Sequence[Operator], bundle: Bundle, gpu: GpuSpec, *, sm_clock_mhz: Array, warm: BoolArray, known: KnownTiles | None
+    operators: Sequence[Operator], bundle: Bundle, gpu: GpuSpec, *, sm_clock_mhz: Array, warm: Array | BoolArray, known: KnownTiles | None
 ) -> KernelTimes:
     """`kernel_times` with the coefficients, tiers and predictors of a bundle.
 
@@ -234,7 +240,7 @@ def bundle_times(
 
 
 def alone_parts_w(
-    times: KernelTimes, bundle: Bundle, gpu: GpuSpec, sm_clock_mhz: Array, warm: BoolArray, temperature_c: Array | None
+    times: KernelTimes, bundle: Bundle, gpu: GpuSpec, sm_clock_mhz: Array, warm: Array | BoolArray, temperature_c: Array | None
 ) -> dict[str, Array]:
     """Power of kernels by `estimator.model.power.PARTS` without a limit [W], each of shape (n,); empty for a bundle without power."""
     model = power_model(bundle, gpu)
@@ -260,7 +266,9 @@ class KernelLoad:
     busy: Array
 
 
-def kernel_load(phases: Phases, gpu: GpuSpec, coefficients: Array, sm_clock_mhz: Array, warm: BoolArray, latency_s: Array) -> KernelLoad:
+def kernel_load(
+    phases: Phases, gpu: GpuSpec, coefficients: Array, sm_clock_mhz: Array, warm: Array | BoolArray, latency_s: Array
+) -> KernelLoad:
     """The load of kernels from their phases, coefficients and latency from launch to launch."""
     ratio = warm_ratio(phases, gpu, warm)
     gpu_s = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ, ratio)

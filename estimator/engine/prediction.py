@@ -13,6 +13,7 @@ import numpy as np
 from estimator.bundle.content import group_table
 from estimator.engine.board import Board, with_efficiency
 from estimator.model.coefficients import group_key
+from estimator.model.kriging import phase_features
 from estimator.model.lowering import lower
 from estimator.model.phases import Phases
 from estimator.model.power import L2_CREDIT, leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
@@ -87,6 +88,8 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     fitted, served = bundle.once(group_table, gpu.architecture).rows([group_key(o) for o in operators])
     coefficients = with_efficiency(fitted, board.efficiency)
     phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
+    clock_hz, cold = np.full(len(operators), gpu.sm_clock_max_mhz * HZ_PER_MHZ), np.full(len(operators), np.inf)
+    features = phase_features(phases, coefficients, clock_hz, cold) if bundle.residuals else None
     excesses = shape_excesses(operators, served, bundle.domain)
     numbers: dict[tuple[object, ...], int] = {}
     keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], strict=True)
@@ -104,7 +107,8 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         phases=phases,
         parts=sweep_parts(phases, coefficients),
         coefficients=coefficients,
-        log_correction=log_corrections(operators, served, bundle.residuals)[0] * (gpu.architecture == bundle.gpu.architecture),
+        log_correction=log_corrections(operators, served, bundle.residuals, features=features)[0]
+        * (gpu.architecture == bundle.gpu.architecture),
         groups=tuple(served),
         excesses=excesses,
         kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]

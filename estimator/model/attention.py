@@ -41,6 +41,9 @@ class Flash:
     KEY_STEP_CLOCKS = 600.0
     """Ideal latency of one tile of keys: load, scores, maximum, exponentials, product, one after the other [SM clock]."""
 
+    HEAD_SIZES = np.array((32.0, 64.0, 96.0, 128.0, 192.0, 256.0))
+    """Heads of other sizes are computed as the next of these: static_switch.h (HEADDIM_SWITCH)."""
+
     RESIDENT_BLOCKS = 2.0
     LARGE_HEAD = 128.0
     """Blocks that share an SM, limited by registers (128 threads of up to 255).  Blocks of larger heads do not share one, limited by
@@ -103,16 +106,19 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
 def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     """Phases of prefill kernels, shape (n, ·)."""
     c, sharing = attention_columns(operators, gpu), gpu.architecture in SHARING_ARCHITECTURES
-    query_tiles, key_tiles = np.ceil(c.queries / Flash.QUERY_TILE), np.ceil(c.context / Flash.KEY_TILE)
-    per_tile = Flash.QUERY_TILE / Flash.KEY_TILE
+    joined = ~sharing & ((c.kv_byte != c.element_byte) | ((c.queries == 1) & (c.window == 0)))
+    query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
+    query_tiles, key_tiles = np.ceil(c.queries * query_heads / Flash.QUERY_TILE), np.ceil(c.context / Flash.KEY_TILE)
+    per_tile = Flash.QUERY_TILE / Flash.KEY_TILE / query_heads
     past = np.maximum(key_tiles - query_tiles * per_tile, 0.0)
     window_tiles = np.where(c.window > 0, np.ceil(c.window / Flash.KEY_TILE) + per_tile, np.inf)
     longest = np.minimum(key_tiles, window_tiles)
     triangle = np.where(c.causal > 0, query_tiles * past + per_tile * query_tiles * (query_tiles + 1.0) / 2.0, np.inf)
-    seen = np.minimum(triangle, query_tiles * longest)
-    tile_flop = 4.0 * Flash.QUERY_TILE * Flash.KEY_TILE * c.head_dim
+    seen = np.minimum(np.maximum(triangle, query_tiles), query_tiles * longest)
+    size = Flash.HEAD_SIZES[np.searchsorted(Flash.HEAD_SIZES[:-1], c.head_dim)]
+    tile_flop = 4.0 * Flash.QUERY_TILE * Flash.KEY_TILE * np.maximum(size, c.head_dim)
     tile_scores = Flash.QUERY_TILE * Flash.KEY_TILE
-    heads = c.batch * c.heads
+    heads = c.batch * c.heads / query_heads
     blocks = heads * query_tiles
     large = c.head_dim > Flash.LARGE_HEAD
     resident = np.where(large | sharing, 1.0, Flash.RESIDENT_BLOCKS)
@@ -122,11 +128,12 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     even = heads * seen * tile_flop / (c.flop_per_clock * gpu.num_sms)
     busiest = chain * np.minimum(resident, np.ceil(blocks / gpu.num_sms))
     math = busiest * tile_flop / c.flop_per_clock
-    query_byte = 2.0 * heads * c.queries * c.head_dim * c.element_byte
+    rows = c.batch * c.heads * c.queries
+    query_byte = 2.0 * rows * c.head_dim * c.element_byte
     moved = query_byte + c.batch * c.kv_heads * c.context * c.cached * c.kv_byte
     tile_byte = Flash.KEY_TILE * c.cached * c.kv_byte
     reload_byte = heads * seen * tile_byte
-    filled = c.queries / (query_tiles * Flash.QUERY_TILE)
+    filled = c.queries * query_heads / (query_tiles * Flash.QUERY_TILE)
     filled += Gemm.PADDED_SHARE * (1.0 - filled)
     passes = np.where(large, Flash.WIDE_SHARED_PASSES, Flash.SHARED_PASSES)
     return make_phases(
@@ -138,7 +145,7 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "sfu": busiest * tile_scores / gpu.sfu_op_per_clock,
             "dram": moved / gpu.dram_bytes_per_s,
             "waves": np.ceil(rounds) * Flash.WAVE_CLOCKS,
-            "rows": heads * c.queries / gpu.num_sms * Flash.ROW_UNIT_CLOCKS,
+            "rows": rows / gpu.num_sms * Flash.ROW_UNIT_CLOCKS,
         },
         _events(moved, reload_byte, filled * heads * seen * tile_flop, heads * seen * tile_scores)
         | {"shared": reload_byte * (Flash.SHARING_SHARED_PASSES if sharing else passes)},
@@ -150,13 +157,19 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
 
 
 def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
-    """Phases of decode kernels (one or few new tokens against a cache), shape (n, ·)."""
-    c = attention_columns(operators, gpu)
+    """Phases of decode kernels (one or few new tokens against a cache), shape (n, ·).
+
+    A block takes all query heads of a key head.  With a window FlashAttention-2 gives each query head its own block (flash_api.cpp,
+    seqlenq_ngroups_swapped); it has no 8-bit caches.
+    """
+    c, sharing = attention_columns(operators, gpu), gpu.architecture in SHARING_ARCHITECTURES
+    joined = (c.window == 0) | (c.kv_byte != c.element_byte) | sharing
+    query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
     visible = np.where(c.window > 0, np.minimum(c.context, c.window), c.context)
-    group = np.ceil(c.queries * c.heads / c.kv_heads / Flash.DECODE_QUERY_TILE) * Flash.DECODE_QUERY_TILE
+    group = np.ceil(c.queries * query_heads / Flash.DECODE_QUERY_TILE) * Flash.DECODE_QUERY_TILE
     key_tiles = np.ceil(visible / Flash.KEY_TILE)
     cache_byte = c.batch * c.kv_heads * visible * c.cached * c.kv_byte
-    rows, heads = c.batch * c.heads * c.queries, c.batch * c.kv_heads
+    rows, heads = c.batch * c.heads * c.queries, c.batch * c.heads / query_heads
     moved = cache_byte + 2.0 * rows * c.head_dim * c.element_byte
     flop = 4.0 * heads * group * (key_tiles * Flash.KEY_TILE) * c.head_dim
     even = flop / (c.flop_per_clock * gpu.num_sms)
@@ -170,10 +183,10 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     blocks = heads * splits
     rounds = np.ceil(blocks / (resident * gpu.num_sms))
     busiest = rounds * np.minimum(resident, np.ceil(blocks / gpu.num_sms)) * walk
-    partial_byte = blocks * Gemm.PARTIAL_BYTES * c.queries * c.heads / c.kv_heads * c.head_dim
+    partial_byte = blocks * Gemm.PARTIAL_BYTES * c.queries * query_heads * c.head_dim
     busiest_math = busiest * 4.0 * group * Flash.KEY_TILE * c.head_dim / c.flop_per_clock
     busiest_scores = busiest * group * Flash.KEY_TILE
-    if gpu.architecture in SHARING_ARCHITECTURES:  # blocks distribute the work evenly
+    if sharing:  # blocks distribute the work evenly
         busiest_math, busiest_scores = even, scores / gpu.num_sms
     useful = 4.0 * scores * c.head_dim
     return make_phases(

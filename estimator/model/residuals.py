@@ -6,7 +6,8 @@ e = ln(measured / equations) of the fit's own rows, d the distance in base-2 log
 s, for work beyond the largest that was measured (elsewhere 1), is chosen for the best forecast of a group's largest kernels from its
 smaller ones.
 
-Small groups may use kriging instead (`estimator.model.kriging`), for kernels whose phases are known: r is that sum, with the same bound.
+Where phases are known, r of small groups comes from kriging (`estimator.model.kriging`), of large ones from boosted trees
+(`estimator.model.trees`), with the same bound.
 
 The same neighbours give the uncertainty: σ(q) from the held-out errors of the 25 nearest.  If kernel names determine the
 tiles, errors are stored twice: with predicted tiles and with the named ones.
@@ -19,7 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.model.kriging import SHARES, Kriging, PhaseFeatures, kriged
-from estimator.model.tier_records import ErrorRecord, KrigingRecord, Tier, TierRecord
+from estimator.model.tier_records import ErrorRecord, KrigingRecord, Tier, TierRecord, TreesRecord
+from estimator.model.trees import Trees, grown, tree_inputs
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import remembered
 from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray
@@ -62,6 +64,15 @@ UNFILLED_WEIGHT: Final[dict[str, float]] = {"gemm": 4.0}
 the time of 128; unseen shapes err by 6.3 % without, by 4.4 % with the first and by 4.1 % with both."""
 
 
+Pattern = Kriging | Trees
+"""A function of sizes and phases that gives a kernel's error."""
+
+
+def patterned(known: Pattern, points: Array, features: PhaseFeatures) -> Array:
+    """ln of the factor on the equations' time of kernels, shape (q,)."""
+    return grown(known, tree_inputs(points, features)) if isinstance(known, Trees) else kriged(known, points, features)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TierErrors:
     """Errors of the measured kernels of a group, with one source of tiles; columns of shape (n,).
@@ -71,8 +82,7 @@ class TierErrors:
     beyond_share    share of the correction that holds for work beyond the largest measured [1]
     near, far    quantiles of left_out / σ that give 90 % intervals, by the distance of the nearest neighbour
     beyond       90 % half width for work, or a size, beyond the largest [ln]
-    kriging      replaces the neighbours' errors if phases are known, with its share that holds for work beyond the largest
-                 measured; None for large groups
+    pattern      replaces the neighbours' errors if phases are known, with its share that holds for work beyond the largest measured
     """
 
     ln_error: Array
@@ -81,7 +91,7 @@ class TierErrors:
     near: float
     far: float
     beyond: float
-    kriging: tuple[Kriging, float] | None
+    pattern: tuple[Pattern, float] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -163,7 +173,7 @@ def tier_from_document(document: TierRecord) -> ResidualTier:
 
 def _errors(document: ErrorRecord, points: Array) -> TierErrors:
     count = len(points)
-    kriging = document.get("kriging")
+    kriging, trees = document.get("kriging"), document.get("trees")
     return TierErrors(
         ln_error=_column(document["ln_error"], count),
         left_out=_column(document["left_out"], count),
@@ -171,7 +181,7 @@ def _errors(document: ErrorRecord, points: Array) -> TierErrors:
         near=document["near"],
         far=document["far"],
         beyond=document["beyond"],
-        kriging=None if kriging is None else _kriging(kriging, points),
+        pattern=_trees(trees) if trees else _kriging(kriging, points) if kriging else None,
     )
 
 
@@ -185,6 +195,12 @@ def _kriging(document: KrigingRecord, points: Array) -> tuple[Kriging, float]:
         shares=shares,
     )
     return Kriging(points=points[shape], features=features, weight=_column(document["weight"], count)), document["beyond_share"]
+
+
+def _trees(document: TreesRecord) -> tuple[Trees, float]:
+    count = document["count"]
+    feature, threshold, value = (np.array(document[name]).reshape(count, -1) for name in ("feature", "threshold", "value"))
+    return Trees(feature=feature.astype(np.int64), threshold=threshold, value=value), document["beyond_share"]
 
 
 def _column(values: Sequence[float], count: int) -> Array:
@@ -210,9 +226,9 @@ def corrections(
         if errors is None or not len(rows):
             continue
         near, beyond = distance[rows, 0], excess[rows]
-        if features is not None and errors.kriging is not None:
-            known, share = errors.kriging
-            correction[rows] = bounded(kriged(known, points[rows], features.select(rows)), beyond, share)
+        if features is not None and errors.pattern is not None:
+            known, share = errors.pattern
+            correction[rows] = bounded(patterned(known, points[rows], features.select(rows)), beyond, share)
         else:
             correction[rows] = bounded(neighbour_error(distance[rows], errors.ln_error[index[rows]]), beyond, errors.beyond_share)
         half = np.where(near <= FAR, errors.near, errors.far) * (SPREAD_OFFSET + errors.left_out[index[rows]].mean(axis=1))
@@ -290,7 +306,7 @@ def log_power_corrections(
 
     The common factor of a group, a line over ln(power), does not depend on distance.  equation_w (n,): power by the equation [W].
     """
-    tiers = {group: tier[POWER_TIER] for group, tier in residuals.items() if POWER_TIER in tier}
+    tiers = {group: residuals[group][POWER_TIER] for group in _members(groups, residuals) if POWER_TIER in residuals[group]}
     correction, deviation = log_corrections(operators, groups, tiers)
     for group, index in _members(groups, tiers).items():
         tier = tiers[group]

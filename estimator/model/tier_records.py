@@ -1,11 +1,18 @@
 """Records of measured kernels in a bundle: their errors against the equations, at the points of their shapes."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 from estimator.model.kriging import SHARES
+from estimator.model.trees import input_count
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import ClockMhz
-from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Span, Words, check_known, check_lengths
+from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Pattern, Span, Words, check_known, check_lengths, plain, read
 from estimator.vocabulary.workload import FAMILY_FIELDS
 
 Field = Annotated[str, Words(tuple(sorted({name for names in FAMILY_FIELDS.values() for name in names})))]
@@ -28,6 +35,18 @@ class KrigingRecord(TypedDict):
     beyond_share: Annotated[BeyondShare, "share that holds for work beyond the largest measured [1]"]
 
 
+class TreesRecord(TypedDict):
+    """Boosted trees of one depth, tree after tree, as in `estimator.model.trees`."""
+
+    count: Annotated[int, Span(1, 1000), "number of trees"]
+    feature: Annotated[
+        tuple[Count, ...], LEAST_ONE, "input of each node: sizes, products and ratios of two, product of all, shares of phases"
+    ]
+    threshold: Annotated[tuple[Annotated[float, Span(-1e4, 1e4)], ...], LEAST_ONE, "beyond it a kernel goes to the second branch"]
+    value: Annotated[tuple[LnError, ...], LEAST_ONE, "ln of the factor of each leaf"]
+    beyond_share: Annotated[BeyondShare, "share that holds for work beyond the largest measured [1]"]
+
+
 class ErrorRecord(TypedDict):
     """Errors of a group's points, with one source of tiles; a column of equal entries may have one entry."""
 
@@ -38,6 +57,7 @@ class ErrorRecord(TypedDict):
     beyond: Annotated[AbsoluteLnError, "90 % half width for work beyond the largest"]
     beyond_share: NotRequired[Annotated[BeyondShare, "share of the correction that holds beyond the largest work [1]; 1 where absent"]]
     kriging: NotRequired[Annotated[KrigingRecord | None, "takes the neighbours' place for kernels whose phases are known"]]
+    trees: NotRequired[Annotated[TreesRecord | None, "the same for groups of many rows"]]
 
 
 class PointRecord(ErrorRecord):
@@ -74,7 +94,9 @@ class TierRecord(PointRecord):
 
 
 def _check_points(tier: Any) -> None:
-    """Refuse columns of wrong length, and indices out of range."""
+    """Refuse columns of wrong length, and indices out of range; a packed tier is checked when it is used."""
+    if isinstance(tier, str):
+        return
     check_lengths({"weights": tier["weights"]}, len(tier["fields"]))
     check_known(tier["fields"], tier["points"], "fields")
     if tier.get("unfilled") and "m" not in tier["fields"]:
@@ -91,9 +113,56 @@ def _check_points(tier: Any) -> None:
             check_lengths(columns | dict(kriging["shares"]), len(kriging["shape"]), shared=True)
             if max(kriging["shape"]) >= count:
                 raise FaultError(f"points to none of the {count} points", "kriging", "shape")
+        trees = errors.get("trees")
+        if trees is not None:
+            leaves, rest = divmod(len(trees["value"]), trees["count"])
+            if rest or leaves & (leaves - 1):
+                raise FaultError("needs a power of two of leaves for each tree", "trees", "value")
+            nodes = {name: trees[name] for name in ("feature", "threshold")}
+            check_lengths({f"trees.{name}": column for name, column in nodes.items()}, trees["count"] * (leaves - 1))
+            if max(trees["feature"]) >= input_count(len(tier["fields"]) + bool(tier.get("unfilled"))):
+                raise FaultError("asks for an input that kernels lack", "trees", "feature")
 
+
+PackedText = Annotated[str, Pattern(r"[A-Za-z0-9+/]+=*", "like base64"), "base64 of zlib of the JSON of a tier"]
 
 if TYPE_CHECKING:
     Tier = Any
 else:
-    Tier = Annotated[TierRecord, _check_points]
+    Tier = Annotated[TierRecord | PackedText, _check_points]
+
+MOST_UNPACKED: Final = 1 << 26
+"""Largest JSON of a packed tier [byte]: far more than 100,000 points."""
+
+
+class PackedTier(Mapping[str, Any]):
+    """A tier as the text that packs it, which is read when it is first used."""
+
+    def __init__(self, packed: str) -> None:
+        self.packed = packed
+
+    @classmethod
+    def of(cls, tier: Mapping[str, Any]) -> "PackedTier":
+        """The packed form of a tier."""
+        text = json.dumps(plain(tier), separators=(",", ":"), allow_nan=False)
+        return cls(b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii"))
+
+    @cached_property
+    def tier(self) -> Mapping[str, Any]:
+        """The tier.  Raises BundleError if the text packs none."""
+        try:
+            found: Mapping[str, Any] = read(Tier, parse_json(zlib.decompressobj().decompress(b64decode(self.packed), MOST_UNPACKED)))
+        except (ValueError, zlib.error) as error:
+            raise BundleError(f"the bundle's residuals hold a packed tier that cannot be read ({error}); fit again") from error
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        return self.tier[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tier)
+
+    def __len__(self) -> int:
+        return len(self.tier)
+
+    __hash__ = object.__hash__

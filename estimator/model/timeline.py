@@ -59,9 +59,12 @@ def wave_share(phases: Phases, coefficients: Array) -> Array:
     return share
 
 
-def warm_ratio(phases: Phases, gpu: GpuSpec, warm: BoolArray) -> Array:
-    """Working set in L2 sizes of kernels whose operands stay there from earlier launches, infinite for cold ones, shape (...,)."""
-    result: Array = np.where(warm, phases.events[..., EVENTS.index("dram")] / gpu.l2_bytes, np.inf)
+def warm_ratio(phases: Phases, gpu: GpuSpec, warm: Array | BoolArray) -> Array:
+    """Working set in L2 sizes of kernels whose operands stay there from earlier launches, infinite for cold ones, shape (...,).
+
+    warm (...,): what the launches use in turn, in operands of one launch (with one set of buffers 1, or true); 0: all operands are cold.
+    """
+    result: Array = np.where(warm, warm * phases.events[..., EVENTS.index("dram")] / gpu.l2_bytes, np.inf)
     return result
 
 

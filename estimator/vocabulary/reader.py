@@ -137,6 +137,8 @@ def plain(value: Any) -> Any:
         return {one.name: plain(item) for one, item in own if not _left_out(one, item)}
     if hasattr(value, "tolist"):
         return plain(value.tolist())
+    if hasattr(value, "packed"):
+        return value.packed
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

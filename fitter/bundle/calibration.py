@@ -5,7 +5,7 @@ held-out errors and the stated uncertainty.  The bundle's coefficients then come
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -15,6 +15,7 @@ import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.model.coefficients import group_key, longest_prefix
+from estimator.uncertainty.forecast import forecast_std
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
@@ -38,7 +39,6 @@ from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_section
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.latency.residual_tier import FEWEST_POINTS
-from fitter.power.limit import settled_rows
 from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
@@ -93,14 +93,14 @@ def calibrate(
     version: str = "0.1.0",
     seed: int = 0,
     holdout: float = 0.2,
-    prior: Bundle | None = None,
+    priors: Sequence[Bundle] = (),
     lender: Bundle | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
     """Fit all rows of a selection of one GPU.
 
     holdout: share of the kernels and of the workloads in each fold; 0 leaves errors and uncertainty unstated.
-    prior: a bundle of another GPU, or an older bundle of this GPU, from which the fit starts.
+    priors: a bundle of another GPU, or an older bundle of this GPU, from which the fit starts; further ones, for power.
     lender: a bundle that lends its power coefficients to a selection that `lacks_power`.
     Raises CalibrationError if there is nothing to fit.
     """
@@ -110,7 +110,7 @@ def calibrate(
     energies, remarks = instruction_section(selection, gpu)
     blocks, unfit = block_section(selection, gpu)
     board = board_knowledge(selection, gpu)
-    source = None if prior is None else transfer_source(prior, gpu)
+    source = transfer_source(*priors, target=gpu) if priors else None
     if source is None and lender is not None and lacks_power(selection):
         source = power_lender(lender, gpu)
     if source is not None and selection.kernels is not None:
@@ -119,12 +119,6 @@ def calibrate(
     progress("fitting all rows")
     draft = partial(draft_from_rows, gpu=gpu, tables=board.tables, seed=seed, source=source)
     found = draft(selection.kernels, selection.workloads) if selection.tables else Draft(bundle=prior_bundle(gpu), kernel_fit=None)
-    if selection.kernels is not None:
-        settled = settled_rows(selection.kernels, found.bundle)
-        if np.isfinite(settled.settled_mhz).any():
-            progress("fitting kernels at the clocks at which the power limit held them")
-            selection = replace(selection, kernels=settled)
-            found = draft(selection.kernels, selection.workloads)
     held_out = _held_out(selection, found, draft, seed, holdout, progress)
     if found.kernel_fit is not None:
         selection = with_rejected(selection, found.kernel_fit.rejected)
@@ -238,7 +232,8 @@ def _uncertainty(
             }
             stated[quantity]["groups"] = {**stated[quantity].get("groups", {}), **scales}
     if source is not None and draft.bundle.power is not None and draft.bundle.power is source.power:
-        stated["power"]["groups"] = dict.fromkeys(draft.bundle.groups, LENT_POWER_STD)
+        std = forecast_std(source.gpu, draft.bundle.gpu)[1]  # one error of all kernels, of runs as of those measured alone
+        stated["power"] |= {"gpu": std, "launch": std, "groups": dict.fromkeys(draft.bundle.groups, std)}
     return stated
 
 

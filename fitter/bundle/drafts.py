@@ -16,7 +16,7 @@ from fitter.bundle.sections import as_rows, collection_records, prior_bundle, pr
 from fitter.errors import CalibrationError
 from fitter.latency.collections import fit_collections
 from fitter.latency.group_fit import GroupFit
-from fitter.latency.groups import NO_SIBLINGS, KernelFit
+from fitter.latency.groups import NO_SIBLINGS, KernelFit, section_key
 from fitter.latency.runs import MATRIX_GROUPS, STREAM_GROUPS, prior_groups
 from fitter.power.coefficients import fit_power
 from fitter.power.limit import with_limit_share
@@ -68,7 +68,7 @@ def draft_from_rows(
         return Draft(bundle=with_limit_share(_with_source(runs, source), None, workloads), kernel_fit=None)
     fit = kernel_fit
     if fit is None:
-        fit = fit_collections(kernels, gpu, seed=seed, siblings=NO_SIBLINGS if source is None else source.siblings)
+        fit = fit_collections(_at_known_clocks(kernels), gpu, seed=seed, siblings=NO_SIBLINGS if source is None else source.siblings)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
     lent = {} if source is None else lent_groups(source, measured)
     start = _lent(measured) | lent | measured
@@ -89,13 +89,23 @@ def draft_from_rows(
         own = collection_records({**fit.scales, **scales}, [kernels, workloads])
         bundle = replace(runs, groups=_joined_groups(runs, fit, served), collections=own)
     bundle = replace(bundle, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
-    bundle = with_usual(with_limit_share(_with_source(bundle, source), kernels, workloads))
+    bundle = with_limit_share(with_usual(_with_source(bundle, source)), kernels, workloads)
     return Draft(bundle=with_power_tiers(bundle, kernels, seed), kernel_fit=fit)
 
 
 def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:
     """Add the other GPU's power coefficients if no power was measured."""
     return bundle if source is None or bundle.power is not None else replace(bundle, power=source.power)
+
+
+def _at_known_clocks(rows: KernelRows) -> KernelRows:
+    """The rows without those at the power limit whose clock was not measured: it lay below the nominal one.
+
+    Operators and precisions without other rows keep theirs.
+    """
+    known = ~rows.at_limit | np.isfinite(rows.sm_clock_mhz)
+    section = np.array([section_key(operator) for operator in rows.operators])[rows.operator_index]
+    return rows.select(known | ~np.isin(section, section[known]))
 
 
 def _without(rows: KernelRows, rejected: tuple[RejectedRow, ...]) -> KernelRows:

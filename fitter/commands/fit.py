@@ -86,7 +86,12 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--gpu", metavar="NAME|FILE.toml", help="The GPU to fit where data sets hold several, or do not name theirs.")
 @click.option("--name", metavar="NAME", callback=a_line, help="Name of the bundle; without it the GPU's.")
 @click.option(
-    "--prior", metavar="BUNDLE", callback=named_file, help="Start from this bundle, usually of another GPU: few kernels then suffice."
+    "--prior",
+    "priors",
+    metavar="BUNDLE",
+    multiple=True,
+    callback=named_files,
+    help="Start from this bundle, usually of another GPU: few kernels then suffice.  Of several, power is the mean.",
 )
 @click.option(
     "--anchor",
@@ -104,7 +109,7 @@ def fit_command(**options: Any) -> int:
     A DATASET is a Parquet file or folder of `collect`, a workload dataset (whole models) or a kernel table (CSV or
     Parquet); several kinds together are one fit.
     """
-    if options["prior"] and options["anchor"]:
+    if options["priors"] and options["anchor"]:
         raise click.UsageError("--prior and --anchor exclude each other: many rows start from a prior, a few correct a forecast")
     _check_datasets(options["datasets"])
     from estimator.bundle.files import bundle_names, load_bundle, save_bundle
@@ -124,8 +129,8 @@ def fit_command(**options: Any) -> int:
         selection = read_selection(options["datasets"], options["gpu"])
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     require_one_world(selection)
-    prior = None if options["prior"] is None else load_bundle(options["prior"])
-    lender = nearest_powered(map(load_bundle, bundle_names()), gpu) if prior is None and lacks_power(selection) else None
+    priors = [load_bundle(name) for name in options["priors"]]
+    lender = nearest_powered(map(load_bundle, bundle_names()), gpu) if not priors and lacks_power(selection) else None
     common: dict[str, Any] = {"name": options["name"] or "", "version": FIRST_VERSION, "seed": options["seed"]}
     calibration = (
         calibrate_anchored(selection, gpu, load_bundle(options["anchor"]), **common)
@@ -135,7 +140,7 @@ def fit_command(**options: Any) -> int:
             gpu,
             **common,
             holdout=options["holdout"],
-            prior=prior,
+            priors=priors,
             lender=lender,
             progress=progress,
         )

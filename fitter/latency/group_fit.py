@@ -114,15 +114,19 @@ def kernel_problem(
     gpu: GpuSpec,
     *,
     sm_clock_hz: Array,
-    warm: BoolArray,
+    warm: Array | BoolArray,
     latency_s: Array | None = None,
     weight: Array | None = None,
     known: KnownTiles | None = None,
+    phases: Phases | None = None,
     widest_split: float = 0.0,
 ) -> KernelProblem:
-    """Kernels of one group with all possible tiles of each.  Without latencies it serves prediction only."""
-    candidates, settled = candidates_of(operators, gpu, known, widest_split)
+    """Kernels of one group with all possible tiles of each, or with `phases`.  Without latencies it serves prediction only."""
     count = len(operators)
+    if phases is None:
+        candidates, settled = candidates_of(operators, gpu, known, widest_split)
+    else:
+        candidates, settled = phases.lifted(), np.ones(count, dtype=np.bool_)
     first = candidates.take(np.zeros(count, dtype=np.int64))
     return KernelProblem(
         candidates=candidates,

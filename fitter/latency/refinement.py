@@ -11,18 +11,17 @@ from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
 from fitter.latency.residual_tier import (
     FEWEST_POINTS,
-    MOST_KRIGED,
     Forecast,
     GroupErrors,
     ShapeErrors,
     best_share,
-    fit_kriging,
+    fit_pattern,
     forecast,
     no_forecast,
     shape_errors,
     tier_document,
 )
-from fitter.latency.section import KernelSection, SectionFit
+from fitter.latency.section import MOST_FITTED, KernelSection, SectionFit
 from fitter.priors import EQUATION_ERROR
 
 PREDICTED: Final = False
@@ -39,18 +38,18 @@ def refine_section(
     """
     shapes = shape_errors([section.operators[i] for i in trusted])
     fold = folds_of(shapes, seed)
-    by_fold = _left_out(section, fit, trusted, [trusted[fold == number] for number in range(FOLDS)])
+    errors = {named: np.log(section.rows.latency_s / section.predict(fit, named=named)) for named in _ways(section)}
+    by_fold = _left_out(section, fit, trusted, [trusted[fold == number] for number in range(FOLDS)], same=len(trusted) > MOST_FITTED)
     largest = [_left_out(section, fit, trusted, [trusted[largest_rows(shapes, share)]]) for share in EXTRAPOLATED_SHARES]
     longest = _left_out(section, fit, trusted, [trusted[longest_rows(shapes)]])
     tiers: dict[str, FrozenMapping[Any]] = {}
     std: dict[str, float] = {}
-    errors = {named: np.log(section.rows.latency_s / section.predict(fit, named=named)) for named in _ways(section)}
     for group, index in section.served(fit, trusted).items():
         own = shape_errors([section.operators[i] for i in index])
         parts: dict[bool, GroupErrors] = {}
         for named, error in errors.items():
             tested = [by_fold[named].select(index), *(_tested(one[named], index) for one in (*largest, longest))]
-            features = section.features(fit, group, index, named=named) if _small(own, index) else None
+            features = section.features(fit, group, index, named=named) if len(own.operators) >= FEWEST_POINTS else None
             parts[named] = _group_errors(own, error[index], tested, features, expected)
         std[group] = float(np.sqrt(np.mean(parts[PREDICTED].left_out ** 2)))
         if len(own.operators) >= FEWEST_POINTS:
@@ -69,24 +68,19 @@ def _group_errors(
     """Forecast errors of a group's rows, with tiles from one source.
 
     tested: all rows, each without its fold, then the largest forecast from the rest, last the longest rows forecast from
-    the rest, which set the width of intervals beyond the measured range, not the reach of neighbours.  features: of all rows by the fit,
-    for groups small enough for kriging.  expected: as for `refine_section`.
+    the rest, which set the width of intervals beyond the measured range, not the reach of neighbours.  features: of all rows by the fit.
+    expected: as for `refine_section`.
     """
     share = used = best_share(tested[:-1])
-    kriging = None
+    pattern = None
     if features is not None:
-        smooth = [rows.kriged() for rows in tested]
+        smooth = [rows.patterned() for rows in tested]
         smooth_share = best_share(smooth[:-1])
         if smooth_share is not None:
             tested, used = smooth, smooth_share
-            kriging = (fit_kriging(shapes.points[shapes.index], features, error), smooth_share)
+            pattern = (fit_pattern(shapes.points[shapes.index], features, error), smooth_share)
     quantiles = interval_quantiles(shapes, tested[0], tested[1:], used, expected)
-    return GroupErrors(ln_error=error, left_out=np.abs(tested[0].errors(used)), beyond_share=share, quantiles=quantiles, kriging=kriging)
-
-
-def _small(shapes: ShapeErrors, rows: IntArray) -> bool:
-    """Whether a group of these rows is small enough for kriging."""
-    return len(rows) <= MOST_KRIGED and len(shapes.operators) >= FEWEST_POINTS
+    return GroupErrors(ln_error=error, left_out=np.abs(tested[0].errors(used)), beyond_share=share, quantiles=quantiles, pattern=pattern)
 
 
 def _tested(found: Forecast, index: IntArray) -> Forecast:
@@ -94,14 +88,19 @@ def _tested(found: Forecast, index: IntArray) -> Forecast:
     return found.select(index[np.isfinite(found.bare[index])])
 
 
-def _left_out(section: KernelSection, fit: SectionFit, trusted: IntArray, parts: Sequence[IntArray]) -> dict[bool, Forecast]:
-    """Each part of the rows forecast by the chain fitted to the other trusted rows, by source of the tiles; nan: not forecast."""
+def _left_out(
+    section: KernelSection, fit: SectionFit, trusted: IntArray, parts: Sequence[IntArray], *, same: bool = False
+) -> dict[bool, Forecast]:
+    """Each part of the rows forecast by the chain fitted to the other trusted rows, by source of the tiles; nan: not forecast.
+
+    same: the equations of `fit` serve all parts; leaving out some of thousands of rows would not change them.
+    """
     found = {named: no_forecast(len(section.rows)) for named in _ways(section)}
     for test in parts:
         if not len(test):
             continue
         train = np.setdiff1d(trusted, test)
-        part = section.fit(train, start=fit)
+        part = fit if same else section.fit(train, start=fit)
         served = section.served(part, np.concatenate([train, test]))
         for named, all_rows in found.items():
             error = np.log(section.rows.latency_s / section.predict(part, named=named))
@@ -111,6 +110,6 @@ def _left_out(section: KernelSection, fit: SectionFit, trusted: IntArray, parts:
                 if not len(own_test):
                     continue
                 shapes = shape_errors([section.operators[i] for i in index])
-                features = section.features(part, group, index, named=named) if _small(shapes, index) else None
+                features = section.features(part, group, index, named=named) if len(shapes.operators) >= FEWEST_POINTS else None
                 all_rows.set_rows(index[own_test], forecast(shapes, error[index], own_train, own_test, features))
     return found

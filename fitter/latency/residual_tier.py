@@ -8,20 +8,24 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial import cKDTree
 
-from estimator.model.kriging import NOISE, SHARES, Kriging, PhaseFeatures, covariance, kriged
+from estimator.model.kriging import NOISE, SHARES, Kriging, PhaseFeatures, covariance
 from estimator.model.residuals import (
     FIELD_WEIGHT,
     LARGEST_CORRECTION,
     NEIGHBOURS,
     UNFILLED_WEIGHT,
+    Pattern,
     bounded,
     neighbour_error,
+    patterned,
     shape_points,
     work_of,
 )
+from estimator.model.trees import tree_inputs
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
+from fitter.latency.trees import fit_trees
 from fitter.rows.screening import taken
 
 MOST_POINTS: Final = 4000
@@ -82,14 +86,14 @@ class Forecast:
     neighbours  that error by the nearest shapes in the fit
     distance    distance of the nearest of them [octave]
     excess      how far the work lies beyond the largest in the fit [octave]
-    kriging     the error by kriging over the rows in the fit, or `neighbours`
+    pattern     the error by a pattern of the rows in the fit, or `neighbours`
     """
 
     bare: Array
     neighbours: Array
     distance: Array
     excess: Array
-    kriging: Array
+    pattern: Array
 
     def select(self, index: IntArray | BoolArray) -> "Forecast":
         """The rows `index`."""
@@ -100,9 +104,9 @@ class Forecast:
         for name in Forecast.__slots__:
             getattr(self, name)[index] = getattr(found, name)
 
-    def kriged(self) -> "Forecast":
-        """The same rows with kriging in place of neighbours."""
-        return replace(self, neighbours=self.kriging)
+    def patterned(self) -> "Forecast":
+        """The same rows with the pattern in place of neighbours."""
+        return replace(self, neighbours=self.pattern)
 
     def errors(self, beyond_share: float | None) -> Array:
         """ln(measured / prediction), shape (n,), with the correction by neighbours, or without (None)."""
@@ -117,7 +121,7 @@ def no_forecast(count: int) -> Forecast:
 def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray, features: PhaseFeatures | None = None) -> Forecast:
     """The rows `test` of a group, forecast from its rows `train`.
 
-    ln_error (rows,): by equations fitted to `train`.  features: of all rows by the same equations, for kriging.
+    ln_error (rows,): by equations fitted to `train`.  features: of all rows by the same equations, for a pattern.
     """
     own = np.unique(shapes.index[train])
     asked, where = np.unique(shapes.index[test], return_inverse=True)
@@ -128,12 +132,12 @@ def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArr
         apart, place = neighbours(shapes.points[own], shapes.points[asked], NEIGHBOURS)
         near, distance = neighbour_error(apart, mean[own][place])[where], apart[where, 0]
         excess = np.log2(shapes.work[asked] / shapes.work[own].max())[where]
-    kriging = near
+    pattern = near
     if features is not None and len(train):
         points = shapes.points[shapes.index]
-        known = fit_kriging(points[train], features.select(train), ln_error[train])
-        kriging = kriged(known, points[test], features.select(test))
-    return Forecast(bare=ln_error[test], neighbours=near, distance=distance, excess=excess, kriging=kriging)
+        known = fit_pattern(points[train], features.select(train), ln_error[train])
+        pattern = patterned(known, points[test], features.select(test))
+    return Forecast(bare=ln_error[test], neighbours=near, distance=distance, excess=excess, pattern=pattern)
 
 
 def best_share(sets: Sequence[Forecast]) -> float | None:
@@ -163,14 +167,14 @@ class GroupErrors:
     left_out   |ln(measured / prediction)| when left out of it
     beyond_share    share of the correction that holds beyond the largest work; None: no correction
     quantiles  near, far, beyond, as in `estimator.model.residuals.TierErrors`
-    kriging    kriging in place of neighbours where phases are known, and its share beyond the largest work; None: neighbours only
+    pattern    in place of neighbours where phases are known, and its share beyond the largest work; None: neighbours only
     """
 
     ln_error: Array
     left_out: Array
     beyond_share: float | None
     quantiles: tuple[float, float, float]
-    kriging: tuple[Kriging, float] | None = None
+    pattern: tuple[Pattern, float] | None = None
 
 
 def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupErrors | None, *, seed: int) -> FrozenMapping[Any]:
@@ -198,9 +202,8 @@ def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupError
 def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, object]:
     ln_error = shapes.mean(errors.ln_error)[keep] * (errors.beyond_share is not None)
     names = ("near", "far", "beyond")
-    known = {} if errors.kriging is None else {"kriging": kriging_document(errors.kriging[0], shapes.index, errors.kriging[1])}
     return {
-        **known,
+        **({} if errors.pattern is None else _pattern_document(*errors.pattern, shapes.index)),
         "ln_error": tuple(np.round(ln_error, ERROR_DIGITS).tolist()),
         "left_out": tuple(np.round(shapes.mean(errors.left_out)[keep], ERROR_DIGITS).tolist()),
         "beyond_share": 1.0 if errors.beyond_share is None else errors.beyond_share,
@@ -218,7 +221,22 @@ def _compact(sizes: Array) -> tuple[float, ...]:
 
 
 MOST_KRIGED: Final = 400
-"""Most rows of a group for kriging; more rows cost seconds and a large bundle, and have near neighbours anyway."""
+"""Most rows of a group for kriging; more rows cost seconds and a large bundle, and suffice for trees."""
+
+
+def fit_pattern(points: Array, features: PhaseFeatures, ln_error: Array) -> Pattern:
+    """A pattern of rows with these errors, shape (n,): kriging of few, trees of many."""
+    if len(points) <= MOST_KRIGED:
+        return fit_kriging(points, features, ln_error)
+    return fit_trees(tree_inputs(points, features), np.clip(ln_error, -LARGEST_CORRECTION, LARGEST_CORRECTION))
+
+
+def _pattern_document(known: Pattern, beyond_share: float, shape: IntArray) -> dict[str, FrozenMapping[Any]]:
+    """A pattern in the form that a bundle stores."""
+    if isinstance(known, Kriging):
+        return {"kriging": kriging_document(known, shape, beyond_share)}
+    columns = {name: tuple(getattr(known, name).ravel().tolist()) for name in ("feature", "threshold", "value")}
+    return {"trees": FrozenMapping({"count": len(known.value), **columns, "beyond_share": beyond_share})}
 
 
 def fit_kriging(points: Array, features: PhaseFeatures, ln_error: Array) -> Kriging:

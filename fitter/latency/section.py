@@ -10,10 +10,11 @@ from typing import Final, Literal, TypeVar
 
 import numpy as np
 
-from estimator.model.coefficients import BY, Prior, coefficient_vector, group_key
+from estimator.model.coefficients import BY, Prior, coefficient_rows, group_key
 from estimator.model.kriging import PhaseFeatures
-from estimator.model.lowering import KnownTiles
-from estimator.model.tile_choice import group_tiles
+from estimator.model.lowering import KnownTiles, lower
+from estimator.model.phases import Phases
+from estimator.model.tile_choice import predicted_tiles
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
 from fitter.latency.group_fit import (
@@ -38,8 +39,8 @@ FEWEST_CLASS_ROWS: Final = 12
 FEWEST_CLASS_SHAPES: Final = 8
 """Classes with fewer rows, or with fewer shapes (each measured at several clocks), keep the section's coefficients."""
 
-MOST_FREE_ROWS: Final = 4000
-"""With free tiles a random choice of this many rows sets the coefficients."""
+MOST_FITTED: Final = 4000
+"""Of more rows without known tiles, a random choice of this many sets the coefficients of a section or class."""
 
 Label = TypeVar("Label", bound=Hashable)
 
@@ -61,7 +62,7 @@ class SectionFit:
 
 
 class KernelSection:
-    """The rows of a section with their phases, for any number of fits."""
+    """The rows of a section, for any number of fits."""
 
     def __init__(self, key: str, rows: KernelRows, gpu: GpuSpec, priors: Mapping[str, Prior], tiles: Tiles, *, seed: int) -> None:
         self.key = key
@@ -73,23 +74,19 @@ class KernelSection:
         self.priors = dict(priors)
         self.tiles = tiles
         self.seed = seed
-        everything = np.arange(len(rows))
-        self.problem = self._lowered(everything, self._names(everything) if tiles == "chosen" else None)
+        self.last: tuple[SectionFit, bool, KernelProblem] | None = None
 
     def fit(self, train: IntArray, start: SectionFit | None = None) -> SectionFit:
         """Coefficients and tiles from the rows `train`, starting from those of a similar fit."""
-        sample = train
-        if self.tiles == "free" and len(train) > MOST_FREE_ROWS:
-            sample = np.sort(np.random.default_rng(self.seed).choice(train, MOST_FREE_ROWS, replace=False))
         known = {} if start is None else {key: fit.coefficients for key, fit in start.groups.items()}
         rounds = TILE_ROUNDS if start is None else 2
-        whole = fit_group(self.problem.select(sample), self.priors, start=known.get(self.key), rounds=rounds)
+        whole = fit_group(self._candidates(train), self.priors, start=known.get(self.key), rounds=rounds)
         groups = {self.key: whole}
         narrowed = class_priors(whole.coefficients, self.priors, 0.5)
-        for leaf, place in members(self.leaves[i] for i in sample).items():
-            own = sample[place]
+        for leaf, place in members(self.leaves[i] for i in train).items():
+            own = train[place]
             if leaf != self.key and len(own) >= FEWEST_CLASS_ROWS and len({self.operators[i] for i in own}) >= FEWEST_CLASS_SHAPES:
-                groups[leaf] = fit_group(self.problem.select(own), narrowed, start=known.get(leaf), rounds=rounds)
+                groups[leaf] = fit_group(self._candidates(own), narrowed, start=known.get(leaf), rounds=rounds)
         if self.tiles != "chosen":
             return SectionFit(groups=groups, choice=None)
         choice = fit_choice([self.operators[i] for i in train], self.gpu, self._names(train), whole.coefficients)
@@ -102,31 +99,37 @@ class KernelSection:
 
     def predict(self, fit: SectionFit, *, named: bool = False) -> Array:
         """Times of all rows [s], with tiles as in a prediction without kernel names, or from these names; shape (n,)."""
-        everything = np.arange(len(self.rows))
-        problem, seconds = self._asked(fit, everything, named), np.zeros(len(self.rows))
-        for group, index in self.served(fit, everything).items():
+        problem, seconds = self._chosen(fit, named), np.zeros(len(self.rows))
+        for group, index in self.served(fit, np.arange(len(self.rows))).items():
             seconds[index] = predicted_seconds(problem.select(index), fit.groups[group].coefficients)
         return seconds
 
     def features(self, fit: SectionFit, group: str, index: IntArray, *, named: bool = False) -> PhaseFeatures:
         """Phase features of the rows `index` of one group, with the same tiles."""
-        return predicted_features(self._asked(fit, index, named), fit.groups[group].coefficients)
+        return predicted_features(self._chosen(fit, named).select(index), fit.groups[group].coefficients)
 
-    def _asked(self, fit: SectionFit, index: IntArray, named: bool) -> KernelProblem:
-        """The rows `index` with the tiles of their prediction."""
-        if named or self.tiles != "chosen":
-            return self.problem.select(index)
-        known = None
-        if fit.choice is not None:
-            coefficients = coefficient_vector(fit.groups[self.key].coefficients)
-            known = group_tiles([self.operators[i] for i in index], self.gpu, fit.choice, coefficients)
-        return self._lowered(index, known)
+    def _chosen(self, fit: SectionFit, named: bool) -> KernelProblem:
+        """All rows with the tile of their prediction, the last one asked for again at once."""
+        if self.last is None or self.last[0] is not fit or self.last[1] != named:
+            coefficients, _ = coefficient_rows({key: one.coefficients for key, one in fit.groups.items()}, self.leaves)
+            everything, choices = np.arange(len(self.rows)), {} if fit.choice is None else {self.key: fit.choice}
+            known = self._names(everything) if named else predicted_tiles(self.operators, self.gpu, choices, coefficients)
+            self.last = (fit, named, self._lowered(everything, phases=lower(self.operators, self.gpu, coefficients, known)))
+        return self.last[2]
+
+    def _candidates(self, index: IntArray) -> KernelProblem:
+        """The rows `index`, or a random choice of many, with their possible tiles."""
+        if self.tiles == "chosen":
+            return self._lowered(index, self._names(index))
+        if len(index) > MOST_FITTED:
+            index = np.sort(np.random.default_rng(self.seed).choice(index, MOST_FITTED, replace=False))
+        return self._lowered(index)
 
     def _names(self, index: IntArray) -> KnownTiles:
         """Tiles of the rows `index` from their kernels' names."""
         return KnownTiles(tile_m=self.rows.tile_m[index], tile_n=self.rows.tile_n[index], split=self.rows.split_k[index])
 
-    def _lowered(self, index: IntArray, known: KnownTiles | None) -> KernelProblem:
+    def _lowered(self, index: IntArray, known: KnownTiles | None = None, phases: Phases | None = None) -> KernelProblem:
         rows = self.rows.select(index)
         return kernel_problem(
             [self.operators[i] for i in index],
@@ -136,6 +139,7 @@ class KernelSection:
             latency_s=rows.latency_s,
             weight=rows.weight,
             known=known,
+            phases=phases,
             widest_split=self.priors["widest_split"].centre if "widest_split" in self.priors else 0.0,
         )
 

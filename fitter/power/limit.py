@@ -1,4 +1,4 @@
-"""Kernels and runs at the power limit: the share of it that the board holds, and the clock at which it held it."""
+"""The share of its power limit that a board holds, from throttled kernels and runs."""
 
 from dataclasses import replace
 from typing import Final
@@ -6,11 +6,7 @@ from typing import Final
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.engine.board import held_limit
-from estimator.engine.kernel_table import alone_parts_w, bundle_times
-from estimator.model.lowering import KnownTiles
-from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD, highest_clock_mhz
-from estimator.vocabulary.quantities import Array
+from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.rows.kernel_table import AT_LIMIT_SHARE
 
@@ -34,30 +30,6 @@ def with_limit_share(bundle: Bundle, kernels: KernelRows | None, runs: WorkloadR
     weights = np.array([LIMIT_SHARE_STD**-2.0, len(share) * scatter**-2.0])
     mean = float(weights @ [LIMIT_SHARE, share.mean()] / weights.sum())
     return replace(bundle, power=replace(bundle.power, limit_share=mean, limit_share_std=float(np.hypot(scatter, weights.sum() ** -0.5))))
-
-
-def settled_rows(rows: KernelRows, bundle: Bundle) -> KernelRows:
-    """The rows with the clock at which the power limit held sustained kernels, by the bundle's power at their measured latency.
-
-    Rows with a measured clock, or a measured power below the limit, ran at their own clock.
-    """
-    gpu = bundle.gpu
-    open_clock = rows.sustained & np.isnan(rows.sm_clock_mhz) & (np.isnan(rows.power_w) | rows.at_limit)
-    if bundle.power is None or not open_clock.any():
-        return rows
-    own, index = rows.select(open_clock), np.flatnonzero(open_clock)
-    free_mhz, known = own.free_clock_mhz(gpu), KnownTiles(tile_m=own.tile_m, tile_n=own.tile_n, split=own.split_k)
-    times = bundle_times(own.row_operators(), bundle, gpu, sm_clock_mhz=free_mhz, warm=own.l2_warm, known=known)
-    times = replace(times, latency_s=own.latency_s)
-
-    def power_w(clock_mhz: Array) -> Array:
-        return np.asarray(sum(alone_parts_w(times, bundle, gpu, clock_mhz, own.l2_warm, own.temperature_c).values()))
-
-    settled = highest_clock_mhz(power_w, held_limit(bundle, gpu, gpu.power_limit_w).power_w, gpu.sm_clock_min_mhz, free_mhz)
-    slowed = settled < (1.0 - CLOCK_TOLERANCE) * free_mhz
-    clock = rows.settled_mhz.copy()
-    clock[index[slowed]] = settled[slowed]
-    return replace(rows, settled_mhz=clock)
 
 
 CLOCK_TOLERANCE: Final = 0.005

@@ -76,13 +76,12 @@ class KernelRows(PlacedRows):
     operators, operator_index    unique operators, and the one of each row
     sm_clock_mhz                 measured SM clock; nan where not recorded (clocks were free, the boost clock ran)
     sm_clock_asked_mhz           requested SM clock; nan where none was requested
-    settled_mhz                  clock at which the power limit held the board, by a power model; nan where not known
     latency_s                    time of one launch
     power_w, power_std_w         corrected power while the kernel runs; nan where missing or rejected
     temperature_c                nan where not recorded
     at_limit                     power is a lower bound: the board was at its power limit
     sustained, burst             ran long enough for the power limit to lower the clock; in a burst too short for it; neither: not known
-    l2_warm                      earlier launches of the same kernel left operands in L2, up to its size
+    l2_warm                      what the launches of a measurement use in turn, in operands of one launch; 0: none are found in L2
     library                      library or framework and its version, "" where not recorded
     kernel_name                  the library's kernel, "" where not recorded
     tile_m, tile_n, split_k      output tile along m and n of the operator, and split-K; nan where unknown
@@ -93,7 +92,6 @@ class KernelRows(PlacedRows):
     operator_index: IntArray
     sm_clock_mhz: Array
     sm_clock_asked_mhz: Array
-    settled_mhz: Array
     latency_s: Array
     power_w: Array
     power_std_w: Array
@@ -101,7 +99,7 @@ class KernelRows(PlacedRows):
     at_limit: BoolArray
     sustained: BoolArray
     burst: BoolArray
-    l2_warm: BoolArray
+    l2_warm: Array
     library: tuple[str, ...]
     kernel_name: tuple[str, ...]
     tile_m: Array
@@ -114,10 +112,6 @@ class KernelRows(PlacedRows):
         return [self.operators[i] for i in self.operator_index]
 
     def clock_mhz(self, gpu: GpuSpec) -> Array:
-        """SM clock of each row [MHz]: measured, else where the power limit held it, else as without a limit."""
-        return first_known(self.sm_clock_mhz, self.settled_mhz, self.free_clock_mhz(gpu))
-
-    def free_clock_mhz(self, gpu: GpuSpec) -> Array:
         """SM clock of each row without a power limit [MHz]: measured, else requested, else the highest, which boards left free run."""
         return first_known(self.sm_clock_mhz, self.sm_clock_asked_mhz, gpu.sm_clock_limit_mhz)
 

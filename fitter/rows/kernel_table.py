@@ -2,7 +2,8 @@
 
 A dataset of `collect` is a table with more columns: flags, trials, requested and measured clocks, tiles.  Other tables may have the columns
 family, operator, gpu, precision, kv_precision, batch, m, n, k | rows, dim | sequence, heads, kv_heads, head_dim, window, is_decode;
-latency_s; power_w, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_*, reason, source, collection, load, l2_state.
+latency_s; power_w, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_*, reason, source, collection, load, l2_state,
+weight_copies.
 """
 
 import re
@@ -17,7 +18,8 @@ from estimator.model.coefficients import COEFFICIENTS
 from estimator.model.tile_names import tile_from_name
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonical_precision
+from estimator.vocabulary.quantities import FORMATS, Array, BoolArray, IntArray, canonical_precision
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import CACHED, FAMILY_FIELDS, FAMILY_OPERATORS, FRACTIONAL, LIBRARIES, TABLED, Operator, make_operator
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
@@ -29,7 +31,7 @@ SHAPE_COLUMNS: Final = (*dict.fromkeys(name for names in FAMILY_FIELDS.values() 
 NAME_COLUMNS: Final = ("family", "operator", "precision", "precision_out", "precision_kv", "kv_precision", "cuda_cores", "distribution")
 VALUE_COLUMNS: Final = (
     "latency_s", "power_w", "power_std_w", "power_limit_w", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz", "grid_x", "grid_y",
-    "grid_z", "tile_m", "tile_n", "split_k", "trial",
+    "grid_z", "tile_m", "tile_n", "split_k", "trial", "weight_copies",
 )  # fmt: skip
 TEXT_COLUMNS: Final = (
     "gpu", "gpu_uuid", "kernel_name", "kernel_label", "reason", "source", "library", "l2_state", "mode", "flags", "load", "collection",
@@ -45,7 +47,8 @@ TWO_INPUTS: Final = frozenset({"add", "mul", "div", "pow", "where"})
 """Element-wise operators that read two tensors as large as the result."""
 
 COLD_LIBRARIES: Final = LIBRARIES
-"""Frameworks whose published tables use several copies of the weights in turn, so that L2 holds none of them."""
+"""Frameworks whose published tables use several copies of the weights in turn.  Without their number L2 is assumed to hold none of them:
+on products of A100, H100 and H200 the number that one of them usually takes improves no forecast."""
 
 CUDA_CORE_NAME: Final = ("sgemm", "simt")
 """Parts of the names of matrix kernels that use no tensor cores."""
@@ -101,7 +104,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     measured = screen.clocks("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
     clock = first_known(measured, asked)
     library = _libraries(table)
-    warm = _warm(table, library)
+    warm = _warm(table, library, kernels, kernel_index)
     _reject_by_roof(screen, kernels, kernel_index, latency, clock)
     _reject_other_kernels(screen, library, kernels, kernel_index, latency, clock)
     limit = np.where(value["power_limit_w"] > 0, value["power_limit_w"], screen.of_gpu(lambda spec: spec.power_limit_w))
@@ -117,7 +120,6 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
         operator_index=kernel_index,
         sm_clock_mhz=measured,
         sm_clock_asked_mhz=asked,
-        settled_mhz=np.full(len(latency), np.nan),
         latency_s=latency,
         power_w=power,
         power_std_w=np.where(np.isfinite(power), value["power_std_w"], np.nan),
@@ -267,11 +269,25 @@ def _reject_other_ways(screen: Screen, kernels: Sequence[Operator], kernel_index
     screen.reject(often < usual, "SECOND_KERNEL", lambda i: f"{texts[label[i]][:40]!r}; the library has another kernel for this shape")
 
 
-def _warm(table: Table, library: Array) -> BoolArray:
-    """Whether operands were in L2: as stated, else yes, since simple benchmarks launch one kernel on one set of buffers."""
+def _warm(table: Table, library: Array, kernels: Sequence[Operator], kernel_index: IntArray) -> Array:
+    """What the launches of a row use in turn, in operands of one launch, shape (n,); 0: none are found in L2.
+
+    Known copies of a product's weights, with one set of activations; else as stated, else 1, since simple benchmarks launch one kernel on
+    one set of buffers.
+    """
     stated = table.texts("l2_state")
     cold = [state == "cold" if state else own.startswith(COLD_LIBRARIES) for state, own in zip(stated, library, strict=True)]
-    return ~np.array(cold, dtype=np.bool_)
+    weight, total = np.array([_footprint(kernel) for kernel in kernels]).reshape(-1, 2)[kernel_index].T
+    known: Array = 1.0 + (table.numbers("weight_copies") - 1.0) * weight / total
+    return np.where(np.isfinite(known), known, ~np.array(cold, dtype=np.bool_))
+
+
+def _footprint(kernel: Operator) -> tuple[float, float]:
+    """Bytes of a product's weights (nan for other kernels) and of all its operands."""
+    work = operator_work(kernel)
+    if kernel.family != "gemm":
+        return np.nan, work.read_byte + work.write_byte
+    return kernel["batch"] * kernel["n"] * kernel["k"] * FORMATS[kernel.precision].weight_byte, work.read_byte + work.write_byte
 
 
 LOADS: Final = ("sustained", "burst", "")

@@ -129,7 +129,7 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, 
         if kernels.at_limit.any():
             notes.append(
                 f"{int(kernels.at_limit.sum())} rows lie within {1.0 - AT_LIMIT_SHARE:.0%} of the power limit, throttled or nearly so: "
-                "their power says only that the kernel would draw at least as much"
+                "their power says only that the kernel would draw at least as much, and without a measured clock their time is not fitted"
             )
     if runs is not None:
         if not rows.startups:

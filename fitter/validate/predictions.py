@@ -119,7 +119,7 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
             part.row_operators(),
             bundle,
             gpu,
-            sm_clock_mhz=part.free_clock_mhz(gpu),
+            sm_clock_mhz=part.clock_mhz(gpu),
             warm=part.l2_warm,
             known=KnownTiles(tile_m=part.tile_m, tile_n=part.tile_n, split=part.split_k),
             temperature_c=part.temperature_c,

@@ -37,6 +37,7 @@ def example():
             "seed": 0,
             "datasets": [{"name": "d.parquet", "sha256": "00", "kind": "kernels", "rows": 10, "used": 9, "rejected": {"NaN energy": 1}}],
         },
+        "collections": [{"name": "lab", "rows": 9, "scale": 1.0, "ln_std": 0.0}],
         "host": {"launch_s": 3e-5, "launch_ln_std": 0.1, "source": "fitted", "overlap_exponent": 12.0},
         "completion": "eager-pytorch-1",
         "groups": {

@@ -15,7 +15,7 @@ from estimator import Asked, Sizes, Variant, best, compare, estimate, explain, l
 from estimator.engine.board import Settings
 from examples.gpt2_prefill import gpt2_prefill
 
-SETTINGS = {"sm_clock_mhz", "gpu", "power_cap_w", "host_launch_s", "efficiency", "idle_power"}
+SETTINGS = {"sm_clock_mhz", "gpu", "collection", "power_cap_w", "host_launch_s", "efficiency", "idle_power"}
 CLASSES = {
     "Asked", "Best", "Bundle", "Case", "Comparison", "Estimate", "Explanation", "Footprint", "Gain", "GpuSpec",
     "KernelEstimate", "KernelTable", "Operator", "Sizes", "Sweep", "Variant", "Workload",
@@ -33,7 +33,7 @@ SIGNATURES = {
     "merge_operators": "sequence",
     "override_gpu": "spec, settings",
     "pareto_front": "points",
-    "predict_kernels": "operators, bundle, gpu, sm_clock_mhz, warm, known, temperature_c",
+    "predict_kernels": "operators, bundle, gpu, sm_clock_mhz, warm, known, temperature_c, sustained, scale",
     "read_workload": "path, completion",
     "roofline_latency_s": "asked",
     "sweep": "workloads, bundle, gpu, settings",

@@ -70,6 +70,11 @@ def test_any_value_of_any_section_changed_by_hand_breaks_the_digest(tmp_path):
 
 
 SEMANTIC_FAULTS = [
+    (("collections",), [{"name": "a", "rows": 1}, {"name": "a", "rows": 2}], r"collections\[1\]\.name = 'a' names a second collection"),
+    (("collections",), [{"rows": 1}], r"collections\[0\].*name"),
+    (("collections",), [{"name": "a\x1b", "rows": 1}], r"collections\[0\]\.name holds a character"),
+    (("collections",), [{"name": "a", "rows": 1, "scale": 0.0}], r"collections\[0\]\.scale = 0"),
+    (("power", "limit_share"), 0.1, r"power\.limit_share = 0\.1"),
     (("latency_parameters", "covariance"), [[0.04, 0.01], [0.02, 0.09]], r"covariance\[1\]\[0\] is no covariance: not symmetric"),
     (("latency_parameters", "names"), ["gemm.math", "maths"], r"names\[1\] = 'maths' is neither"),
     (("groups", "gemm", "ln_std"), {"dram": 0.1}, "groups.gemm.ln_std has an unknown name 'dram'"),

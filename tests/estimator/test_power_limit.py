@@ -129,7 +129,7 @@ def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock_however_coars
     assert answer.power_w == swept.power_w[0] == cap_w * LIMIT_SHARE
     assert not swept.above_limit.any()
     assert answer.power_w_std == pytest.approx(cap_w * LIMIT_SHARE_STD, rel=0.05)
-    assert answer.power_w_std < 0.5 * free.power_w_std
+    assert answer.power_w_std < 0.8 * free.power_w_std
     assert answer.latency_s_std > free.latency_s_std
     assert answer.sm_clock_mhz_low < answer.sm_clock_mhz < answer.sm_clock_mhz_high < 1410
     assert answer.latency_s_low < answer.latency_s < answer.latency_s_high
@@ -167,7 +167,7 @@ def test_sources_sum_up_to_the_stated_uncertainty_at_the_limit():
         sources = {name: loading for name, loading in answer.loadings(quantity).items() if not name.endswith(":clock")}
         std = getattr(answer.points, f"{column}_std") / getattr(answer.points, column)
         assert_allclose(np.sqrt(sum(loading**2 for loading in sources.values())), std, rtol=1e-9)
-    assert answer.points.power_w_std[2] < 0.5 * answer.points.power_w_std[0]
+    assert answer.points.power_w_std[2] < 0.8 * answer.points.power_w_std[0]
 
 
 @given(st.integers(2, 200), st.floats(0.0, 1.0), st.floats(1.0, 8.0))

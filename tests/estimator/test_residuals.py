@@ -1,6 +1,8 @@
 """The residual tier: neighbours correct the equations near measured shapes and hold back elsewhere."""
 
 import json
+import zlib
+from base64 import b64encode
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from estimator.model.residuals import (
     log_corrections,
     nearest,
 )
+from estimator.model.tier_records import MOST_UNPACKED, PackedTier
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.reader import plain as plain_of
@@ -72,7 +75,7 @@ def test_corrections_are_bounded_and_never_larger_than_the_neighbours_error(erro
 
 def forecast_of(bare, neighbour, distance, excess):
     count = len(bare)
-    return Forecast(bare=bare, neighbours=neighbour, distance=np.full(count, distance), excess=np.full(count, excess), kriging=neighbour)
+    return Forecast(bare=bare, neighbours=neighbour, distance=np.full(count, distance), excess=np.full(count, excess), pattern=neighbour)
 
 
 def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear_out():
@@ -81,6 +84,19 @@ def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear
     carries = best_share([inside, forecast_of(error, error, 0.8, 1.0)])
     reverses = best_share([inside, forecast_of(-error, error, 0.8, 1.0)])
     assert (carries, reverses) == (1.0, 0.0)
+
+
+def test_a_packed_tier_corrects_like_the_plain_one_and_nonsense_is_refused():
+    operators = various(60)
+    tier = document(operators, np.linspace(-0.2, 0.2, 60), np.full(60, 0.1), named=np.full(60, 0.03))
+    packed = PackedTier.of(tier)
+    ways = [log_corrections(various(9, seed=1), [GROUP] * 9, {GROUP: one}) for one in (tier, packed, PackedTier(packed.packed))]
+    assert all(np.array_equal(ways[0], way) for way in ways)
+    assert plain_of({GROUP: packed}) == {GROUP: packed.packed}
+    flood = b64encode(zlib.compress(b"[" + b"1," * (MOST_UNPACKED // 2) + b"1]")).decode()
+    for text in ("", "YWJj", packed.packed[:-40], flood, PackedTier.of({**tier, "left_out": (0.1, 0.2)}).packed):
+        with pytest.raises(BundleError, match="packed tier that cannot be read"):
+            log_corrections(operators, [GROUP] * 60, {GROUP: PackedTier(text)})
 
 
 def test_neighbours_that_know_nothing_are_not_asked():

@@ -56,7 +56,7 @@ def kernel_rows(bundle, operators, noise=0.0, seed=0):
     clock = np.full(count, 900.0)
     unique = list(dict.fromkeys(operators))
     table = predict_kernels(operators, bundle, bundle.gpu, sm_clock_mhz=clock, warm=np.ones(count, dtype=bool))
-    unknown = ("power_std_w", "temperature_c", "tile_m", "tile_n", "split_k", "settled_mhz")
+    unknown = ("power_std_w", "temperature_c", "tile_m", "tile_n", "split_k")
     return KernelRows(
         operators=tuple(unique),
         operator_index=np.array([unique.index(o) for o in operators], dtype=np.int64),

@@ -14,7 +14,7 @@ COUNT = len(SHAPES.operators)
 
 def forecast_with(error, excess=0.0, distance=0.0):
     nothing = np.zeros(len(error))
-    return Forecast(bare=error, neighbours=nothing, distance=nothing + distance, excess=nothing + excess, kriging=nothing)
+    return Forecast(bare=error, neighbours=nothing, distance=nothing + distance, excess=nothing + excess, pattern=nothing)
 
 
 def quantiles(*rehearsed, scatter=0.03):

@@ -68,7 +68,7 @@ def tier(error, beyond_share=1.0):
     """A tier of a bundle, through JSON."""
     shapes = shape_errors(OPERATORS)
     kriging = (fit_kriging(shapes.points[shapes.index], FEATURES, error), beyond_share)
-    parts = GroupErrors(ln_error=error, left_out=np.abs(error), beyond_share=1.0, quantiles=(2.0, 3.0, 0.4), kriging=kriging)
+    parts = GroupErrors(ln_error=error, left_out=np.abs(error), beyond_share=1.0, quantiles=(2.0, 3.0, 0.4), pattern=kriging)
     return dict(json.loads(json.dumps(plain(tier_document(shapes, parts, None, seed=0)))))
 
 

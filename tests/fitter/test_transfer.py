@@ -10,6 +10,7 @@ from benchmarks.transfer import probe_rows
 from collector.cli import main as collect
 from estimator.bundle.content import CollectionRecord
 from estimator.bundle.files import load_bundle
+from estimator.engine.board import board_tables, carried_power
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate
 from fitter.cli import main
@@ -76,7 +77,7 @@ def distorted(bundle, factor, family=""):
 def test_a_true_prior_is_held_fast_and_a_wrong_one_is_left(twin):
     rows, held = stream_rows(24, 1), []
     for factor in (1.0, 1.8):
-        source = with_strengths(transfer_source(distorted(twin, factor), A100), rows, A100, seed=0)
+        source = with_strengths(transfer_source(distorted(twin, factor), target=A100), rows, A100, seed=0)
         held.append(np.mean([source.siblings.narrowing[key] for key in ("softmax.softmax.bf16", "elementwise.add.bf16")]))
     assert held[0] < held[1]
 
@@ -86,7 +87,7 @@ def test_a_few_kernels_of_one_kind_leave_a_wrong_prior_though_all_others_confirm
     rows = stream_rows(60, 1)
     soft = np.array([operator.family == "softmax" for operator in rows.row_operators()])
     kept = rows.select(np.sort(np.concatenate([np.flatnonzero(soft)[:8], np.flatnonzero(~soft)])))
-    source = with_strengths(transfer_source(distorted(twin, 1.0 / 3.0, "softmax"), A100), kept, A100, seed=0)
+    source = with_strengths(transfer_source(distorted(twin, 1.0 / 3.0, "softmax"), target=A100), kept, A100, seed=0)
     assert source.siblings.narrowing["softmax.softmax.bf16"] > 0.7
     assert source.siblings.narrowing["elementwise.add.bf16"] < 0.4
 
@@ -108,7 +109,7 @@ def test_few_kernels_leave_open_as_much_as_their_equations_do(twin):
     for error in (0.02, 0.08):
         groups = dict.fromkeys(("softmax.softmax.bf16", "elementwise.add.bf16"), error)
         prior = replace(twin, uncertainty={"latency": {"groups": groups}}, residuals={})
-        found = calibrate(selection_of(stream_rows(6, 3)), A100, prior=prior, seed=0).bundle.uncertainty["latency"]["groups"]
+        found = calibrate(selection_of(stream_rows(6, 3)), A100, priors=[prior], seed=0).bundle.uncertainty["latency"]["groups"]
         stated.append(found["softmax.softmax.bf16"])
     assert 2.5 * stated[0] < stated[1]
     assert stated[1] > 0.15
@@ -170,7 +171,7 @@ def test_twenty_probes_carry_real_kernels_to_another_gpu_and_a_forecast_states_w
     prior = fitted(own, A100)
     probes = probe_rows(rows, 20)
     assert probes.sum() == 20
-    strong = with_strengths(transfer_source(prior, V100), rows.select(probes), V100, seed=0)
+    strong = with_strengths(transfer_source(prior, target=V100), rows.select(probes), V100, seed=0)
     found = bundle_with(coefficients(fit_kernel_groups(rows.select(probes), V100, seed=0, siblings=strong.siblings, refine=False)), V100)
     others = rows.select(~probes)
     assert error(found, others) < min(0.08, 0.5 * error(prior, others))
@@ -186,7 +187,7 @@ def test_a_few_names_show_the_tile_that_another_gpus_library_takes(shared_data):
     probes = probe_rows(there, 8)
     unknown = np.full(int((~probes).sum()), np.nan)
     others = replace(there.select(~probes), tile_m=unknown, tile_n=unknown, split_k=unknown)
-    found = fit_kernel_groups(there.select(probes), A100, seed=0, siblings=transfer_source(prior, A100).siblings, refine=False)
+    found = fit_kernel_groups(there.select(probes), A100, seed=0, siblings=transfer_source(prior, target=A100).siblings, refine=False)
     without = bundle_with(coefficients(found))
     assert error(replace(without, tile_predictors=found.tile_predictors), others) < 0.2 < error(without, others)
 
@@ -198,6 +199,19 @@ def written(path, gpu, count, data):
     rows = [line for line in lines[1:] if line.split(",")[names.index("gpu")] == gpu and line.split(",")[names.index("operator")] == "add"]
     path.write_text("\n".join([lines[0], *rows[:count]]) + "\n")
     return path
+
+
+def test_power_of_several_priors_is_their_mean_whatever_their_reference_clocks():
+    """Bundles of one board that state the same power at two clocks agree."""
+    a100, a10 = load_bundle("a100-pcie-40gb-eager"), load_bundle("a10-eager")
+    target, power = load_gpu("h100-sxm"), a100.power
+    moved = carried_power(a100, power, a100.gpu, replace(board_tables(a100, a100.gpu), reference_clock_mhz=1305.0))
+    twins = transfer_source(a100, replace(a100, power=moved), target=target).power
+    alone = transfer_source(a100, target=target).power
+    assert (twins.busy_w, *twins.event_energy_j.values()) == pytest.approx((alone.busy_w, *alone.event_energy_j.values()))
+    both, other = transfer_source(a100, a10, target=target).power, transfer_source(a10, target=target).power
+    for term, joule in both.event_energy_j.items():
+        assert joule == pytest.approx(0.5 * (alone.event_energy_j[term] + other.event_energy_j[term])), term
 
 
 def test_the_command_takes_a_prior_gates_and_plans_probes(tmp_path, shared_data, capsys, monkeypatch):

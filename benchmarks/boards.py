@@ -1,0 +1,295 @@
+"""Shipped bundles on measurements that no bundle was fitted to: other laboratories, hosts and boards, each beside its goal.
+
+    python benchmarks/boards.py [--data ../shared/data] [--bundles bundles] [--json] [SECTION...]
+
+Mean absolute errors with their bias, in percent; "inside": shares of latencies and powers in their stated 90 % intervals.  Every section
+names its way: the bundle of the board, or another board's by specification, which is what there was before.
+
+The networks are traced with PyTorch, once, into build/traces: `make test-torch`, then the sections diffusion and zeus with
+`build/torch/bin/python`.
+
+halves         half of the H100's runs → the other half
+specification  A100 → H100 by specification, runs from 20 ms on; without the rules of `estimator.model.silicon`
+diffusion      Stable Diffusion 1.5 and XL of ML.ENERGY: 25 UNets, decoder and both texts; "/busy": measured above 0.9 of the limit
+zeus           training on a V100 under limits: time over that at 250 W, and power; from batch 32 on
+vidur          products of vidur by length of the kernel
+energy         power at rest, and energy of the best large products as their rate and 0.96 of the limit say
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+from board_power import fitted, read_board, score, without
+from showing import DATA, published, show
+from whole_models import by_length, half_outcomes, mean_score
+
+from estimator import estimate, load_bundle, read_workload
+from estimator.bundle.content import Bundle
+from estimator.engine.board import board_tables
+from estimator.formats import write_workload
+from estimator.tracing.request import TraceRequest
+from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import NORMAL_90, Array
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Workload, make_operator
+from fitter.rows.selection import read_selection
+from fitter.validate.predictions import predict_kernel_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+TRACES = ROOT / "build" / "traces"
+
+OWN = {
+    "a100-sxm-40gb": ("a100-pcie-40gb-eager", "a100-pcie-40gb", "a100-sxm-80gb"),
+    "a100-sxm-80gb": ("a100-sxm-80gb",),
+    "h100-sxm": ("a100-pcie-40gb-eager", "h100-sxm"),
+    "v100-pcie-32gb": ("a100-pcie-40gb-eager", "v100-pcie-32gb"),
+}
+"""Bundles with which a board is forecast."""
+
+GOALS = {
+    "halves": (4.0, 2.5),
+    "specification": (4.0, 6.0),
+    "diffusion a100-sxm-40gb": (9.0, 3.0),
+    "diffusion h100-sxm": (12.0, 7.0),
+    "zeus": (10.0, 6.0),
+    "vidur a100-sxm-80gb": (9.0, None),
+    "vidur h100-sxm": (12.0, None),
+    "energy": (None, 10.0),
+}
+"""Mean errors to reach, latency and power [%]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors [%] of one forecast; nan: not asked."""
+
+    section: str
+    way: str
+    rows: int = 0
+    latency: float = np.nan
+    latency_bias: float = np.nan
+    latency_inside: float = np.nan
+    power: float = np.nan
+    power_bias: float = np.nan
+    power_inside: float = np.nan
+    goal: tuple[float | None, float | None] = (None, None)
+    worst: str = ""
+
+
+def scored(section: str, way: str, found: pd.DataFrame, goal: str = "") -> Score:
+    """The score of rows with measured_Q, predicted_Q and, where stated, std_Q."""
+    values: dict[str, float] = {}
+    for quantity in ("latency", "power"):
+        if f"predicted_{quantity}" in found:
+            ratio = found[f"predicted_{quantity}"] / found[f"measured_{quantity}"]
+            values |= {quantity: float(100 * (ratio - 1).abs().mean()), f"{quantity}_bias": float(100 * (ratio - 1).mean())}
+            if f"std_{quantity}" in found:
+                inside = np.abs(np.log(ratio)) < NORMAL_90 * found[f"std_{quantity}"]
+                values[f"{quantity}_inside"] = float(100 * inside[found[f"std_{quantity}"].notna()].mean())
+    error = (found["predicted_latency"] / found["measured_latency"] - 1) if "predicted_latency" in found else None
+    worst = (
+        "" if error is None or "what" not in found else f"{found['what'][error.abs().idxmax()]} {100 * error[error.abs().idxmax()]:+.0f} %"
+    )
+    return Score(section=section, way=way, rows=len(found), goal=GOALS.get(goal or section, (None, None)), worst=worst, **values)
+
+
+def halves(data: Path, bundles: Path) -> Iterator[Score]:
+    """Half of the H100's runs from the other half, and by length."""
+    case = read_board(data, "h100")
+    parts = half_outcomes(case, 4)
+    for way, found in {"own fit": mean_score(parts), **by_length(parts)}.items():
+        inside = {f"{quantity}_inside": 100 * found[f"{quantity}_coverage"] for quantity in ("latency", "power")}
+        errors = {quantity: found[quantity] for quantity in ("latency", "power")}
+        yield Score(section="halves", way=way, goal=GOALS["halves"], **errors, **inside)
+
+
+def specification(data: Path, bundles: Path) -> Iterator[Score]:
+    """The A100's fit on the H100's longer runs, with and without the rules for power."""
+    a100, h100 = (read_board(data, name) for name in ("a100", "h100"))
+    for way, rules in (("with the rules for power", nullcontext()), ("without", without("the rules, rest power known"))):
+        with rules:
+            found = score(way, fitted(a100), h100)
+        errors = {"latency": found.latency, "latency_bias": found.latency_bias}
+        errors |= {"power": found.forecast_power, "power_bias": found.forecast_power_bias, "power_inside": found.inside}
+        yield Score(section="specification", way=way, rows=found.rows, goal=GOALS["specification"], **errors)
+
+
+def named_bundles(gpu: str, folder: Path) -> Iterator[tuple[str, Bundle]]:
+    """Bundles that forecast a board, those that are there."""
+    for name in OWN[gpu]:
+        path = folder / f"{name}.json"
+        if path.is_file():
+            yield name, load_bundle(path)
+        else:
+            click.echo(f"skipped: no bundle {path}", err=True)
+
+
+@cache
+def traced(request: str) -> Workload:
+    """The workload of a trace, given as JSON of its fields, kept in build/traces.  Raises EstimatorError without PyTorch."""
+    fields = json.loads(request)
+    name = "-".join(str(value) for value in fields.values() if not isinstance(value, dict)).rpartition("/")[2].replace(":", "-")
+    path = TRACES / f"{name}.json"
+    if not path.is_file():
+        from estimator.tracing.torch_trace import trace_workload
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_workload(trace_workload(TraceRequest(**fields)), path)
+    return read_workload(path)
+
+
+def pipeline(model: str, batch: int, data: Path) -> list[tuple[Workload, int]]:
+    """What one batch of images runs, and how often: guidance doubles the UNet's batch; the decoder of XL runs in fp32 with TF32."""
+    own, texts = f"{ROOT}/benchmarks/networks/diffusion.py", f"{data}/independent/diffusion.py"
+    name, vae, clips = ("sdxl", "tf32", ("clip_l", "clip_g")) if "xl" in model else ("sd15", "fp16", ("clip_l",))
+    parts = [(f"{own}:{name}_unet", 2 * batch, "fp16", 25), (f"{own}:{name}_vae", batch, vae, 1)]
+    parts += [(f"{texts}:{clip}", 2 * batch, "fp16", 1) for clip in clips]
+    requests = ({"model": model, "batch": size, "precision": precision} for model, size, precision, _ in parts)
+    return [(traced(json.dumps(request)), part[3]) for request, part in zip(requests, parts, strict=True)]
+
+
+def diffusion(data: Path, bundles: Path) -> Iterator[Score]:
+    """Images of ML.ENERGY, without the 26th UNet of SD 1.5 that its scheduler may add (4 % of the time)."""
+    rows = pd.read_csv(data / "independent" / "mlenergy_v2_diffusion.csv")
+    for gpu, own in rows.groupby("gpu"):
+        spec = load_gpu(str(gpu))
+        for way, bundle in named_bundles(str(gpu), bundles):
+            found = pd.DataFrame([asked(bundle, spec, pipeline(row.model, row.batch, data), row.power_limit_w) for row in own.itertuples()])
+            what = [f"{row.model.rpartition('/')[2]} {row.batch}" for row in own.itertuples()]
+            found = found.assign(measured_latency=own["latency_s"].array, measured_power=own["power_w"].array, what=what)
+            busy = (own["power_w"] > 0.9 * own["power_limit_w"]).array
+            yield scored(f"diffusion {gpu}", way, found)
+            yield scored(f"diffusion {gpu}/busy", way, found[busy], f"diffusion {gpu}")
+
+
+def asked(bundle: Bundle, gpu: GpuSpec, parts: Iterable[tuple[Workload, int]], limit_w: float) -> dict[str, float]:
+    """Time, power and their deviations of workloads in turn, at the highest clock within a limit; errors of the parts are common."""
+    found = [(estimate(one, bundle, gpu=gpu, sm_clock_mhz=gpu.sm_clock_limit_mhz, power_cap_w=limit_w)[0], count) for one, count in parts]
+    seconds, joules = (sum(count * getattr(one, name) for one, count in found) for name in ("latency_s", "energy_j"))
+    main = max(found, key=lambda pair: pair[1] * pair[0].latency_s)[0]
+    stated = {"std_latency": main.latency_s_std / main.latency_s, "std_power": main.power_w_std / main.power_w}
+    return {"predicted_latency": seconds, "predicted_power": joules / seconds, **stated}
+
+
+def training(network_name: str, batch: int) -> Workload:
+    """A training step in fp32."""
+    if network_name == "resnet50":
+        fields = {"model": "resnet-101", "batch": batch, "settings": {"depths": [3, 4, 6, 3]}}
+    else:
+        sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+        fields = {"model": "bert-large", "batch": batch, "sequence": 384, "settings": sizes}
+    return traced(json.dumps({**fields, "phase": "train", "precision": "fp32"}))
+
+
+def zeus(data: Path, bundles: Path) -> Iterator[Score]:
+    """Training under limits: ratios of times need no knowledge of the input pipeline."""
+    rows = pd.read_csv(data / "independent" / "zeus_power_limit_training.csv")
+    rows = rows[rows["dataset"].isin(["imagenet", "squad"]) & (rows["batch"] >= 32)]
+    gpu = load_gpu("v100-pcie-32gb")
+    free = rows[rows["power_limit_w"] == 250].set_index(["network", "batch"])["time_per_epoch_s"]
+    capped = rows[rows["power_limit_w"] < 250]
+
+    def slowed(bundle: Bundle) -> pd.DataFrame:
+        found = []
+        for row in capped.itertuples():
+            work = [(training(row.network, row.batch), 1)]
+            slow, fast = (asked(bundle, gpu, work, float(limit)) for limit in (row.power_limit_w, 250.0))
+            slow["predicted_latency"] /= fast["predicted_latency"]
+            measured = {"measured_latency": row.time_per_epoch_s / free[row.network, row.batch], "measured_power": row.power_w}
+            found.append({**slow, **measured, "what": f"{row.network} {row.batch} {row.power_limit_w:g} W"})
+        return pd.DataFrame(found).drop(columns=["std_latency", "std_power"])
+
+    for way, bundle in named_bundles(gpu.name, bundles):
+        yield scored("zeus", way, slowed(bundle))
+    with without("the rules, rest power known"):
+        yield scored("zeus", f"{way}, without the rules for power", slowed(bundle))
+
+
+CLASSES_S = (0.0, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, np.inf)
+"""Edges of the classes of kernel times [s]."""
+
+
+def vidur(data: Path, bundles: Path) -> Iterator[Score]:
+    """Products of another laboratory."""
+    for gpu in ("a100-sxm-80gb", "h100-sxm"):
+        rows = read_selection([data / "independent" / "vidur_gemm.csv"], gpu).kernels
+        assert rows is not None
+        for way, bundle in named_bundles(gpu, bundles):
+            if way != gpu:
+                continue
+            found = predict_kernel_rows(bundle, rows).drop(columns=["predicted_power"])
+            yield scored(f"vidur {gpu}", way, found)
+            for low, high in pairwise(CLASSES_S):
+                part = found[found["measured_latency"].between(low, high, inclusive="left")]
+                yield replace(scored(f"vidur {gpu}", f"{way}, {low:g} to {high:g} s", part), goal=(None, None), worst="")
+
+
+REST_W = {"h100-sxm": 120.0, "h200-sxm": 121.0, "b200-sxm": 191.0, "l40s": 101.0, "a10": 37.0, "l4": 27.5, "t4": 25.5, "a40": 74.0}
+"""Boards awake without work [W]: means of tables of nvidia-smi in public repositories; L40S: arXiv:2605.23918."""
+
+BEST_FLOP_PER_S = {"a100-pcie-40gb": 252.9e12, "a100-sxm-80gb": 271.2e12, "h100-sxm": 794.5e12, "h200-sxm": 794.5e12, "b200-sxm": 1745e12}
+"""Best bf16 products [flop/s]: stas00/ml-engineering, compute/accelerator."""
+
+LIMIT_SHARE = 0.96
+"""Mean power of a board at its limit, over the limit: 56 rows of A100 and H100 (ML.ENERGY)."""
+
+
+def energy(data: Path, bundles: Path) -> Iterator[Score]:
+    """Rest power by rule or table, and energy per flop of a long product (8192³) of every board with a bundle."""
+    source = load_bundle(bundles / "a100-pcie-40gb-eager.json")
+    for gpu, watt in REST_W.items():
+        spec = load_gpu(gpu)
+        rest: Array = board_tables(source, spec).rest_w(np.array([spec.sm_clock_limit_mhz]))
+        yield scored("energy", f"rest power of {gpu}", pd.DataFrame({"predicted_power": rest, "measured_power": [watt]}))
+    product = make_operator("gemm", "linear", "bf16", batch=1.0, m=8192.0, n=8192.0, k=8192.0)
+    work = Workload(name="8192", model_family="product", operators=(product,), counts=(1.0,))
+    for gpu, rate in BEST_FLOP_PER_S.items():
+        path = next((path for path in (bundles / f"{gpu}.json", bundles / f"{gpu}-eager.json") if path.is_file()), None)
+        if path is None:
+            click.echo(f"skipped: no bundle of {gpu} in {bundles}", err=True)
+            continue
+        spec, bundle = load_gpu(gpu), load_bundle(path)
+        found = asked(bundle, spec, [(work, 1)], spec.power_limit_w)
+        seconds = 2.0 * 8192.0**3 / rate
+        values = {"predicted_latency": [found["predicted_latency"]], "measured_latency": [seconds]}
+        joules = found["predicted_latency"] * found["predicted_power"]
+        values |= {"predicted_power": [joules], "measured_power": [LIMIT_SHARE * spec.power_limit_w * seconds]}
+        yield scored("energy", f"energy of 8192³ on {gpu}", pd.DataFrame(values))
+
+
+SECTIONS = {one.__name__: one for one in (halves, specification, diffusion, zeus, vidur, energy)}
+
+
+def scores(names: Iterable[str], data: Path, bundles: Path) -> Iterator[Mapping[str, object]]:
+    """The scores of sections; one that lacks PyTorch or data is skipped with the reason."""
+    for name in names:
+        try:
+            for found in SECTIONS[name](data, bundles):
+                values = {key: value for key, value in asdict(found).items() if value == value and value not in ("", 0, (None, None))}
+                yield values
+        except (EstimatorError, OSError) as error:
+            click.echo(f"skipped: {name}: {error}", err=True)
+
+
+@click.command()
+@click.argument("sections", nargs=-1, type=click.Choice(list(SECTIONS)))
+@click.option("--data", type=click.Path(path_type=Path), default=DATA)
+@click.option("--bundles", type=click.Path(path_type=Path), default=ROOT / "bundles", show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def main(sections: tuple[str, ...], data: Path, bundles: Path, as_json: bool) -> None:
+    """Print the errors of SECTIONS, or of all."""
+    if published(data / "independent"):
+        show(scores(sections or SECTIONS, data, bundles), as_json)
+
+
+if __name__ == "__main__":
+    main()

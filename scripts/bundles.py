@@ -1,0 +1,196 @@
+"""Fit the bundles that come with the package from the published measurements, and write a card of each.
+
+    python -m scripts.bundles [--data ../shared/data] [--out bundles] [NAME...]
+
+`scripts/bundles.toml` says what each bundle is fitted on.  The fit is that of `fit`; `scripts.thinning` then makes the file small.
+Errors of kernels are those of a fit without a fifth of the sites – (n, k) of products, heads of attention – on these; errors of whole
+models those of fits without a fifth of the workloads.
+"""
+
+import hashlib
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+
+from estimator.bundle.content import Bundle, HeldOut
+from estimator.bundle.files import load_bundle, save_bundle
+from estimator.uncertainty.sources import unfitted_groups
+from estimator.vocabulary.quantities import BoolArray
+from estimator.vocabulary.reader import read
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator
+from fitter.bundle.calibration import calibrate
+from fitter.rows.columns import KernelRows
+from fitter.rows.rejected import OTHER_GPU
+from fitter.rows.selection import read_selection
+from fitter.validate.predictions import WORKLOAD_FAMILY, compared, error_rows, kind_text, label_of, predict_rows
+from scripts.thinning import thinned
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+MOST_BYTES: Final = 300_000
+"""Largest file of a bundle that comes with the package [byte]."""
+
+SITE: Final = {
+    "gemm": ("n", "k"),
+    "attention": ("heads", "kv_heads", "head_dim"),
+    "mla": ("heads",),
+    "moe": ("hidden", "inter", "experts", "topk"),
+    "quantise": ("dim",),
+}
+"""Fields of a shape that belong to a model, not to its use; rows of equal ones are left out together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laboratory:
+    """Who measured: the files of one or several folders."""
+
+    name: str
+    what: str
+    licence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a bundle is fitted on; priors: the bundle it starts from, and others whose energies join its own where no row has power."""
+
+    gpu: str
+    data: tuple[str, ...]
+    priors: tuple[str, ...] = ()
+    not_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The content of scripts/bundles.toml."""
+
+    laboratories: dict[str, Laboratory]
+    bundles: dict[str, Recipe]
+
+
+def read_table() -> Table:
+    """The recipes, in the order in which they are fitted."""
+    document: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "scripts" / "bundles.toml").read_text(encoding="utf-8"))
+    return Table(
+        laboratories={name: read(Laboratory, one) for name, one in document["laboratories"].items()},
+        bundles={name: read(Recipe, one) for name, one in document["bundles"].items()},
+    )
+
+
+def fitted(name: str, recipe: Recipe, data: Path, out: Path) -> Bundle:
+    """The bundle of a recipe, with its errors on sites and workloads left out."""
+    selection = read_selection([data / file for file in recipe.data], recipe.gpu)
+    priors = [load_bundle(out / f"{one}.json") for one in recipe.priors]
+    calibrated = partial(calibrate, gpu=load_gpu(recipe.gpu), priors=priors)
+    whole = calibrated(selection, name=name)
+    errors = [row for row in whole.errors if row["family"] == WORKLOAD_FAMILY]
+    if selection.kernels is not None:
+        held = held_sites(selection.kernels)
+        part = replace(selection, kernels=selection.kernels.select(~held))
+        rest = thinned(calibrated(part, holdout=0.0).bundle, MOST_BYTES)
+        errors = [*error_rows(compared(predict_rows(rest, selection.kernels.select(held)))), *errors]
+    return thinned(replace(whole.bundle, errors=tuple(errors)), MOST_BYTES)
+
+
+def held_sites(rows: KernelRows) -> BoolArray:
+    """The rows of a fifth of the sites, chosen by a digest, shape (n,)."""
+
+    def held(operator: Operator) -> bool:
+        sizes = [operator[name] for name in SITE[operator.family]] if operator.family in SITE else operator.shape
+        text = ",".join(f"{size:.0f}" for size in (*sizes, 0.0))
+        return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 100 < 20
+
+    chosen = np.array([held(operator) for operator in rows.operators], dtype=np.bool_)
+    return chosen[rows.operator_index]
+
+
+def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], size: int) -> str:
+    """The card of a bundle, in Markdown."""
+    parts = (
+        [f"# {bundle.name}", "", f"Version {bundle.version}, {bundle.gpu.name}, {size / 1e3:.0f} kB, `{bundle.digest}`."],
+        ["## Data", "", *_data_lines(bundle, recipe, laboratories)],
+        ["## Errors", "", *_error_lines(bundle.errors)],
+        ["## Measured and forecast", "", *(f"* {line}" for line in _origin_lines(bundle, recipe))],
+        ["## Not for", "", *(f"* {line}" for line in recipe.not_for)],
+        ["## Notes of the fit", "", *(f"* {line}" for line in bundle.notes)],
+    )
+    return "\n\n".join("\n".join(part) for part in parts if len(part) > 2 or part is parts[0]) + "\n"
+
+
+def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
+    yield from ("| file | laboratory | rows of this GPU | used | rejected |", "|---|---|---|---|---|")
+    folders = {Path(file).name: file.partition("/")[0].partition("-")[0] for file in recipe.data}
+    for one in bundle.provenance.datasets:
+        refused = {reason: count for reason, count in one.rejected.items() if reason != OTHER_GPU}
+        told = ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "–"
+        own = one.used + sum(refused.values())
+        yield f"| {one.name} | {laboratories[folders[one.name]].name} | {own:,} | {one.used:,} | {told} |"
+    yield ""
+    for lab in dict.fromkeys(folders.values()):
+        yield f"* {laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}."
+
+
+def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
+    yield "Mean absolute errors in percent.  Kernels: a fifth of the sites – (n, k) of products, heads of attention, whole shapes of others"
+    yield "– by a fit without them, in a file as small; whole models: by fits without a fifth of them.  Inside: share in the 90 % interval."
+    yield from (
+        "",
+        "| rows | | latency: mean | median | 95 % | bias | power: mean | bias | inside |",
+        "|---|---|---|---|---|---|---|---|---|",
+    )
+    for row in errors:
+        latency, power = row["latency"], row["power"]
+        assert latency is not None
+        cells = [f"{latency['mape']:.1f}", f"{latency['median']:.1f}", f"{latency['p95']:.0f}", f"{latency['bias']:+.1f}"]
+        cells += ["–", "–"] if power is None else [f"{power['mape']:.1f}", f"{power['bias']:+.1f}"]
+        cells += ["–" if row["coverage"] is None else f"{100 * row['coverage']:.0f} %"]
+        yield f"| {kind_text(label_of(row)[1:])} | {row['n']:,} | {' | '.join(cells)} |"
+
+
+def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
+    priors = set(unfitted_groups(bundle, bundle.groups))
+    kinds = [name for name in bundle.groups if name.count(".") < 3 and name not in priors]
+    measured = [f"`{name}` ({bundle.groups[name].rows:,} rows)" for name in kinds]
+    lent = f" or as in {recipe.priors[0]}" if recipe.priors else ""
+    yield f"Latency measured: {', '.join(measured)}."
+    yield f"Latency at priors{lent}: {', '.join(f'`{name}`' for name in sorted(priors)) or 'none'}."
+    power = bundle.power
+    if power is None:
+        yield "Power: none."
+    elif any(row["power"] for row in bundle.errors):
+        yield f"Power measured: {power.rows} rows; voltage exponent {power.voltage_exponent:.2f}."
+    else:
+        deviation = f"deviation {100 * bundle.uncertainty['power']['gpu']:.0f} % (1 σ)"
+        yield f"**Power is a forecast**: energies of {', '.join(recipe.priors)} carried by the rules of `docs/model.md`; {deviation}."
+    for name, table in (("Voltage", bundle.voltage), ("Rest power", bundle.idle)):
+        yield f"{name} over the clock: {'by rule, not measured' if table is None else table.source or 'measured'}."
+    low, high = bundle.clocks_mhz
+    yield f"Clocks: {low:g} to {high:g} MHz{'' if low < high else ' alone; others are an extrapolation'}."
+    yield f"Host's launch cost: {1e6 * bundle.host.launch_s:.0f} µs, {bundle.host.source}; give yours with `--host-launch-us`."
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--data", type=click.Path(path_type=Path, exists=True), default=ROOT.parent / "shared" / "data")
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "bundles")
+def main(names: tuple[str, ...], data: Path, out: Path) -> None:
+    """Fit the bundles NAME..., or all, and write their cards."""
+    table = read_table()
+    if unknown := set(names) - table.bundles.keys():
+        raise click.UsageError(f"unknown bundles {', '.join(sorted(unknown))}; known: {', '.join(table.bundles)}")
+    for name, recipe in table.bundles.items():
+        if not names or name in names:
+            path = out / f"{name}.json"
+            bundle = save_bundle(fitted(name, recipe, data, out), path)
+            text = card(bundle, recipe, table.laboratories, path.stat().st_size)
+            path.with_suffix(".md").write_text(text, encoding="utf-8")
+            click.echo(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

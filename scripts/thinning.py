@@ -1,0 +1,110 @@
+"""Thinning: a bundle in a smaller file, its residual tiers packed and, as far as needed, with fewer points.
+
+Points of a tier are kept farthest first, and each takes the mean error of the points nearest to it.  The tier whose prediction of all its
+points suffers least per byte is halved first, or loses its kriging, which has a weight for every row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.bundle.content import Bundle, GroupCoefficients
+from estimator.bundle.files import text_of
+from estimator.model.residuals import NEIGHBOURS, neighbour_error, tier_from_document
+from estimator.model.tier_records import PackedTier
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array, IntArray
+from fitter.errors import ReleaseError
+from fitter.latency.residual_tier import FEWEST_POINTS, neighbours
+
+Tier = Mapping[str, Any]
+
+
+def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
+    """The bundle in a file of at most so many bytes, with a note of lost points.  Raises ReleaseError if others are large."""
+    chains = {group: _halvings(tier) for group, tier in bundle.residuals.items()}
+    tiers = {group: chain[0][0] for group, chain in chains.items()}
+    groups = FrozenMapping({name: _rounded(group) for name, group in bundle.groups.items()})
+    excess = len(text_of(replace(bundle, groups=groups, residuals=FrozenMapping(tiers)))) + NOTE_BYTES - most_bytes
+    steps = []
+    for group, chain in chains.items():
+        cost = 0.0
+        for (large, before), (small, after) in pairwise(chain):
+            saved = len(large.packed) - len(small.packed)
+            cost = max(cost, (after - before) / saved)  # halvings of one tier stay in their order
+            steps.append((cost, group, saved, small))
+    for _, group, saved, small in sorted(steps, key=lambda step: step[0]):
+        if excess > 0:
+            tiers[group] = small
+            excess -= saved
+    if excess > 0:
+        raise ReleaseError(f"{bundle.name}: {excess} byte too large even with few of its measured points; allow more than {most_bytes}")
+    kept, all_points = (sum(len(tier["ln_error"]) for tier in own.values()) for own in (tiers, bundle.residuals))
+    notes = (f"residual tier thinned from {all_points} to {kept} points for {most_bytes} byte",) if kept < all_points else ()
+    return replace(bundle, groups=groups, residuals=FrozenMapping(tiers), notes=(*bundle.notes, *notes))
+
+
+NOTE_BYTES: Final = 100
+"""Room for the note on thinning [byte]."""
+
+
+def _rounded(group: GroupCoefficients) -> GroupCoefficients:
+    """The group with five digits of its coefficients and two of their deviations."""
+    digits = ((group.coefficients, 5), (group.ln_std, 2))
+    values, std = (FrozenMapping({name: float(f"{value:.{count}g}") for name, value in own.items()}) for own, count in digits)
+    return replace(group, coefficients=values, ln_std=std)
+
+
+def _halvings(tier: Tier) -> list[tuple[PackedTier, float]]:
+    """The packed tier, without kriging, then with half of its points each time; and the errors of all points that it leaves over [ln]."""
+    found = [(PackedTier.of(_short(tier)), 0.0)]
+    points = tier_from_document(tier).points
+    error, order = np.broadcast_to(tier["ln_error"], len(points)), _farthest_first(points)
+    count = len(points) if "kriging" in tier else len(points) // 2
+    while count >= FEWEST_POINTS:
+        kept = order[:count]
+        kept = kept[np.lexsort(points[kept].T[::-1])]  # columns that ascend pack well
+        apart, place = neighbours(points[kept], points, NEIGHBOURS)
+        made = _with_points(tier, kept, place[:, 0])
+        left = float(np.abs(error - neighbour_error(apart, np.array(made["ln_error"])[place])).sum())
+        found.append((PackedTier.of(_short(made)), left))
+        count //= 2
+    return found
+
+
+def _short(value: Any) -> Any:
+    """Data of a tier with three decimals, and without the points of whole numbers."""
+    if isinstance(value, Mapping):
+        kept = {name: _short(item) for name, item in value.items()}
+        return kept | ({"sm_clock_mhz": kept["sm_clock_mhz"][:1]} if len(set(kept.get("sm_clock_mhz", ()))) == 1 else {})
+    if isinstance(value, tuple):
+        return [_short(item) for item in value]
+    return (int(value) if value % 1 == 0 else round(value, 3)) if isinstance(value, float) else value
+
+
+def _farthest_first(points: Array) -> IntArray:
+    """Places of the points (n, f), each the farthest from all before it."""
+    order = [int(np.argmin(((points - points.mean(axis=0)) ** 2).sum(axis=1)))]
+    apart = np.full(len(points), np.inf)
+    for _ in range(len(points) - 1):
+        apart = np.minimum(apart, ((points - points[order[-1]]) ** 2).sum(axis=1))
+        order.append(int(np.argmax(apart)))
+    return np.array(order)
+
+
+def _with_points(tier: Tier, kept: IntArray, nearest: IntArray) -> Tier:
+    """The tier with the kept ones (k,) of its points (n,); nearest (n,): the place among them of the one nearest to each point."""
+
+    def means(record: Tier) -> dict[str, Any]:
+        counts, found = np.bincount(nearest, minlength=len(kept)), {name: record[name] for name in record if name != "kriging"}
+        for name in ("ln_error", "left_out"):
+            total = np.bincount(nearest, np.broadcast_to(record[name], len(nearest)), len(kept))
+            found[name] = tuple((total / counts).tolist())
+        return found
+
+    sizes = {name: tuple(np.array(column)[kept].tolist()) if len(column) > 1 else column for name, column in tier["points"].items()}
+    named = {"named": means(tier["named"])} if "named" in tier else {}
+    return {**means(tier), "points": sizes, **named}

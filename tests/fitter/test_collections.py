@@ -1,0 +1,215 @@
+"""Laboratories and limits: scales of collections, intervals of this laboratory and of another one, rows at the power limit, anchors."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from estimator.bundle.content import CollectionRecord
+from estimator.engine.kernel_table import predict_kernels
+from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
+from estimator.questions.estimates import estimate
+from estimator.uncertainty.laboratory import ELSEWHERE_STD
+from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.specifications import load_gpu
+from fitter.bundle.drafts import draft_from_rows
+from fitter.bundle.runs import fit_runs
+from fitter.errors import CalibrationError
+from fitter.power.limit import with_limit_share
+from fitter.report.check import check_bundle
+from fitter.rows.columns import join_rows
+from fitter.rows.selection import read_selection
+from fitter.transfer.anchor import USUAL_RATIO, anchored
+from fitter.validate.predictions import predict_rows
+from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
+
+A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
+ERRORS = {"gpu": 0.03, "launch": 0.03, "groups": dict.fromkeys(("gemm", "softmax", "elementwise"), 0.03)}
+STATED = {"latency": ERRORS, "power": ERRORS}
+
+
+def of(rows, name, factor=1.0):
+    """The rows as another laboratory measures them."""
+    return replace(rows, collections=(name,), latency_s=rows.latency_s * factor)
+
+
+def log_scales(bundle):
+    return {one.name: float(np.log(one.scale)) for one in bundle.collections}
+
+
+@pytest.mark.parametrize("factor", [0.88, 1.0, 1.12])
+def test_a_factor_between_two_laboratories_comes_back_from_kernels_of_both(factor):
+    truth = planted_bundle()
+    labs = enumerate((("one", 1.0), ("two", factor)))
+    rows = join_rows([of(kernel_rows(truth, various_operators(90, seed), 0.02, seed), *lab) for seed, lab in labs])
+    found = draft_from_rows(rows, None, A100, planted_tables(truth), seed=0).bundle
+    scales = log_scales(found)
+    assert scales["two"] - scales["one"] == pytest.approx(np.log(factor), abs=0.025)
+    errors = predict_rows(found, rows)
+    bias = np.log(errors["predicted_latency"] / errors["measured_latency"]).groupby(errors["collection"]).median()
+    assert bias.abs().max() < 0.02
+
+
+def planted_tables(bundle):
+    from estimator.engine.board import board_tables
+
+    return board_tables(bundle, bundle.gpu)
+
+
+def test_runs_of_a_slower_laboratory_leave_the_kernels_of_another_as_they_are():
+    truth = planted_bundle()
+    kernels = of(kernel_rows(truth, various_operators(150), 0.02), "kernels")
+    lab = (CollectionRecord(name="runs", rows=1, scale=1.1),)
+    slower = replace(workload_rows(replace(truth, collections=lab), various_workloads(), 0.01), collections=("runs",))
+    tables = planted_tables(truth)
+    alone, joint = (draft_from_rows(kernels, other, A100, tables, seed=0).bundle for other in (None, slower))
+    scales = log_scales(joint)
+    assert 0.015 < scales["runs"] - scales["kernels"] < 0.13  # host and unmeasured groups take up a part
+    for rows, most in ((kernels, 0.04), (slower, 0.04)):
+        found = predict_rows(joint, rows)
+        assert np.abs(np.log(found["predicted_latency"] / found["measured_latency"])).mean() < most
+    assert_allclose(predict_rows(joint, kernels)["predicted_latency"], predict_rows(alone, kernels)["predicted_latency"], rtol=0.07)
+
+
+def test_an_answer_holds_for_the_mean_laboratory_or_a_named_one_and_says_what_it_is_worth_elsewhere():
+    both = (CollectionRecord(name="one", rows=1, scale=1.0), CollectionRecord(name="two", rows=1, scale=1.21))
+    bundle = replace(planted_bundle(), collections=both, uncertainty=STATED)
+    workload = various_workloads()[4]
+    settings = {"host_launch_s": 0.0, "sm_clock_mhz": 900.0}
+    mean, one, two = (estimate(workload, bundle, **settings, collection=name)[0] for name in (None, "one", "two"))
+    assert (mean.latency_s / one.latency_s, two.latency_s / one.latency_s) == pytest.approx((1.1, 1.21))
+    assert mean.latency_s_std / mean.latency_s > one.latency_s_std / one.latency_s
+    for name, quantity in (("latency_s", "latency"), ("power_w", "power")):
+        here, there = (getattr(one, f"{name}_std{end}") / getattr(one, name) for end in ("", "_elsewhere"))
+        assert there == pytest.approx(np.hypot(here, ELSEWHERE_STD[quantity]), rel=1e-6)
+    assert one.energy_j_std_elsewhere > one.energy_j_std
+    with pytest.raises(OperatingPointError, match="no collection 'three'; its collections: one, two"):
+        estimate(workload, bundle, collection="three")
+
+
+def test_a_check_states_this_laboratory_for_named_collections_and_another_for_the_rest():
+    bundle = replace(planted_bundle(), uncertainty=STATED)
+    rows = kernel_rows(bundle, various_operators(30), 0.03)
+    own, other = (check_bundle(bundle, selection_of(part)) for part in (rows, of(rows, "far", 1.09)))
+    assert [(one.name, one.laboratory) for one in (*own.collections, *other.collections)] == [("planted", "this"), ("far", "another")]
+    assert all(one.coverage > 0.7 for one in (*own.collections, *other.collections))
+    assert "another laboratory (not in the bundle)" in other.lines()[-1]
+    assert not other.drift
+    unnamed = check_bundle(replace(bundle, collections=()), selection_of(rows))
+    assert unnamed.warnings[0] == "bundle planted names no collection: all rows count as another laboratory's"
+
+
+HEADER = "operator,gpu,precision,batch,m,n,k,latency_s"
+LOADS = [
+    ("", "", "", False, False),
+    ("load", "sustained", "", True, False),
+    ("load", "Burst", "", False, True),
+    ("source", "trtllm-1.0.0#7", "trtllm-1.0.0", False, True),
+    ("source,power_w", "trtllm-1.0.0#7,200", "trtllm-1.0.0", True, False),
+    ("collection,source", "mine,trtllm-1.0.0#7", "mine", False, True),
+]
+
+
+@pytest.mark.parametrize(("columns", "cells", "name", "sustained", "burst"), LOADS)
+def test_a_table_says_who_measured_and_how_long_its_kernels_ran(tmp_path, columns, cells, name, sustained, burst):
+    path = tmp_path / "t.csv"
+    path.write_text(f"{HEADER},{columns}\nlinear,a100-pcie-40gb,bf16,1,512,512,512,1e-5,{cells}\n".replace(",\n", "\n"))
+    rows = read_selection([path]).kernels
+    assert (rows.collections, rows.sustained.tolist(), rows.burst.tolist()) == ((name or "t.csv",), [sustained], [burst])
+
+
+def test_a_misspelt_load_is_named(tmp_path):
+    path = tmp_path / "t.csv"
+    lines = [f"linear,a100-pcie-40gb,bf16,1,512,512,{k},1e-5,{load}" for k, load in ((512, "long"), (64, "burst"))]
+    path.write_text("\n".join([f"{HEADER},load", *lines]))
+    (rejected,) = read_selection([path]).rejected
+    assert (rejected.reason, rejected.detail) == ("BAD_LOAD", "'long'; known: burst, sustained")
+
+
+def hungry(bundle):
+    """The bundle on a board whose limit large products exceed."""
+    return replace(bundle, gpu=replace(bundle.gpu, power_limit_w=150.0))
+
+
+def test_sustained_kernels_run_at_the_clock_that_the_limit_leaves_and_bursts_at_their_own():
+    bundle = hungry(planted_bundle())
+    operators, highest = various_operators(60), np.full(60, A100.sm_clock_limit_mhz)
+    table = predict_kernels(operators, bundle, bundle.gpu, sm_clock_mhz=highest, warm=np.ones(60, dtype=bool))
+    unknown = dict.fromkeys(("power_w", "sm_clock_mhz", "sm_clock_asked_mhz"), np.full(60, np.nan))
+    rows = replace(kernel_rows(bundle, operators), latency_s=table.latency_s, **unknown)
+    assert 5 < table.limited.sum() < 55
+    far, yes = of(rows, "far"), np.ones(60, dtype=bool)
+    for own in (far, replace(rows, sustained=yes)):  # of a laboratory that is not in the bundle, or stated
+        assert_allclose(predict_rows(bundle, own)["predicted_latency"], rows.latency_s, rtol=1e-6)
+    for own in (rows, replace(far, burst=yes), replace(far, sm_clock_mhz=highest)):
+        nominal = predict_rows(bundle, own)["predicted_latency"].to_numpy()
+        assert_allclose(nominal[~table.limited], rows.latency_s[~table.limited], rtol=1e-6)
+        assert np.all(nominal[table.limited] <= rows.latency_s[table.limited])
+        assert nominal.sum() < 0.98 * rows.latency_s.sum()
+
+
+def test_times_at_the_limit_without_a_clock_are_not_fitted_at_the_nominal_one():
+    truth = planted_bundle()
+    rows = kernel_rows(truth, [one for one in various_operators(240) if one.family == "gemm"], 0.01)
+    limited = np.arange(len(rows)) % 2 == 0
+    latency = np.where(limited, 1.5, 1.0) * rows.latency_s
+    slow = replace(rows, latency_s=latency, sm_clock_mhz=np.full(len(rows), np.nan), at_limit=limited)
+    both = (slow, replace(slow, sm_clock_mhz=rows.sm_clock_mhz))
+    bundles = [draft_from_rows(one, None, A100, planted_tables(truth), seed=0).bundle for one in both]
+    ratio, mixed = (predict_rows(one, rows.select(~limited))["predicted_latency"] / rows.latency_s[~limited] for one in bundles)
+    assert np.abs(np.log(ratio)).mean() < 0.02 < np.log(mixed).mean()
+
+
+@pytest.mark.parametrize(("share", "count"), [(1.0, 20), (0.965, 20), (0.99, 1)])
+def test_the_share_of_the_limit_comes_from_throttled_runs(share, count):
+    bundle = planted_bundle()
+    rows = workload_rows(bundle, various_workloads()[:1] * count)
+    own = {"sm_clock_asked_mhz": np.full(count, 1410.0), "sm_clock_measured_mhz": np.full(count, 1200.0)}
+    throttled = replace(rows, **own, energy_j=share * A100.power_limit_w * rows.latency_s)
+    power = with_limit_share(bundle, None, throttled).power
+    weight = count / (count + (0.0075 / LIMIT_SHARE_STD) ** 2)
+    assert power.limit_share == pytest.approx(weight * share + (1.0 - weight) * LIMIT_SHARE)
+    assert power.limit_share_std < LIMIT_SHARE_STD
+    assert with_limit_share(bundle, None, rows).power == bundle.power
+
+
+@pytest.mark.parametrize("hungrier", [0.6, 1.1, 1.5])
+def test_an_anchor_corrects_by_half_shrinks_the_interval_and_tells_of_a_board_of_another_kind(hungrier):
+    source = replace(planted_bundle(), uncertainty=STATED)
+    board = replace(H100, power_limit_w=1e6)
+    truth, _ = anchored_truth(source, board, hungrier)
+    runs = workload_rows(truth, various_workloads(), clocks_mhz=(1500.0,))
+    runs = replace(runs, gpus=(board.name,), collections=("anchors",))
+    found, warnings = anchored(source, selection_of(None, runs.select(np.arange(1))), board)
+    workload = various_workloads()[-1]
+    before, after, true = (estimate(workload, one, gpu=board, sm_clock_mhz=1500.0)[0] for one in (source, found, truth))
+    assert abs(np.log(after.power_w / true.power_w)) < 0.75 * abs(np.log(before.power_w / true.power_w))
+    assert after.power_w_std / after.power_w < before.power_w_std / before.power_w
+    assert bool(warnings) == (not USUAL_RATIO[0] <= hungrier <= USUAL_RATIO[1])
+    assert [one.name for one in found.collections] == ["anchors"]
+
+
+def anchored_truth(source, board, factor):
+    """A board of another kind whose core draws more by a factor than the rules say."""
+    from estimator.engine.board import carried_power
+    from fitter.transfer.anchor import _scaled
+
+    power = _scaled(carried_power(source, source.power, board), factor)
+    return replace(source, gpu=board, power=power, voltage=None, idle=board.idle_w), factor
+
+
+def test_anchors_without_energy_and_bundles_of_the_same_board_are_refused():
+    source = planted_bundle()
+    runs = workload_rows(source, various_workloads()[:2])
+    with pytest.raises(CalibrationError, match="start from it with --prior"):
+        anchored(source, selection_of(None, runs), A100)
+    silent = replace(runs, energy_j=np.full(2, np.nan), gpus=(H100.name,))
+    with pytest.raises(CalibrationError, match="no anchor has a power below the limit"):
+        anchored(source, selection_of(None, silent), H100)
+
+
+def test_runs_of_one_collection_have_no_scale():
+    truth = planted_bundle()
+    found = fit_runs(workload_rows(truth, various_workloads(), 0.01), A100, planted_tables(truth))
+    assert [(one.name, one.scale, one.ln_std) for one in found.collections] == [("planted", 1.0, 0.0)]
