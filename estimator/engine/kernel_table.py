@@ -170,9 +170,14 @@ def predict_kernels(
         groups=times.groups,
         limited=wanted_w >= held.power_w,
     )
-    near = wanted_w * np.exp(NORMAL_90 * np.hypot(np.nan_to_num(power_ln_std), held.ln_std)) >= held.power_w
+    near = wanted_w * np.exp(NORMAL_90 * np.hypot(np.nan_to_num(power_ln_std, nan=UNTESTED_POWER_STD), held.ln_std)) >= held.power_w
     slowed = np.flatnonzero(near if sustained is None else near & sustained)
     return _limited(table, times, correction, slowed, bundle, gpu, warm, held) if len(slowed) else table
+
+
+UNTESTED_POWER_STD: Final = 0.15
+"""Standard deviation of ln(power) of kernels alone at the limit, if none was measured alone: fits to the powers of two tables (H200, GB200)
+err by 12 and 13 % themselves."""
 
 
 def _group_std(bundle: Bundle, groups: Sequence[str | None], quantity: str) -> Array:
@@ -194,7 +199,7 @@ def _limited(
     """The table with the rows `slowed` at the clock at which the board holds its limit, and the effect of its error on their latency."""
     asked_mhz, own, ratio = table.sm_clock_mhz[slowed], times.select(slowed), warm[slowed]
     factor = np.exp(correction[slowed])
-    std = np.hypot(np.nan_to_num(table.power_ln_std[slowed]), held.ln_std)
+    std = np.hypot(np.nan_to_num(table.power_ln_std[slowed], nan=UNTESTED_POWER_STD), held.ln_std)
 
     def at(clock_mhz: Array) -> KernelTimes:
         return own.at_clock(gpu, clock_mhz, asked_mhz, ratio)

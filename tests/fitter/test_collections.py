@@ -213,3 +213,14 @@ def test_runs_of_one_collection_have_no_scale():
     truth = planted_bundle()
     found = fit_runs(workload_rows(truth, various_workloads(), 0.01), A100, planted_tables(truth))
     assert [(one.name, one.scale, one.ln_std) for one in found.collections] == [("planted", 1.0, 0.0)]
+
+
+def test_tables_of_one_fit_that_name_no_laboratory_are_told(tmp_path):
+    line = "linear,a100-pcie-40gb,bf16,1,512,512,512"
+    (tmp_path / "a.csv").write_text(f"{HEADER}\n{line},1e-5\n")
+    (tmp_path / "b.csv").write_text(f"{HEADER},collection\n{line},2e-5,mine\n")
+    both = read_selection([tmp_path / "a.csv", tmp_path / "b.csv"])
+    assert [note for note in both.notes if "laboratory" in note] == [
+        "a.csv: names no laboratory (column `collection`); its own name stands for one"
+    ]
+    assert both.kernels.row_collections() == ["a.csv", "mine"]
