@@ -97,7 +97,7 @@ GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
     "attention.decode": ATTENTION_DECODE,
     "mla.mla_prefill": ATTENTION_PREFILL,
     "mla.mla_decode": ATTENTION_DECODE,
-    "moe": MATRIX,
+    "moe": MATRIX | table(widest_split=(1.0, 0.0)),
     "communication.all_reduce": COMMUNICATION,
     "communication.all_gather": COMMUNICATION,
     "communication.reduce_scatter": COMMUNICATION,

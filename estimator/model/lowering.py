@@ -81,15 +81,19 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     if operator.family == "gemm":
         batch, m, n, k = operator.shape
         weight, activation, padded = batch * n * k * weight_width, batch * m * k * width, k
+        outputs = batch * m * n
     elif operator.family == "moe":  # all products of an expert side by side: as many operations and weights
         load, inter, k = expert_load(operator), operator["inter"] / operator["tp"], operator["hidden"]
         batch, m, n, padded = np.ceil(load.experts), np.ceil(load.rows), (2.0 + operator["gated"]) * inter, k
         weight, activation = load.experts * n * k * weight_width, load.pairs * (k + inter) * width
+        # Beside the products tokens are sorted, the inner layer is activated and results are added up: a tensor each is read and written.
+        outputs = 2.0 * load.pairs * (2.0 * k + inter * (1.0 + operator["gated"]))
     else:
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, groups = operator.shape
         out_h, out_w = conv_output_size(operator)
         own, taps = channels / groups, kernel_h * kernel_w
         batch, m, n, k = groups, b * out_h * out_w, filters / groups, own * kernel_h * kernel_w
+        outputs = batch * m * n
         weight, activation = filters * k * weight_width, b * channels * height * width_px * width
         # On tensor cores a library pads channels to 16 bytes, but the few channels of a first layer with stride 2 to 4 channels
         # (NVIDIA, Convolutional Layers User's Guide: checklist; Channels In And Out).
@@ -98,8 +102,7 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
     # Activations in 16 bit are read, and written in the format.
     converted = batch * m * k * (2.0 + width) if form.converts and operator.operator in ("linear", "moe") else 0.0
-    output = batch * m * n * out_width
-    return (batch, m, n, k, padded, weight, activation, output, width, weight_width, rate, tensor, converted)
+    return (batch, m, n, k, padded, weight, activation, outputs * out_width, width, weight_width, rate, tensor, converted)
 
 
 def _choose(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coefficients: Array) -> None:

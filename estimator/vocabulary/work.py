@@ -83,21 +83,20 @@ class ExpertLoad(NamedTuple):
 def expert_load(operator: Operator) -> ExpertLoad:
     """Expected load of a group of experts.
 
-    Loads are equal, or follow x^-skew between 1 and 0.8 · tokens, as the published tables draw them; the largest of the group then has the
-    most loaded expert beside average ones.
+    Loads are equal, spread over as many experts as there are pairs, or follow x^-skew between 1 and 0.8 · tokens, as the published tables
+    draw them; that GPU then has the most loaded expert beside average ones.
     """
     tokens, _, _, topk, experts, _, ep, skew, _ = operator.shape
-    own, shares = experts / ep, np.full(int(experts), 1.0 / experts)
-    if skew:
-        falling = 1.0 - skew or 1e-6  # the limit at skew = 1 is smooth
-        last = max(0.8 * tokens, 1.0) ** falling
-        drawn = ((last - 1.0) * (np.arange(experts) + 0.5) / experts + 1.0) ** (1.0 / falling)
-        shares = drawn / drawn.sum()
-    loads = np.minimum(tokens * topk * shares, tokens)
-    hit = 1.0 - (1.0 - loads / tokens) ** tokens
     if not skew:
-        return ExpertLoad(own * hit[0], own * loads[0], loads[0] / hit[0])
-    beside = (own - 1.0) / max(experts - 1.0, 1.0)
+        pairs = tokens * topk / ep
+        found = min(experts / ep, pairs)
+        return ExpertLoad(found, pairs, pairs / found)
+    falling = 1.0 - skew or 1e-6  # the limit at skew = 1 is smooth
+    last = max(0.8 * tokens, 1.0) ** falling
+    drawn = ((last - 1.0) * (np.arange(experts) + 0.5) / experts + 1.0) ** (1.0 / falling)
+    loads = np.minimum(tokens * topk * drawn / drawn.sum(), tokens)
+    hit = 1.0 - (1.0 - loads / tokens) ** tokens
+    beside = (experts / ep - 1.0) / max(experts - 1.0, 1.0)
     found, pairs = (float(each.max() + beside * (each.sum() - each.max())) for each in (hit, loads))
     return ExpertLoad(found, pairs, pairs / found)
 

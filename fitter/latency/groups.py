@@ -198,7 +198,7 @@ def _section(key: str, rows: KernelRows, gpu: GpuSpec, seed: int, siblings: Sibl
         tiles = "chosen" if float(np.isfinite(rows.tile_m).mean()) >= 0.5 else "free"
         if tiles == "free" and gpu.architecture not in PERSISTENT_ARCHITECTURES and not on_cuda:
             # With the architecture's usual limits of split-K products err by 7.3 %, not 6.6 % (A100).
-            priors["widest_split"] = Prior(centre=64.0, width=0.0)
+            priors.setdefault("widest_split", Prior(centre=64.0, width=0.0))
     return KernelSection(key, rows, gpu, priors, tiles, seed=seed)
 
 
