@@ -2,7 +2,7 @@
 
 Points of a tier are kept farthest first, and each takes the mean error of the points nearest to it.  The tier whose prediction of all its
 points suffers least per byte is halved first, or loses its kriging, which has a weight for every row.
-Where trees predict, points only tell widths of intervals: most go first, then the trees' lowest levels.
+Where trees predict, points only tell widths of intervals: most go first, then the last trees.
 """
 
 from collections.abc import Iterator, Mapping
@@ -89,19 +89,19 @@ def _short(value: Any) -> Any:
 
 
 def _pruned(tier: Tier, points: Array) -> Iterator[tuple[Tier, float]]:
-    """The tier with SPREAD_POINTS of its points, then without one more level of its trees each time."""
+    """The tier with SPREAD_POINTS of its points, then without a third of its trees each time, the last first: they correct least."""
     kept = _farthest_first(points)[:SPREAD_POINTS]
     kept = kept[np.lexsort(points[kept].T[::-1])]
     made, left = dict(_with_points(tier, kept, neighbours(points[kept], points, 1)[1][:, 0])), 0.0
     yield made, left
     trees = {name: np.array(tier["trees"][name]) for name in ("feature", "threshold", "value")}
     trees = {name: column.reshape(tier["trees"]["count"], -1) for name, column in trees.items()}
-    while trees["value"].shape[1] > 4:
-        value = trees["value"].reshape(len(trees["value"]), -1, 2).mean(axis=2)
-        left += float(np.abs(trees["value"] - np.repeat(value, 2, axis=1)).mean(axis=1).sum()) * len(points)
-        nodes = value.shape[1] - 1
-        trees = {"feature": trees["feature"][:, :nodes], "threshold": trees["threshold"][:, :nodes], "value": value}
-        yield {**made, "trees": {**tier["trees"], **{name: tuple(column.ravel().tolist()) for name, column in trees.items()}}}, left
+    while (count := len(trees["value"])) > 1:
+        fewer = count - (count + 2) // 3
+        left += float(np.abs(trees["value"][fewer:]).mean(axis=1).sum()) * len(points)
+        trees = {name: column[:fewer] for name, column in trees.items()}
+        columns = {name: tuple(column.ravel().tolist()) for name, column in trees.items()}
+        yield {**made, "trees": {**tier["trees"], "count": fewer, **columns}}, left
 
 
 SPREAD_POINTS: Final = 250
