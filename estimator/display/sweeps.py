@@ -85,7 +85,7 @@ def _elsewhere(rows: Sequence[Point]) -> list[str]:
     """The uncertainty in another laboratory, a line for people; empty if a bundle states none."""
     parts = {name: max(row[f"{name}_std_elsewhere"] / row[name] for row in rows) for name in ("latency_s", "power_w")}
     told = [f"{name.partition('_')[0]} ± {percent(share)}" for name, share in parts.items() if math.isfinite(share)]
-    return [f"± for hardware and habits as behind the bundle; in another laboratory up to {', '.join(told)}"] if told else []
+    return [f"± in the laboratories behind the bundle; in another one up to {', '.join(told)}"] if told else []
 
 
 def _texts(row: Point, names: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from estimator.model.kriging import phase_features
 from estimator.model.lowering import lower
 from estimator.model.phases import Phases
 from estimator.model.power import L2_CREDIT, leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
-from estimator.model.power_limit import BoardCurve, Ranges, Settled, curve_nodes, held_power_w, near_limit, ranges
+from estimator.model.power_limit import LIMIT_SHARE_STD, BoardCurve, Ranges, Settled, curve_nodes, held_power_w, near_limit, ranges
 from estimator.model.residuals import log_corrections
 from estimator.model.tile_choice import predicted_tiles
 from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
@@ -259,7 +259,8 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
     latency_ln_far = np.hypot(latency_ln, ELSEWHERE_STD["latency"] * np.sqrt(1.0 - launch_share))
     power_ln_far = np.hypot(power_ln, ELSEWHERE_STD["power"])
-    if board_curves is None and np.any(near_limit(free.power_w, board.held, power_ln_far)):
+    held_far = board.held._replace(ln_std=max(board.held.ln_std, LIMIT_SHARE_STD))
+    if board_curves is None and np.any(near_limit(free.power_w, held_far, power_ln_far)):
         board_curves = curves(prepared)
     power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.held.power_w)
     point = Settled(
@@ -284,7 +285,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         latency=latency,
         power=power,
         limits=ranges(point, board_curves, board.held, latency_ln, power_ln),
-        limits_elsewhere=ranges(point, board_curves, board.held, latency_ln_far, power_ln_far),
+        limits_elsewhere=ranges(point, board_curves, held_far, latency_ln_far, power_ln_far),
     )
 
 

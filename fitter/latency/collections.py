@@ -31,12 +31,12 @@ OWN_STD: Final = ELSEWHERE_STD["latency"] / np.sqrt(2.0)
 def fit_collections(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Siblings) -> KernelFit:
     """`fit_kernel_groups` with the collections' scales removed from the times."""
     operators, own = rows.row_operators(), np.unique(rows.collection_index)
-    shift, std = np.zeros(len(rows.collections)), np.zeros(len(rows.collections))
-    if len(own) > 1:
+    shift, std = np.zeros(len(rows.collections)), np.full(len(rows.collections), OWN_STD if len(own) > 1 else 0.0)
+    section = np.unique([section_key(operator) for operator in operators], return_inverse=True)[1]
+    if len(set(zip(section.tolist(), rows.collection_index.tolist(), strict=True))) > section.max() + 1:  # a section of several
         first = fit_kernel_groups(rows, gpu, seed=seed, siblings=siblings, refine=False)
         groups, clock = {key: one.coefficients for key, one in first.groups.items()}, rows.clock_mhz(gpu)
         times = kernel_times(operators, gpu, groups, sm_clock_mhz=clock, warm=rows.l2_warm, tile_predictors=first.tile_predictors)
-        section = np.unique([section_key(operator) for operator in operators], return_inverse=True)[1]
         shift, std = _effects(np.log(rows.latency_s / times.equations_s), rows.collection_index, section)
     factor = np.exp(shift[rows.collection_index])
     fit = fit_kernel_groups(replace(rows, latency_s=rows.latency_s / factor), gpu, seed=seed, siblings=siblings)

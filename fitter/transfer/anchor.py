@@ -1,8 +1,8 @@
 """Anchors: one or a few runs or kernels with energy, measured on a board without a fit, correct the forecast from another board's bundle.
 
-Power above rest is scaled by exp(½·mean ln k), with k = measured over forecast: an anchor errs itself by its own 3 to 5 %, and among A100,
-A10 and H100 half of ln k forecast other runs best (docs/model.md).  Times are scaled by the share of the mean ln(measured / forecast) that
-outweighs the scatter of runs.  The rest of both errors stays in the stated uncertainty.
+Power above rest is scaled by √k, with k = measured over forecast, summed over the anchors: an anchor errs itself by its own 3 to 5 %, and
+among A100, A10 and H100 half of ln k forecast other runs best (docs/model.md).  Times are scaled by the share of the mean
+ln(measured / forecast) that outweighs the scatter of runs.  The rest of both errors stays in the stated uncertainty.
 """
 
 from collections.abc import Mapping
@@ -43,9 +43,10 @@ def anchored(source: Bundle, selection: Selection, gpu: GpuSpec) -> tuple[Bundle
         raise CalibrationError(f"bundle {source.name}: {reason}; an anchor corrects the power of another GPU's bundle")
     found = _forecast(source, selection)
     slower = np.log((found["measured_latency"] / found["predicted_latency"]).to_numpy())
+    busy = np.maximum(np.nan_to_num(_above_rest(source, gpu, found)[0]), 1e-9)  # runs near rest wait for their host
     of_time, of_power = forecast_std(source.gpu, gpu)
     weight = of_time**2 / (of_time**2 + ROW_STD**2 / len(slower))
-    scale = scale_of(source, None) * float(np.exp(weight * slower.mean()))
+    scale = scale_of(source, None) * float(np.exp(weight * np.average(slower, weights=busy)))
     tables, names = board_tables(source, gpu), found["collection"].value_counts()
     bundle = replace(
         source,
@@ -57,13 +58,14 @@ def anchored(source: Bundle, selection: Selection, gpu: GpuSpec) -> tuple[Bundle
         collections=tuple(CollectionRecord(name=str(name), rows=int(rows), scale=scale) for name, rows in names.items()),
         errors=(),
     )
-    known = _core_ratios(bundle, _forecast(bundle, selection))
-    if not len(known):
+    measured_w, forecast_w = _above_rest(bundle, gpu, _forecast(bundle, selection))
+    known = np.isfinite(measured_w)
+    if not known.any():
         raise CalibrationError("no anchor has a power below the limit: measure the energy of a run that the limit does not slow down")
-    mean = float(np.exp(np.log(known).mean()))
+    mean = float(measured_w[known].sum() / forecast_w[known].sum())
     left = {
         "latency": float(np.hypot((1.0 - weight) * of_time, weight * ROW_STD / np.sqrt(len(slower)))),
-        "power": float(np.hypot((1.0 - CORRECTED_SHARE) * of_power, CORRECTED_SHARE * ROW_STD / np.sqrt(len(known)))),
+        "power": float(np.hypot((1.0 - CORRECTED_SHARE) * of_power, CORRECTED_SHARE * ROW_STD / np.sqrt(known.sum()))),
     }
     stated = {quantity: _widened(errors, left[quantity]) for quantity, errors in source.uncertainty.items()}
     bundle = replace(bundle, power=_scaled(bundle.power, mean**CORRECTED_SHARE), uncertainty=stated)  # type: ignore[arg-type]
@@ -78,16 +80,13 @@ def _forecast(bundle: Bundle, selection: Selection) -> pd.DataFrame:
     return pd.concat([compared(predict_rows(bundle, rows)) for rows in selection.tables])
 
 
-def _core_ratios(bundle: Bundle, found: pd.DataFrame) -> Array:
-    """Measured over forecast power above rest of the anchors below the limit [1]."""
-    gpu = bundle.gpu
+def _above_rest(bundle: Bundle, gpu: GpuSpec, found: pd.DataFrame) -> tuple[Array, Array]:
+    """Measured and forecast power above rest of each anchor [W]; nan where not measured, at rest or at the limit."""
     rest_w = board_tables(bundle, gpu).rest_w(found["clock"].fillna(gpu.sm_clock_limit_mhz).to_numpy())
-    measured_w, forecast_w = found["measured_power"].to_numpy(), found["predicted_power"].to_numpy()
-    held_w = held_limit(bundle, gpu, gpu.power_limit_w).power_w
-    with np.errstate(invalid="ignore"):
-        usable = (np.maximum(forecast_w, measured_w) < 0.999 * held_w) & (np.minimum(forecast_w, measured_w) > rest_w)
-    ratio: Array = ((measured_w - rest_w) / (forecast_w - rest_w))[usable]
-    return ratio
+    power_w = found[["measured_power", "predicted_power"]].to_numpy().T
+    within = np.all((power_w > rest_w) & (power_w < 0.999 * held_limit(bundle, gpu, gpu.power_limit_w).power_w), axis=0)
+    measured_w, forecast_w = np.where(within, power_w - rest_w, np.nan)
+    return measured_w, forecast_w
 
 
 def _scaled(power: PowerCoefficients, factor: float) -> PowerCoefficients:
