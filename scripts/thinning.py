@@ -2,9 +2,10 @@
 
 Points of a tier are kept farthest first, and each takes the mean error of the points nearest to it.  The tier whose prediction of all its
 points suffers least per byte is halved first, or loses its kriging, which has a weight for every row.
+Where trees predict, points only tell widths of intervals: most go first, then the last trees.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
@@ -62,6 +63,8 @@ def _halvings(tier: Tier) -> list[tuple[PackedTier, float]]:
     """The packed tier, without kriging, then with half of its points each time; and the errors of all points that it leaves over [ln]."""
     found = [(PackedTier.of(_short(tier)), 0.0)]
     points = tier_from_document(tier).points
+    if "trees" in tier:
+        return found + [(PackedTier.of(_short(one)), left) for one, left in _pruned(tier, points)]
     error, order = np.broadcast_to(tier["ln_error"], len(points)), _farthest_first(points)
     count = len(points) if "kriging" in tier else len(points) // 2
     while count >= FEWEST_POINTS:
@@ -83,6 +86,26 @@ def _short(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_short(item) for item in value]
     return (int(value) if value % 1 == 0 else round(value, 3)) if isinstance(value, float) else value
+
+
+def _pruned(tier: Tier, points: Array) -> Iterator[tuple[Tier, float]]:
+    """The tier with SPREAD_POINTS of its points, then without a third of its trees each time, the last first: they correct least."""
+    kept = _farthest_first(points)[:SPREAD_POINTS]
+    kept = kept[np.lexsort(points[kept].T[::-1])]
+    made, left = dict(_with_points(tier, kept, neighbours(points[kept], points, 1)[1][:, 0])), 0.0
+    yield made, left
+    trees = {name: np.array(tier["trees"][name]) for name in ("feature", "threshold", "value")}
+    trees = {name: column.reshape(tier["trees"]["count"], -1) for name, column in trees.items()}
+    while (count := len(trees["value"])) > 1:
+        fewer = count - (count + 2) // 3
+        left += float(np.abs(trees["value"][fewer:]).mean(axis=1).sum()) * len(points)
+        trees = {name: column[:fewer] for name, column in trees.items()}
+        columns = {name: tuple(column.ravel().tolist()) for name, column in trees.items()}
+        yield {**made, "trees": {**tier["trees"], "count": fewer, **columns}}, left
+
+
+SPREAD_POINTS: Final = 250
+"""Points that a tier with trees keeps: the 25 nearest of them give a kernel's interval."""
 
 
 def _farthest_first(points: Array) -> IntArray:

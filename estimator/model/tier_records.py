@@ -120,7 +120,7 @@ def _check_points(tier: Any) -> None:
                 raise FaultError("needs a power of two of leaves for each tree", "trees", "value")
             nodes = {name: trees[name] for name in ("feature", "threshold")}
             check_lengths({f"trees.{name}": column for name, column in nodes.items()}, trees["count"] * (leaves - 1))
-            if max(trees["feature"]) >= input_count(len(tier["fields"]) + bool(tier.get("unfilled"))):
+            if max(trees["feature"]) >= input_count(len(tier["fields"]) + 2 * bool(tier.get("unfilled"))):
                 raise FaultError("asks for an input that kernels lack", "trees", "feature")
 
 
