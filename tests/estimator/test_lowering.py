@@ -62,3 +62,31 @@ def test_a_number_format_says_what_moves_how_fast_it_is_multiplied_and_whether_i
     assert make_operator("gemm", "bmm", precision, **sizes).precision == precision
     batched = lower([make_operator("gemm", "bmm", precision, **sizes)], gpu, COEFFICIENTS[None, :])
     assert batched.serial[0, SERIAL.index("quantise")] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpu", "window", "cache", "joined"),
+    [
+        ("decode", "l40s", 0, "bf16", True),
+        ("decode", "l40s", 128, "bf16", False),
+        ("decode", "l40s", 128, "fp8", True),
+        ("decode", "h100-sxm", 128, "bf16", True),
+        ("prefill", "l40s", 0, "bf16", False),
+        ("prefill", "l40s", 0, "fp8", True),
+    ],
+)
+def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(kind, gpu, window, cache, joined):
+    """Then many query heads need no more blocks of math than one."""
+    shape = {
+        "batch": 64,
+        "queries": 1 if kind == "decode" else 4,
+        "context": 512,
+        "kv_heads": 4,
+        "head_dim": 128,
+        "window": window,
+        "causal": 0,
+    }
+    operators = [make_operator("attention", kind, "bf16", precision_kv=cache, heads=heads, **shape) for heads in (4, 64)]
+    phases = lower(operators, load_gpu(gpu), np.tile(coefficient_vector({}), (2, 1)))
+    one, many = phases.overlapped[:, OVERLAPPED.index("math")]
+    assert bool(many == one) == joined
