@@ -31,6 +31,9 @@ from fitter.rows.screening import taken
 MOST_POINTS: Final = 4000
 """Most shapes of a group; more would enlarge a bundle without a similar gain."""
 
+MOST_SPREAD_POINTS: Final = 1000
+"""Most shapes of a group with trees, where they only tell the spread."""
+
 FEWEST_POINTS: Final = 12
 """Least shapes for a correction by neighbours."""
 
@@ -179,9 +182,9 @@ class GroupErrors:
 
 def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupErrors | None, *, seed: int) -> FrozenMapping[Any]:
     """The tier in the form that a bundle stores; `named`: errors with tiles from kernel names."""
-    keep = np.arange(len(shapes.operators))
-    if len(keep) > MOST_POINTS:
-        keep = np.sort(np.random.default_rng(seed).choice(keep, MOST_POINTS, replace=False))
+    keep, most = np.arange(len(shapes.operators)), MOST_POINTS if predicted.pattern is None else MOST_SPREAD_POINTS
+    if len(keep) > most:
+        keep = np.sort(np.random.default_rng(seed).choice(keep, most, replace=False))
     family = shapes.operators[0].family
     sizes = np.array([operator.shape for operator in shapes.operators])[keep]
     names = FAMILY_FIELDS[family]

@@ -120,3 +120,31 @@ def test_latent_attention_reads_one_vector_a_token_for_all_heads():
     assert operator_work(all_heads).flop == 2.0 * 8 * 4096 * 128 * (576 + 512)
     expanded = operator_work(make_operator("mla", "mla_prefill", "bf16", batch=1, queries=1024, context=1024, heads=16))
     assert expanded.flop == pytest.approx(2.0 * 16 * (192 + 128) * 1024 * 1024 / 2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpu", "window", "cache", "joined"),
+    [
+        ("decode", "l40s", 0, "bf16", True),
+        ("decode", "l40s", 128, "bf16", False),
+        ("decode", "l40s", 128, "fp8", True),
+        ("decode", "h100-sxm", 128, "bf16", True),
+        ("prefill", "l40s", 0, "bf16", False),
+        ("prefill", "l40s", 0, "fp8", True),
+    ],
+)
+def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(kind, gpu, window, cache, joined):
+    """Then many query heads need no more blocks of math than one."""
+    shape = {
+        "batch": 64,
+        "queries": 1 if kind == "decode" else 4,
+        "context": 512,
+        "kv_heads": 4,
+        "head_dim": 128,
+        "window": window,
+        "causal": 0,
+    }
+    operators = [make_operator("attention", kind, "bf16", precision_kv=cache, heads=heads, **shape) for heads in (4, 64)]
+    phases = lower(operators, load_gpu(gpu), np.tile(coefficient_vector({}), (2, 1)))
+    one, many = phases.overlapped[:, OVERLAPPED.index("math")]
+    assert bool(many == one) == joined

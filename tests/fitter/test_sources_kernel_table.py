@@ -71,6 +71,16 @@ def test_a_damaged_packed_table_is_refused_in_one_line(tmp_path, damage, message
         read_selection([path])
 
 
+def test_what_launches_use_in_turn_is_known_from_copies_of_weights_or_from_the_stated_l2_state(read):
+    rows, rejected = read(
+        *(f"{GEMM},1e-4,{rest}" for rest in ("4,", ",cold", ",warm", "1,cold", ",")),
+        header="family,operator,gpu,precision,batch,m,n,k,latency_s,weight_copies,l2_state",
+    )
+    assert rejected == []
+    # Weights are a third of the operands of a square product.
+    assert rows.l2_warm.tolist() == pytest.approx([2.0, 0.0, 1.0, 1.0, 1.0])
+
+
 @pytest.mark.parametrize("name", ["bmm_train", "linear_train", "linear_larger_shapes", "vector_train"])
 def test_every_row_of_the_fp32_tables_is_accepted(shared_data, name):
     rows, rejected = read_file(shared_data / "neusight" / f"{name}.csv")

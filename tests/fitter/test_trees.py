@@ -1,0 +1,73 @@
+"""Trees: errors that change abruptly with a size or a product of sizes are found, stored and read again."""
+
+import json
+
+import numpy as np
+import pytest
+
+from estimator.model.kriging import SHARES, PhaseFeatures
+from estimator.model.residuals import log_corrections, shape_points
+from estimator.model.tier_records import Tier
+from estimator.model.trees import grown, input_count, tree_inputs
+from estimator.vocabulary.reader import FaultError, plain, read
+from estimator.vocabulary.workload import make_operator
+from fitter.latency.residual_tier import MOST_KRIGED, GroupErrors, fit_pattern, shape_errors, tier_document
+from fitter.latency.trees import COUNT, RATE, fit_trees
+
+GROUP = "gemm.linear.bf16"
+
+
+def products(count, seed):
+    sizes = np.exp2(np.random.default_rng(seed).uniform(4.0, 12.0, (count, 3))).astype(int)
+    return [make_operator("gemm", "linear", "bf16", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
+
+
+def features(count):
+    return PhaseFeatures(log_clock=np.full(count, 30.0), tile_area=np.zeros(count), shares=np.full((count, len(SHARES)), 1.0 / len(SHARES)))
+
+
+def abrupt(operators):
+    """A library that divides the reduction of large products only, and has no tile for few rows."""
+    work = np.array([operator["m"] * operator["n"] * operator["k"] for operator in operators])
+    rows = np.array([operator["m"] for operator in operators])
+    return np.where(work < 2.0**21, 0.15, -0.05) + np.where(rows < 64, 0.1, 0.0)
+
+
+MEASURED, ASKED = products(4000, 0), products(500, 1)
+
+
+def test_abrupt_errors_are_found_at_shapes_that_were_not_measured():
+    known = fit_trees(tree_inputs(shape_points(MEASURED), features(4000)), abrupt(MEASURED))
+    inputs = tree_inputs(shape_points(ASKED), features(500))
+    assert inputs.shape == (500, input_count(shape_points(ASKED).shape[1]))
+    left = np.abs(abrupt(ASKED) - grown(known, inputs))
+    assert left.mean() < 0.1 * np.abs(abrupt(ASKED)).mean()
+
+
+def test_one_error_of_all_kernels_is_approached_by_the_share_of_each_tree():
+    known = fit_trees(np.random.default_rng(0).random((1000, 4)), np.full(1000, 0.2))
+    assert grown(known, np.zeros((1, 4)))[0] == pytest.approx(0.2 * (1.0 - (1.0 - RATE) ** COUNT), abs=0.01)
+
+
+def document():
+    shapes, error = shape_errors(MEASURED), abrupt(MEASURED)
+    pattern = fit_pattern(shapes.points[shapes.index], features(4000), error)
+    parts = GroupErrors(ln_error=error, left_out=np.abs(error), beyond_share=1.0, quantiles=(2.0, 3.0, 0.4), pattern=(pattern, 1.0))
+    return json.loads(json.dumps(plain(tier_document(shapes, parts, None, seed=0)))), pattern
+
+
+def test_a_bundle_remembers_trees_of_many_rows_and_few_points():
+    written, pattern = document()
+    assert len(MEASURED) > MOST_KRIGED
+    assert len(written["ln_error"]) < len(MEASURED)
+    correction, deviation = log_corrections(ASKED, [GROUP] * 500, {GROUP: read(Tier, written)}, None, features(500))
+    np.testing.assert_allclose(correction, grown(pattern, tree_inputs(shape_points(ASKED), features(500))), atol=1e-9)
+    assert np.isfinite(deviation).all()
+
+
+@pytest.mark.parametrize(("name", "end"), [("feature", [99]), ("threshold", []), ("value", [])])
+def test_broken_trees_are_refused(name, end):
+    written, _ = document()
+    written["trees"][name][-1:] = end
+    with pytest.raises(FaultError):
+        read(Tier, written)
