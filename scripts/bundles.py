@@ -26,10 +26,10 @@ from estimator.vocabulary.reader import read
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator
 from fitter.bundle.calibration import calibrate
-from fitter.rows.columns import KernelRows
+from fitter.rows.columns import KernelRows, Selection
 from fitter.rows.rejected import OTHER_GPU
 from fitter.rows.selection import read_selection
-from fitter.validate.predictions import WORKLOAD_FAMILY, compared, error_rows, kind_text, label_of, predict_rows
+from fitter.validate.predictions import WORKLOAD_FAMILY, compared, error_rows, kind_of, kind_text, label_of, predict_rows
 from scripts.thinning import thinned
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -84,7 +84,7 @@ def read_table() -> Table:
 
 def fitted(name: str, recipe: Recipe, data: Path, out: Path) -> Bundle:
     """The bundle of a recipe, with its errors on sites and workloads left out."""
-    selection = read_selection([data / file for file in recipe.data], recipe.gpu)
+    selection = by_laboratory(read_selection([data / file for file in recipe.data], recipe.gpu), recipe)
     priors = [load_bundle(out / f"{one}.json") for one in recipe.priors]
     calibrated = partial(calibrate, gpu=load_gpu(recipe.gpu), priors=priors)
     whole = calibrated(selection, name=name)
@@ -95,6 +95,23 @@ def fitted(name: str, recipe: Recipe, data: Path, out: Path) -> Bundle:
         rest = thinned(calibrated(part, holdout=0.0).bundle, MOST_BYTES)
         errors = [*error_rows(compared(predict_rows(rest, selection.kernels.select(held)))), *errors]
     return thinned(replace(whole.bundle, errors=tuple(errors)), MOST_BYTES)
+
+
+def by_laboratory(selection: Selection, recipe: Recipe) -> Selection:
+    """The selection with one collection for all files of a laboratory; rows that name their framework keep it."""
+    folders = {Path(file).name: laboratory_of(file) for file in recipe.data}
+    parts: dict[str, Any] = {}
+    for rows in selection.tables:
+        names = [folders.get(name, name) for name in rows.collections]
+        unique = list(dict.fromkeys(names))
+        index = np.array([unique.index(name) for name in names])[rows.collection_index]
+        parts[kind_of(rows)] = replace(rows, collections=tuple(unique), collection_index=index)
+    return replace(selection, **parts)
+
+
+def laboratory_of(file: str) -> str:
+    """The laboratory of a file below the data: its folder without a number."""
+    return file.partition("/")[0].partition("-")[0]
 
 
 def held_sites(rows: KernelRows) -> BoolArray:
@@ -124,7 +141,7 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
     yield from ("| file | laboratory | rows of this GPU | used | rejected |", "|---|---|---|---|---|")
-    folders = {Path(file).name: file.partition("/")[0].partition("-")[0] for file in recipe.data}
+    folders = {Path(file).name: laboratory_of(file) for file in recipe.data}
     for one in bundle.provenance.datasets:
         refused = {reason: count for reason, count in one.rejected.items() if reason != OTHER_GPU}
         told = ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "–"

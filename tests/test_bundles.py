@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from estimator import estimate, load_bundle, read_workload
-from estimator.bundle.files import bundle_names
+from estimator.bundle.files import bundle_names, bundle_path
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gpt2-prefill.json"
 
@@ -21,7 +21,8 @@ def test_a_shipped_bundle_says_what_it_was_fitted_on_and_how_wrong_it_is(name):
     assert not bundle.simulated
     assert bundle.power is not None
     assert bundle.errors
-    assert bundle.uncertainty["latency"]["gpu"] > 0.02
+    stated = bundle.uncertainty["latency"]
+    assert stated.get("gpu", max(stated.get("groups", {}).values(), default=0.0)) > 0.02
     for record in bundle.provenance.datasets:
         assert record.sha256
         assert "/" not in record.name
@@ -31,6 +32,17 @@ def test_a_shipped_bundle_says_what_it_was_fitted_on_and_how_wrong_it_is(name):
 def test_a_shipped_bundle_estimates_the_example(name):
     bundle = load_bundle(name)
     answer = estimate(read_workload(EXAMPLE), bundle, sm_clock_mhz=900.0)[0]
-    assert 0.01 < answer.latency_s < 0.1  # 4,096 tokens through GPT-2 small on a data-centre board
-    assert 0.3 * bundle.gpu.power_limit_w < answer.power_w <= bundle.gpu.power_limit_w
-    assert 0 < answer.latency_s_std < 0.2 * answer.latency_s
+    assert 0.003 < answer.latency_s < 0.1  # 4,096 tokens through GPT-2 small on a data-centre board
+    assert 0.25 * bundle.gpu.power_limit_w < answer.power_w <= bundle.gpu.power_limit_w
+    of_runs = "gpu" in bundle.uncertainty["latency"]
+    assert 0 < answer.latency_s_std < (0.2 if of_runs else 0.5) * answer.latency_s
+
+
+@pytest.mark.parametrize("name", bundle_names())
+def test_a_shipped_bundle_is_small_and_its_card_names_its_data(name):
+    path = bundle_path(name)
+    assert path.stat().st_size <= 300_000
+    card = path.with_suffix(".md").read_text(encoding="utf-8")
+    bundle = load_bundle(name)
+    for word in (bundle.digest, *(record.name for record in bundle.provenance.datasets)):
+        assert word in card

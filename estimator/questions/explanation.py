@@ -133,7 +133,7 @@ def _phases_s(prepared: Prepared, clock_hz: float) -> Array:
             less[:, place] *= np.exp(-STEP)
             change = kernel_seconds(prepared.phases, more, clock_hz) - kernel_seconds(prepared.phases, less, clock_hz)
             parts[:, column] = np.where(prepared.coefficients[:, place] > 0.0, np.maximum(change, 0.0) / (2.0 * STEP), 0.0)
-    scale = total * np.exp(prepared.log_correction) / np.maximum(parts.sum(axis=1), TINY)
+    scale = total * np.exp(prepared.log_correction) * prepared.board.scale / np.maximum(parts.sum(axis=1), TINY)
     result: Array = parts * scale[:, None]
     return result
 
