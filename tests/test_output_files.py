@@ -48,7 +48,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 """What each command that writes files is asked for; a command with an output option that is not here fails the test."""
 
 READ = [
-    "--against", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
+    "--against", "--anchor", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
     "--compare", "--config", "--duration", "--efficiency", "--energies", "--families", "--fault", "--freq", "--freqs", "--gpu",
     "--gpu-spec", "--host", "--idle-power", "--kernels", "--key", "--load", "--longest", "--model", "--name", "--note", "--planned-budget",
     "--pmd", "--power", "--precision", "--prior", "--published", "--rails", "--readings",
