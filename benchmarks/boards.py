@@ -48,7 +48,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT / "build" / "traces"
 
 OWN = {
-    "a100-sxm-40gb": ("a100-pcie-40gb-eager", "a100-pcie-40gb", "a100-sxm-80gb"),
+    "a100-sxm-40gb": ("a100-pcie-40gb-eager", "a100-sxm-80gb"),
     "a100-sxm-80gb": ("a100-sxm-80gb",),
     "h100-sxm": ("a100-pcie-40gb-eager", "h100-sxm"),
     "v100-pcie-32gb": ("a100-pcie-40gb-eager", "v100-pcie-32gb"),
