@@ -13,7 +13,7 @@ specification  A100 → H100 by specification, runs from 20 ms on; without the r
 diffusion      Stable Diffusion 1.5 and XL of ML.ENERGY: 25 UNets, decoder and both texts; "/busy": measured above 0.9 of the limit
 zeus           training on a V100 under limits: time over that at 250 W, and power; from batch 32 on
 vidur          products of vidur by length of the kernel
-energy         power at rest, and energy of the best large products as their rate and 0.96 of the limit say
+energy         power at rest; energy of 8192³ as the best rates of large products and 0.96 of the limit say, and of board over board
 """
 
 import json
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import click
@@ -48,7 +48,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT / "build" / "traces"
 
 OWN = {
-    "a100-sxm-40gb": ("a100-pcie-40gb-eager", "a100-pcie-40gb", "a100-sxm-80gb"),
+    "a100-sxm-40gb": ("a100-pcie-40gb-eager", "a100-sxm-80gb"),
     "a100-sxm-80gb": ("a100-sxm-80gb",),
     "h100-sxm": ("a100-pcie-40gb-eager", "h100-sxm"),
     "v100-pcie-32gb": ("a100-pcie-40gb-eager", "v100-pcie-32gb"),
@@ -162,21 +162,32 @@ def diffusion(data: Path, bundles: Path) -> Iterator[Score]:
     rows = pd.read_csv(data / "independent" / "mlenergy_v2_diffusion.csv")
     for gpu, own in rows.groupby("gpu"):
         spec = load_gpu(str(gpu))
+
+        def of_host(bundle: Bundle, launch_s: float, own: pd.DataFrame = own, spec: GpuSpec = spec) -> pd.DataFrame:
+            rows = list(own.itertuples())
+            found = [asked(bundle, spec, pipeline(row.model, row.batch, data), row.power_limit_w, launch_s) for row in rows]
+            measured = {"measured_latency": own["latency_s"].array, "measured_power": own["power_w"].array}
+            return pd.DataFrame(found).assign(**measured, what=[f"{row.model.rpartition('/')[2]} {row.batch}" for row in rows])
+
+        busy = (own["power_w"] > 0.9 * own["power_limit_w"]).array
         for way, bundle in named_bundles(str(gpu), bundles):
-            found = pd.DataFrame([asked(bundle, spec, pipeline(row.model, row.batch, data), row.power_limit_w) for row in own.itertuples()])
-            what = [f"{row.model.rpartition('/')[2]} {row.batch}" for row in own.itertuples()]
-            found = found.assign(measured_latency=own["latency_s"].array, measured_power=own["power_w"].array, what=what)
-            busy = (own["power_w"] > 0.9 * own["power_limit_w"]).array
+            found = of_host(bundle, bundle.host.launch_s)
             yield scored(f"diffusion {gpu}", way, found)
             yield scored(f"diffusion {gpu}/busy", way, found[busy], f"diffusion {gpu}")
+            first = found.iloc[0]
+            paced = of_host(bundle, float(bundle.host.launch_s * first["measured_latency"] / first["predicted_latency"])).iloc[1:]
+            yield scored(f"diffusion {gpu}", f"{way}, host's pace from batch 1", paced)
 
 
-def asked(bundle: Bundle, gpu: GpuSpec, parts: Iterable[tuple[Workload, int]], limit_w: float) -> dict[str, float]:
+def asked(
+    bundle: Bundle, gpu: GpuSpec, parts: Iterable[tuple[Workload, int]], limit_w: float, launch_s: float | None = None
+) -> dict[str, float]:
     """Time, power and their deviations of workloads in turn, at the highest clock within a limit; errors of the parts are common."""
-    found = [(estimate(one, bundle, gpu=gpu, sm_clock_mhz=gpu.sm_clock_limit_mhz, power_cap_w=limit_w)[0], count) for one, count in parts]
+    at = {"gpu": gpu, "sm_clock_mhz": gpu.sm_clock_limit_mhz, "power_cap_w": limit_w, "host_launch_s": launch_s}
+    found = [(estimate(one, bundle, **at)[0], count) for one, count in parts]
     seconds, joules = (sum(count * getattr(one, name) for one, count in found) for name in ("latency_s", "energy_j"))
     main = max(found, key=lambda pair: pair[1] * pair[0].latency_s)[0]
-    stated = {"std_latency": main.latency_s_std / main.latency_s, "std_power": main.power_w_std / main.power_w}
+    stated = {"std_latency": main.latency_s_std_elsewhere / main.latency_s, "std_power": main.power_w_std_elsewhere / main.power_w}
     return {"predicted_latency": seconds, "predicted_power": joules / seconds, **stated}
 
 
@@ -252,6 +263,7 @@ def energy(data: Path, bundles: Path) -> Iterator[Score]:
         yield scored("energy", f"rest power of {gpu}", pd.DataFrame({"predicted_power": rest, "measured_power": [watt]}))
     product = make_operator("gemm", "linear", "bf16", batch=1.0, m=8192.0, n=8192.0, k=8192.0)
     work = Workload(name="8192", model_family="product", operators=(product,), counts=(1.0,))
+    joules: dict[str, tuple[float, float]] = {}
     for gpu, rate in BEST_FLOP_PER_S.items():
         path = next((path for path in (bundles / f"{gpu}.json", bundles / f"{gpu}-eager.json") if path.is_file()), None)
         if path is None:
@@ -261,9 +273,12 @@ def energy(data: Path, bundles: Path) -> Iterator[Score]:
         found = asked(bundle, spec, [(work, 1)], spec.power_limit_w)
         seconds = 2.0 * 8192.0**3 / rate
         values = {"predicted_latency": [found["predicted_latency"]], "measured_latency": [seconds]}
-        joules = found["predicted_latency"] * found["predicted_power"]
-        values |= {"predicted_power": [joules], "measured_power": [LIMIT_SHARE * spec.power_limit_w * seconds]}
+        joules[gpu] = found["predicted_latency"] * found["predicted_power"], LIMIT_SHARE * spec.power_limit_w * seconds
+        values |= {"predicted_power": [joules[gpu][0]], "measured_power": [joules[gpu][1]]}
         yield scored("energy", f"energy of 8192³ on {gpu}", pd.DataFrame(values))
+    for left, right in combinations(joules, 2):
+        ratio = {side: [joules[left][i] / joules[right][i]] for i, side in enumerate(("predicted_power", "measured_power"))}
+        yield scored("energy", f"energy of 8192³, {left} over {right}", pd.DataFrame(ratio))
 
 
 SECTIONS = {one.__name__: one for one in (halves, specification, diffusion, zeus, vidur, energy)}

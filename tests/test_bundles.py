@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator import estimate, load_bundle, read_workload
+from estimator import estimate, load_bundle, read_workload, with_precision
 from estimator.bundle.files import bundle_names, bundle_path
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gpt2-prefill.json"
@@ -31,7 +31,10 @@ def test_a_shipped_bundle_says_what_it_was_fitted_on_and_how_wrong_it_is(name):
 @pytest.mark.parametrize("name", bundle_names())
 def test_a_shipped_bundle_estimates_the_example(name):
     bundle = load_bundle(name)
-    answer = estimate(read_workload(EXAMPLE), bundle, sm_clock_mhz=900.0)[0]
+    workload = read_workload(EXAMPLE)
+    if "bf16" not in bundle.gpu.tensor_flop_per_clock:
+        workload = with_precision(workload, "fp16")
+    answer = estimate(workload, bundle, sm_clock_mhz=900.0)[0]
     assert 0.003 < answer.latency_s < 0.1  # 4,096 tokens through GPT-2 small on a data-centre board
     assert 0.25 * bundle.gpu.power_limit_w < answer.power_w <= bundle.gpu.power_limit_w
     of_runs = "gpu" in bundle.uncertainty["latency"]

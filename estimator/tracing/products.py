@@ -1,6 +1,7 @@
 """Matrix products, convolutions and fused attention from their calls."""
 
 import math
+from dataclasses import replace
 from typing import Any, Final
 
 from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part
@@ -92,23 +93,13 @@ def _channels_last(tensor: Tensor) -> bool:
 
 
 def convolution_backward(call: Call) -> list[Part]:
-    """Gradients of the image (by the same number of multiplications) and of the weight, each if requested.
-
-    For a depthwise convolution both are further such convolutions; for a dense one they are the products
-    [positions, filters]·[filters, taps] and [filters, positions]·[positions, taps].
-    """
-    image, weight, gradient = call.tensor("input"), call.tensor("weight"), call.tensor("grad_output")
+    """Gradients of the image and of the weight, if requested: convolutions with as many multiplications and bytes as the forward one."""
+    image, gradient = call.tensor("input"), call.tensor("grad_output")
     of_image, of_weight, of_bias = call.axes("output_mask", 1, 1, 0)
-    groups, precision = call.number("groups", 1), image.precision
-    filters, taps = weight.shape[0] // groups, math.prod(weight.shape[1:])
-    positions = gradient.elements // gradient.shape[1]
-    if groups > 1 and groups == image.shape[1]:
-        parts = [Part(convolution(call, gradient)[0].operator, float(of_image + of_weight))]
-    else:
-        sides = [(positions, filters)] * of_image + [(filters, positions)] * of_weight
-        parts = [part("gemm.bmm", precision, batch=groups, m=m, n=taps, k=k, origin=BACKWARD) for m, k in sides]
+    parts = [Part(replace(convolution(call, gradient)[0].operator, origin=BACKWARD), float(of_image + of_weight))]
     if of_bias:
-        parts.append(part("reduction.sum", precision, rows=gradient.shape[1], dim=positions, share=INNER, origin=BACKWARD))
+        positions = gradient.elements // gradient.shape[1]
+        parts.append(part("reduction.sum", image.precision, rows=gradient.shape[1], dim=positions, share=INNER, origin=BACKWARD))
     return [one for one in parts if one.times]
 
 
