@@ -98,11 +98,11 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> Path:
-    """Write rows as CSV."""
+    """Write rows as CSV, all of one laboratory."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer = csv.DictWriter(file, fieldnames=[*rows[0], "collection"])
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(row | {"collection": "published"} for row in rows)
     return path
 
 
