@@ -110,9 +110,7 @@ def calibrate(
     energies, remarks = instruction_section(selection, gpu)
     blocks, unfit = block_section(selection, gpu)
     board = board_knowledge(selection, gpu)
-    source = transfer_source(*priors, target=gpu) if priors else None
-    if source is None and lender is not None and lacks_power(selection):
-        source = power_lender(lender, gpu)
+    source = _source(selection, gpu, priors, lender)
     if source is not None and selection.kernels is not None:
         progress("weighing the prior bundle")
         source = with_strengths(source, selection.kernels, gpu, seed)
@@ -147,6 +145,13 @@ def calibrate(
         held_out=held_out,
         warnings=warnings,
     )
+
+
+def _source(selection: Selection, gpu: GpuSpec, priors: Sequence[Bundle], lender: Bundle | None) -> TransferSource | None:
+    """What the fit starts from: the priors, else the lender's power where no row has any."""
+    if priors:
+        return transfer_source(*priors, target=gpu)
+    return power_lender(lender, gpu) if lender is not None and lacks_power(selection) else None
 
 
 def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str = "", version: str, seed: int) -> Calibration:
