@@ -16,7 +16,7 @@ from estimator.bundle.content import Bundle, GroupCoefficients
 from estimator.bundle.files import text_of
 from estimator.model.residuals import NEIGHBOURS, neighbour_error, tier_from_document
 from estimator.model.tier_records import PackedTier
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
 from fitter.errors import ReleaseError
 from fitter.latency.residual_tier import FEWEST_POINTS, neighbours
@@ -53,10 +53,10 @@ NOTE_BYTES: Final = 100
 
 
 def _rounded(group: GroupCoefficients) -> GroupCoefficients:
-    """The group with five digits of its coefficients and two of their deviations."""
+    """The group with five digits of its coefficients and two of their deviations, which also tell what the data determined."""
     digits = ((group.coefficients, 5), (group.ln_std, 2))
     values, std = (FrozenMapping({name: float(f"{value:.{count}g}") for name, value in own.items()}) for own, count in digits)
-    return replace(group, coefficients=values, ln_std=std)
+    return replace(group, coefficients=values, ln_std=std, identified=EMPTY)
 
 
 def _halvings(tier: Tier) -> list[tuple[PackedTier, float]]:
