@@ -11,8 +11,6 @@ from numpy.testing import assert_allclose
 from estimator.bundle.files import load_bundle
 from estimator.model.power_limit import (
     CURVE_CLOCKS,
-    LIMIT_SHARE,
-    LIMIT_SHARE_STD,
     BoardCurve,
     Held,
     Settled,
@@ -126,9 +124,9 @@ def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock_however_coars
     answer = estimate(HUNGRY, A100, gpu=gpu, sm_clock_mhz=1410, power_cap_w=cap_w)[0]
     swept = sweep(HUNGRY, A100, gpu=gpu, sm_clock_mhz=1410, power_cap_w=cap_w)
     free = estimate(HUNGRY, unlimited(A100), sm_clock_mhz=answer.sm_clock_mhz)[0]
-    assert answer.power_w == swept.power_w[0] == cap_w * LIMIT_SHARE
+    assert answer.power_w == swept.power_w[0] == cap_w * A100.power.limit_share
     assert not swept.above_limit.any()
-    assert answer.power_w_std == pytest.approx(cap_w * LIMIT_SHARE_STD, rel=0.05)
+    assert answer.power_w_std == pytest.approx(cap_w * A100.power.limit_share_std, rel=0.05)
     assert answer.power_w_std < 0.8 * free.power_w_std
     assert answer.latency_s_std > free.latency_s_std
     assert answer.sm_clock_mhz_low < answer.sm_clock_mhz < answer.sm_clock_mhz_high < 1410
