@@ -57,7 +57,10 @@ class Laboratory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a bundle is fitted on; priors: the bundle it starts from, and others whose energies join its own where no row has power."""
+    """What a bundle is fitted on.
+
+    priors: the bundle from which the fit starts; further ones lend energies if no row has power.
+    """
 
     gpu: str
     data: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Thinning: a bundle in a smaller file, its residual tiers packed and, as far as needed, with fewer points.
+"""Thinning: a bundle in a smaller file.  Its residual tiers are packed; if that is not enough they lose points.
 
 Points of a tier are kept farthest first, and each takes the mean error of the points nearest to it.  The tier whose prediction of all its
 points suffers least per byte is halved first, or loses its kriging, which has a weight for every row.

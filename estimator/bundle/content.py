@@ -367,7 +367,7 @@ def group_coefficients(bundle: Bundle, architecture: str) -> dict[str, dict[str,
     """Coefficients by group on a GPU of an architecture.
 
     On another architecture than the fitted one half of a lambda's deviation from its usual value belongs to the fitted board: forecasts of
-    runs of 20 ms and more between A100, A10 and H100 then err by 4.0 instead of 5.5 % in latency (`benchmarks/board_power.py`).
+    runs of 20 ms and more between A100, A10 and H100 then err by 4.2 instead of 5.0 % in latency (`benchmarks/board_power.py`).
     """
     if architecture == bundle.gpu.architecture:
         return {name: dict(group.coefficients) for name, group in bundle.groups.items()}

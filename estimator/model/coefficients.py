@@ -86,7 +86,7 @@ BY: Final = "@"
 
 
 def section_words(operator: Operator) -> list[str]:
-    """Family, operator and precision: kernels of one library function.  Links carry bytes, whatever their format."""
+    """Family, operator and precision: kernels of one library function.  Links carry bytes of any format."""
     parts = [operator.family, operator.operator]
     parts += [] if operator.family == "communication" else [operator.precision]
     return [*parts, "cuda"] if operator.cuda_cores else parts

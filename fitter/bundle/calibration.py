@@ -15,7 +15,7 @@ import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.model.coefficients import group_key, longest_prefix
-from estimator.uncertainty.forecast import forecast_std
+from estimator.uncertainty.forecast import FORECAST_POWER_STD, forecast_std
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
@@ -43,7 +43,7 @@ from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.anchor import anchored
-from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, power_lender, transfer_notes, transfer_source, with_strengths
+from fitter.transfer.prior_bundle import TransferSource, power_lender, transfer_notes, transfer_source, with_strengths
 from fitter.validate.predictions import (
     QUANTITIES,
     compared,
@@ -245,13 +245,13 @@ def _uncertainty(
 def _add_runs(stated: Mapping[str, dict[str, Any]], of_runs: Mapping[str, Mapping[str, Any]], draft: Draft, powered: int) -> None:
     """Add the uncertainty of whole workloads; `powered` rows have a power.
 
-    One row determines power less well than another board's coefficients (LENT_POWER_STD); n rows reduce that deviation by 1/√n.
+    One row determines power less well than another board's coefficients (FORECAST_POWER_STD); n rows reduce that deviation by 1/√n.
     """
     for quantity, values in of_runs.items():
         stated[quantity].update(values)
     if 0 < powered < FEWEST_POWERED:
         for name in ("gpu", "launch"):
-            stated["power"][name] = float(np.hypot(stated["power"][name], LENT_POWER_STD / np.sqrt(powered)))
+            stated["power"][name] = float(np.hypot(stated["power"][name], FORECAST_POWER_STD["usual"] / np.sqrt(powered)))
     if draft.kernel_fit is not None:  # the time of measured kernels does not depend on the model that uses them
         stated["latency"]["families_by_group"] |= dict.fromkeys(draft.kernel_fit.groups, ENOUGH_FAMILIES)
 

@@ -112,7 +112,8 @@ def fit_command(**options: Any) -> int:
     if options["priors"] and options["anchor"]:
         raise click.UsageError("--prior and --anchor exclude each other: many rows start from a prior, a few correct a forecast")
     _check_datasets(options["datasets"])
-    from estimator.bundle.files import bundle_names, load_bundle, save_bundle
+    from estimator.bundle.files import bundle_heads, load_bundle, save_bundle
+    from estimator.uncertainty.nearest import nearest_bundle
     from estimator.vocabulary.specifications import load_gpu
     from fitter.bundle.calibration import calibrate, calibrate_anchored, lacks_power
     from fitter.release.differences import identity
@@ -120,7 +121,6 @@ def fit_command(**options: Any) -> int:
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world
     from fitter.scale.streamed import is_streamed, read_streamed
-    from fitter.transfer.prior_bundle import nearest_powered
 
     progress = _progress(options["quiet"])
     if is_streamed(options["datasets"], options["scheduler"]):
@@ -130,7 +130,8 @@ def fit_command(**options: Any) -> int:
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     require_one_world(selection)
     priors = [load_bundle(name) for name in options["priors"]]
-    lender = nearest_powered(map(load_bundle, bundle_names()), gpu) if not priors and lacks_power(selection) else None
+    lenders = {name: head for name, head in bundle_heads().items() if head.power} if not priors and lacks_power(selection) else {}
+    lender = load_bundle(nearest_bundle(gpu, lenders)) if lenders else None
     common: dict[str, Any] = {"name": options["name"] or "", "version": FIRST_VERSION, "seed": options["seed"]}
     calibration = (
         calibrate_anchored(selection, gpu, load_bundle(options["anchor"]), **common)

@@ -123,7 +123,7 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
 
 
 def section_key(operator: Operator) -> str:
-    """The section of a kernel, whatever its library."""
+    """The section of a kernel of any library."""
     return ".".join(section_words(operator))
 
 

@@ -88,17 +88,6 @@ def power_lender(bundle: Bundle, target: GpuSpec) -> TransferSource:
     return replace(transfer_source(bundle, target=target), siblings=NO_SIBLINGS)
 
 
-def nearest_powered(bundles: Iterable[Bundle], target: GpuSpec) -> Bundle | None:
-    """The bundle with power whose board is most like a target: the same board, process, kind of memory, architecture; None without any."""
-
-    def likeness(bundle: Bundle) -> tuple[bool, ...]:
-        gpu = bundle.gpu
-        alike = gpu.process == target.process, gpu.memory[:3] == target.memory[:3], gpu.architecture == target.architecture
-        return (gpu.name == target.name, *alike)
-
-    return max((one for one in bundles if one.power is not None and not one.simulated), key=likeness, default=None)
-
-
 def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:
     """Standard deviation of ln(measured / equations) of these groups [ln]: the larger of the bundle's and the residual tier's value.
 
@@ -181,10 +170,6 @@ def power_priors(source: TransferSource, tables: BoardTables) -> dict[str, tuple
         if centre > 0.05 * usual:
             found[term] = (centre, width)
     return found
-
-
-LENT_POWER_STD: Final = 0.15
-"""Standard deviation of ln(power) forecast from another GPU's coefficients (`estimator.uncertainty.forecast`)."""
 
 
 def transfer_notes(source: TransferSource | None, bundle: Bundle) -> tuple[str, ...]:

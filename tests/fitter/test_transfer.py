@@ -201,7 +201,7 @@ def written(path, gpu, count, data):
     return path
 
 
-def test_power_of_several_priors_is_their_mean_whatever_their_reference_clocks():
+def test_power_of_several_priors_is_their_mean_at_any_reference_clocks():
     """Bundles of one board that state the same power at two clocks agree."""
     a100, a10 = load_bundle("a100-pcie-40gb-eager"), load_bundle("a10-eager")
     target, power = load_gpu("h100-sxm"), a100.power
