@@ -151,7 +151,9 @@ class PackedTier(Mapping[str, Any]):
     def tier(self) -> Mapping[str, Any]:
         """The tier.  Raises BundleError if the text packs none."""
         try:
-            found: Mapping[str, Any] = read(Tier, parse_json(zlib.decompressobj().decompress(b64decode(self.packed), MOST_UNPACKED)))
+            found: Mapping[str, Any] | str = read(Tier, parse_json(zlib.decompressobj().decompress(b64decode(self.packed), MOST_UNPACKED)))
+            if isinstance(found, str):
+                raise ValueError("it holds another packed one")
         except (ValueError, zlib.error) as error:
             raise BundleError(f"the bundle's residuals hold a packed tier that cannot be read ({error}); fit again") from error
         return found

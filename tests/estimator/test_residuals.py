@@ -94,7 +94,8 @@ def test_a_packed_tier_corrects_like_the_plain_one_and_nonsense_is_refused():
     assert all(np.array_equal(ways[0], way) for way in ways)
     assert plain_of({GROUP: packed}) == {GROUP: packed.packed}
     flood = b64encode(zlib.compress(b"[" + b"1," * (MOST_UNPACKED // 2) + b"1]")).decode()
-    for text in ("", "YWJj", packed.packed[:-40], flood, PackedTier.of({**tier, "left_out": (0.1, 0.2)}).packed):
+    twice = b64encode(zlib.compress(json.dumps(packed.packed).encode())).decode()
+    for text in ("", "YWJj", packed.packed[:-40], flood, twice, PackedTier.of({**tier, "left_out": (0.1, 0.2)}).packed):
         with pytest.raises(BundleError, match="packed tier that cannot be read"):
             log_corrections(operators, [GROUP] * 60, {GROUP: PackedTier(text)})
 
