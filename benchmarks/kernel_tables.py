@@ -31,6 +31,7 @@ from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator
 from fitter.latency import residual_tier
 from fitter.latency.groups import NO_SIBLINGS, Siblings, fit_kernel_groups
+from fitter.latency.intervals import SITES
 from fitter.latency.section import KernelSection, SectionFit
 from fitter.rows.columns import KernelRows, join_rows
 from fitter.rows.selection import read_selection
@@ -60,13 +61,7 @@ TARGETS = {
 LEFT_OUT = 0.2
 LARGEST = 0.1
 LONGEST = 0.25
-SITE = {
-    "attention": ("heads", "kv_heads"),
-    "mla": ("heads", "batch"),
-    "moe": ("hidden", "inter", "topk", "experts"),
-    "communication": ("message_bytes", "num_gpus"),
-    "quantise": ("dim",),
-}
+SITE = SITES | {"mla": ("heads", "batch"), "communication": ("message_bytes", "num_gpus")}
 """Fields that the split "unseen" leaves out together, by family; (n, k) elsewhere."""
 
 LENGTH = {"softmax": "dim", "norm": "dim", "gemm": "k", "attention": "context"}

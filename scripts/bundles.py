@@ -26,6 +26,7 @@ from estimator.vocabulary.reader import read
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator
 from fitter.bundle.calibration import calibrate
+from fitter.latency.intervals import SITES
 from fitter.rows.columns import KernelRows, Selection
 from fitter.rows.rejected import OTHER_GPU
 from fitter.rows.selection import read_selection
@@ -35,15 +36,6 @@ from scripts.thinning import thinned
 ROOT: Final = Path(__file__).resolve().parent.parent
 MOST_BYTES: Final = 300_000
 """Largest file of a bundle that comes with the package [byte]."""
-
-SITE: Final = {
-    "gemm": ("n", "k"),
-    "attention": ("heads", "kv_heads", "head_dim"),
-    "mla": ("heads",),
-    "moe": ("hidden", "inter", "experts", "topk"),
-    "quantise": ("dim",),
-}
-"""Fields of a shape that belong to a model, not to its use; rows of equal ones are left out together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +113,7 @@ def held_sites(rows: KernelRows) -> BoolArray:
     """The rows of a fifth of the sites, chosen by a digest, shape (n,)."""
 
     def held(operator: Operator) -> bool:
-        sizes = [operator[name] for name in SITE[operator.family]] if operator.family in SITE else operator.shape
+        sizes = [operator[name] for name in SITES[operator.family]] if operator.family in SITES else operator.shape
         text = ",".join(f"{size:.0f}" for size in (*sizes, 0.0))
         return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 100 < 20
 

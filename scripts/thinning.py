@@ -2,7 +2,7 @@
 
 Points of a tier are kept farthest first, and each takes the mean error of the points nearest to it.  The tier whose prediction of all its
 points suffers least per byte is halved first, or loses its kriging, which has a weight for every row.
-Where trees predict, points only tell widths of intervals: most go first, then the last trees.
+Where trees predict, points only tell widths of intervals: most go first, then the last trees.  Intervals widen by what is lost.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,8 @@ def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
     chains = {group: _halvings(tier) for group, tier in bundle.residuals.items()}
     tiers = {group: chain[0][0] for group, chain in chains.items()}
     groups = FrozenMapping({name: _rounded(group) for name, group in bundle.groups.items()})
-    excess = len(text_of(replace(bundle, groups=groups, residuals=FrozenMapping(tiers)))) + NOTE_BYTES - most_bytes
+    bundle = replace(bundle, groups=groups, uncertainty=_short(bundle.uncertainty))
+    excess = len(text_of(replace(bundle, residuals=FrozenMapping(tiers)))) + NOTE_BYTES - most_bytes
     steps = []
     for group, chain in chains.items():
         cost = 0.0
@@ -45,7 +46,7 @@ def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
         raise ReleaseError(f"{bundle.name}: {excess} byte too large even with few of its measured points; allow more than {most_bytes}")
     kept, all_points = (sum(len(tier["ln_error"]) for tier in own.values()) for own in (tiers, bundle.residuals))
     notes = (f"residual tier thinned from {all_points} to {kept} points for {most_bytes} byte",) if kept < all_points else ()
-    return replace(bundle, groups=groups, residuals=FrozenMapping(tiers), notes=(*bundle.notes, *notes))
+    return replace(bundle, residuals=FrozenMapping(tiers), notes=(*bundle.notes, *notes))
 
 
 NOTE_BYTES: Final = 100
@@ -60,20 +61,16 @@ def _rounded(group: GroupCoefficients) -> GroupCoefficients:
 
 
 def _halvings(tier: Tier) -> list[tuple[PackedTier, float]]:
-    """The packed tier, without kriging, then with half of its points each time; and the errors of all points that it leaves over [ln]."""
+    """The packed tier, without kriging, then with half of its points each time; and by how much errors of all points grow [ln]."""
     found = [(PackedTier.of(_short(tier)), 0.0)]
     points = tier_from_document(tier).points
     if "trees" in tier:
         return found + [(PackedTier.of(_short(one)), left) for one, left in _pruned(tier, points)]
-    error, order = np.broadcast_to(tier["ln_error"], len(points)), _farthest_first(points)
-    count = len(points) if "kriging" in tier else len(points) // 2
+    order, count = _farthest_first(points), len(points) if "kriging" in tier else len(points) // 2
     while count >= FEWEST_POINTS:
-        kept = order[:count]
-        kept = kept[np.lexsort(points[kept].T[::-1])]  # columns that ascend pack well
-        apart, place = neighbours(points[kept], points, NEIGHBOURS)
-        made = _with_points(tier, kept, place[:, 0])
-        left = float(np.abs(error - neighbour_error(apart, np.array(made["ln_error"])[place])).sum())
-        found.append((PackedTier.of(_short(made)), left))
+        made = _with_points(tier, points, order[:count])
+        left = np.abs(np.array(made["left_out"])).mean() - np.abs(tier["left_out"]).mean()
+        found.append((PackedTier.of(_short(made)), len(points) * left))
         count //= 2
     return found
 
@@ -90,18 +87,16 @@ def _short(value: Any) -> Any:
 
 def _pruned(tier: Tier, points: Array) -> Iterator[tuple[Tier, float]]:
     """The tier with SPREAD_POINTS of its points, then without a third of its trees each time, the last first: they correct least."""
-    kept = _farthest_first(points)[:SPREAD_POINTS]
-    kept = kept[np.lexsort(points[kept].T[::-1])]
-    made, left = dict(_with_points(tier, kept, neighbours(points[kept], points, 1)[1][:, 0])), 0.0
-    yield made, left
+    kept, left = _farthest_first(points)[:SPREAD_POINTS], 0.0
+    yield _with_points(tier, points, kept, left), left
     trees = {name: np.array(tier["trees"][name]) for name in ("feature", "threshold", "value")}
     trees = {name: column.reshape(tier["trees"]["count"], -1) for name, column in trees.items()}
     while (count := len(trees["value"])) > 1:
         fewer = count - (count + 2) // 3
-        left += float(np.abs(trees["value"][fewer:]).mean(axis=1).sum()) * len(points)
+        left += float(np.abs(trees["value"][fewer:]).mean(axis=1).sum())
         trees = {name: column[:fewer] for name, column in trees.items()}
         columns = {name: tuple(column.ravel().tolist()) for name, column in trees.items()}
-        yield {**made, "trees": {**tier["trees"], "count": fewer, **columns}}, left
+        yield {**_with_points(tier, points, kept, left), "trees": {**tier["trees"], "count": fewer, **columns}}, left * len(points)
 
 
 SPREAD_POINTS: Final = 250
@@ -118,15 +113,25 @@ def _farthest_first(points: Array) -> IntArray:
     return np.array(order)
 
 
-def _with_points(tier: Tier, kept: IntArray, nearest: IntArray) -> Tier:
-    """The tier with the kept ones (k,) of its points (n,); nearest (n,): the place among them of the one nearest to each point."""
+def _with_points(tier: Tier, points: Array, kept: IntArray, lost: float | None = None) -> Tier:
+    """The tier with the kept ones (k,) of its points (n, f): each has the mean errors of the points to which it is nearest.
+
+    lost: error in addition to those left out [ln]; None: neighbours predict, and no point is its own.
+    """
+    kept = kept[np.lexsort(points[kept].T[::-1])]  # columns that ascend pack well
+    apart, place = neighbours(points[kept], points, NEIGHBOURS + 1)
+    nearest, itself = place[:, 0], apart[:, :1] == 0.0
+    apart, place = (np.where(itself, column[:, 1:], column[:, :-1]) for column in (apart, place))
+
+    def mean(values: Array) -> Array:
+        return np.bincount(nearest, np.broadcast_to(values, len(points)), len(kept)) / np.bincount(nearest, minlength=len(kept))
 
     def means(record: Tier) -> dict[str, Any]:
-        counts, found = np.bincount(nearest, minlength=len(kept)), {name: record[name] for name in record if name != "kriging"}
-        for name in ("ln_error", "left_out"):
-            total = np.bincount(nearest, np.broadcast_to(record[name], len(nearest)), len(kept))
-            found[name] = tuple((total / counts).tolist())
-        return found
+        error, left_out = np.array(record["ln_error"]), np.array(record["left_out"])
+        own = np.abs(error - neighbour_error(apart, mean(error)[place]))
+        wide = np.maximum(left_out, own) if lost is None else np.hypot(left_out, lost)
+        found = {name: record[name] for name in record if name != "kriging"}
+        return found | {"ln_error": tuple(mean(error).tolist()), "left_out": tuple(mean(wide).tolist())}
 
     sizes = {name: tuple(np.array(column)[kept].tolist()) if len(column) > 1 else column for name, column in tier["points"].items()}
     named = {"named": means(tier["named"])} if "named" in tier else {}

@@ -201,14 +201,14 @@ def _checked(document: Any) -> Document:
 
 
 def _layout(value: Any, indent: int = 0) -> str:
-    """JSON text for people and for `diff`: each field of an object and each row of a table has its own line, numbers share a line."""
-    pad = " " * (indent + 1)
-    if isinstance(value, dict) and value:
-        lines = (f"{pad}{json.dumps(key)}: {_layout(item, indent + 1)}" for key, item in value.items())
-        return "{\n" + ",\n".join(lines) + "\n" + " " * indent + "}"
-    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-        return "[\n" + ",\n".join(pad + _layout(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
-    return json.dumps(value, allow_nan=False)
+    """JSON text for people and for `diff`: each member of an object or list has its own line, but numbers share one."""
+    members = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    if not any(isinstance(item, dict | list | str) for item in members):
+        return json.dumps(value, allow_nan=False)
+    keys = [f"{json.dumps(key)}: " for key in value] if isinstance(value, dict) else [""] * len(members)
+    pad = " " * indent
+    lines = ",\n".join(f"{pad} {key}{_layout(item, indent + 1)}" for key, item in zip(keys, members, strict=True))
+    return "{0}\n{2}\n{3}{1}".format(*("{}" if isinstance(value, dict) else "[]"), lines, pad)
 
 
 def told_apart(bundles: Sequence[Bundle], given: Sequence[str] = ()) -> list[Bundle]:

@@ -101,7 +101,6 @@ def group_key(operator: Operator) -> str:
         parts.append(operator.precision_kv or operator.precision)
     if operator.family == "attention":
         parts.append(f"d{operator['head_dim']:.0f}")
-        parts.append("window" if operator["window"] > 0 else "full")
     if operator.family in CACHED:
         parts.append(_length_class(operator))
     elif operator.family == "softmax" or operator.operator in ("layernorm", "rmsnorm"):

@@ -1,7 +1,7 @@
 """Records of measured kernels in a bundle: their errors against the equations, at the points of their shapes."""
 
+import bz2
 import json
-import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -124,7 +124,7 @@ def _check_points(tier: Any) -> None:
                 raise FaultError("asks for an input that kernels lack", "trees", "feature")
 
 
-PackedText = Annotated[str, Pattern(r"[A-Za-z0-9+/]+=*", "like base64"), "base64 of zlib of the JSON of a tier"]
+PackedText = Annotated[str, Pattern(r"[A-Za-z0-9+/]+=*", "like base64"), "base64 of bzip2 of the JSON of a tier"]
 
 if TYPE_CHECKING:
     Tier = Any
@@ -145,16 +145,16 @@ class PackedTier(Mapping[str, Any]):
     def of(cls, tier: Mapping[str, Any]) -> "PackedTier":
         """The packed form of a tier."""
         text = json.dumps(plain(tier), separators=(",", ":"), allow_nan=False)
-        return cls(b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii"))
+        return cls(b64encode(bz2.compress(text.encode("ascii"))).decode("ascii"))
 
     @cached_property
     def tier(self) -> Mapping[str, Any]:
         """The tier.  Raises BundleError if the text packs none."""
         try:
-            found: Mapping[str, Any] | str = read(Tier, parse_json(zlib.decompressobj().decompress(b64decode(self.packed), MOST_UNPACKED)))
+            found: Mapping[str, Any] | str = read(Tier, parse_json(bz2.BZ2Decompressor().decompress(b64decode(self.packed), MOST_UNPACKED)))
             if isinstance(found, str):
                 raise ValueError("it holds another packed one")
-        except (ValueError, zlib.error) as error:
+        except (ValueError, OSError) as error:
             raise BundleError(f"the bundle's residuals hold a packed tier that cannot be read ({error}); fit again") from error
         return found
 

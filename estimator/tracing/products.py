@@ -53,15 +53,19 @@ def grouped(call: Call) -> list[Part]:
 
 
 def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
-    """A convolution of the own format if that can express it; else the equivalent matrix product.  gradient: that of its result, if any."""
+    """A convolution of the own format, or the equivalent matrix product; PyTorch adds the bias afterwards, but for depthwise kernels.
+
+    gradient: that of its result, if any.
+    """
     out = gradient or call.outputs[0]
     image, weight = call.tensor("input"), call.tensor("weight")
     shape = _plain_conv(call, image, weight, out)
     precision, groups = image.precision, call.number("groups", 1)
+    bias = [moved("elementwise.add", precision, out.elements, out.elements, share=INNER) for _ in call.tensors("bias") if gradient is None]
     if shape is None:  # the product [positions, taps]·[taps, filters] of each group; if transposed, of its input's positions
         side = image if call.number("transposed") else out
         n, k, positions = weight.shape[0] // groups, math.prod(weight.shape[1:]), side.elements // side.shape[1]
-        return [part("gemm.bmm", precision, batch=groups, m=positions, n=n, k=k, origin=f"{TRACED}:convolution")]
+        return [part("gemm.bmm", precision, batch=groups, m=positions, n=n, k=k, origin=f"{TRACED}:convolution"), *bias]
     if groups > 1 and groups == image.shape[1]:
         return [part("conv.depthwise", precision, **shape)]
     turned = [
@@ -69,7 +73,7 @@ def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
         for side in (image, out)
         if precision in SIXTEEN_BIT and not _channels_last(side)
     ]
-    return [part("conv.conv2d", precision, **shape), *turned]
+    return [part("conv.conv2d", precision, **shape), *turned, *bias]
 
 
 def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:

@@ -128,9 +128,11 @@ def _layer_norm(kind: str, call: Call) -> list[Part]:
 
 
 def _group_norm(call: Call) -> list[Part]:
+    """Statistics of each group, then a scale and a shift for each channel: two kernels that read the tensor."""
     tensor = call.tensor("input")
-    rows = call.number("N", tensor.shape[0]) * call.number("group", 1)
-    return [part("norm.layernorm", tensor.precision, rows=rows, dim=tensor.elements // rows)]
+    rows, channels = call.number("N", tensor.shape[0]) * call.number("group", 1), tensor.shape[1]
+    gathered = part("reduction.mean", tensor.precision, rows=rows, dim=tensor.elements // rows, share=INNER)
+    return [gathered, part("norm.batchnorm", tensor.precision, rows=tensor.elements // channels, dim=channels)]
 
 
 def _batch_norm(call: Call) -> list[Part]:

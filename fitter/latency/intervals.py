@@ -30,7 +30,13 @@ from fitter.rows.screening import numbered
 FOLDS: Final = 4
 """Folds of the shapes: each is predicted from the others."""
 
-SITES: Final = {"gemm": ("n", "k"), "attention": ("heads", "kv_heads")}
+SITES: Final = {
+    "gemm": ("n", "k"),
+    "attention": ("heads", "kv_heads"),
+    "mla": ("heads",),
+    "moe": ("hidden", "inter", "topk", "experts"),
+    "quantise": ("dim",),
+}
 """Fields that one layer of a model has in common.  Kernels with the same values are left out together, since a model that is asked for
 mostly has others: 90 % intervals of a table of decodes held 81 % of unseen heads with folds of shapes."""
 
