@@ -93,7 +93,9 @@ def _pruned(tier: Tier, points: Array) -> Iterator[tuple[Tier, float]]:
     trees = {name: column.reshape(tier["trees"]["count"], -1) for name, column in trees.items()}
     while (count := len(trees["value"])) > 1:
         fewer = count - (count + 2) // 3
-        left += float(np.abs(trees["value"][fewer:]).mean(axis=1).sum())
+        left += sum(
+            float(np.abs(value[value != 0.0]).mean()) for value in trees["value"][fewer:] if value.any()
+        )  # leaves without rows have 0
         trees = {name: column[:fewer] for name, column in trees.items()}
         columns = {name: tuple(column.ravel().tolist()) for name, column in trees.items()}
         yield {**_with_points(tier, points, kept, left), "trees": {**tier["trees"], "count": fewer, **columns}}, left * len(points)

@@ -136,6 +136,22 @@ def test_images_that_are_channels_last_are_not_turned():
     assert [sum(o.operator == "layout" for o in one.operators) for one in lowered] == [2, 1]
 
 
+@pytest.mark.parametrize(("groups", "added"), [(1, [2 * 8 * 16 * 16]), (8, [])])
+def test_the_bias_of_a_dense_convolution_is_added_by_a_kernel_of_its_own(groups, added):
+    plain = convolution(filters=8, groups=groups)
+    biased = replace(plain, inputs=(*plain.inputs, ("bias", tensor(8))))
+    found = [[o["elements"] for o in lower_calls([one]).operators if o.operator == "add"] for one in (plain, biased)]
+    assert found == [[], added]
+
+
+def test_a_group_norm_reads_its_tensor_for_the_statistics_and_again_to_scale_it():
+    image = tensor(2, 12, 16, 16)
+    norm = call("aten.native_group_norm", {"input": image}, image, N=2, group=3)
+    found = {o.operator: o for o in lower_calls([norm]).operators}
+    assert found["mean"].shape == (6, 4 * 256)
+    assert sum(operator_work(o).read_byte for o in found.values()) >= 2 * 2 * image.elements
+
+
 def test_the_gradient_of_a_strided_convolution_has_the_multiplications_of_the_forward_pass_for_each_side():
     forward = convolution(stride=2)
     inputs = {"grad_output": forward.outputs[0], "input": forward.tensor("input"), "weight": forward.tensor("weight")}

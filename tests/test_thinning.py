@@ -1,0 +1,74 @@
+"""Thinning: a bundle fits into fewer bytes, and states wider intervals for what it lost."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from estimator.bundle.files import load_bundle, text_of
+from estimator.model.kriging import SHARES, PhaseFeatures
+from estimator.model.residuals import log_corrections
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import NORMAL_90
+from estimator.vocabulary.workload import make_operator
+from fitter.errors import ReleaseError
+from fitter.latency.intervals import folds_of, interval_quantiles
+from fitter.latency.residual_tier import GroupErrors, fit_pattern, forecast, no_forecast, shape_errors, tier_document
+from scripts.thinning import thinned
+
+GROUP = "gemm.linear.bf16"
+BUNDLE = load_bundle("a10-eager")
+
+
+def products(count, seed):
+    sizes = np.exp2(np.random.default_rng(seed).uniform(4.0, 12.0, (count, 3))).astype(int)
+    return [make_operator("gemm", "linear", "bf16", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
+
+
+def features(count, clocks):
+    log_clock = np.log2(np.resize(clocks, count) * 1e6)
+    return PhaseFeatures(log_clock=log_clock, tile_area=np.zeros(count), shares=np.full((count, len(SHARES)), 1.0 / len(SHARES)))
+
+
+def errors_of(operators, seed):
+    """A library that divides the reduction of large products only, and measurements that do not repeat exactly."""
+    work = np.array([operator["m"] * operator["n"] * operator["k"] for operator in operators])
+    return np.where(work < 2.0**21, 0.2, -0.1) + np.random.default_rng(seed).normal(0.0, 0.01, len(operators))
+
+
+def tier_of(operators, error, own):
+    """The tier of these errors as a fit makes it: each row is forecast without its fold."""
+    shapes = shape_errors(operators)
+    fold, left_out = folds_of(shapes, seed=0), no_forecast(len(operators))
+    for number in range(fold.max() + 1):
+        train, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        left_out.set_rows(test, forecast(shapes, error, train, test, own).patterned())
+    pattern = (fit_pattern(shapes.points[shapes.index], own, error), 1.0)
+    quantiles = interval_quantiles(shapes, left_out, [], 1.0)
+    parts = GroupErrors(ln_error=error, left_out=np.abs(left_out.errors(1.0)), beyond_share=1.0, quantiles=quantiles, pattern=pattern)
+    return tier_document(shapes, parts, None, seed=0)
+
+
+@pytest.mark.parametrize(("rows", "clocks"), [(300, [900.0, 1200.0]), (3000, [900.0])], ids=["kriging", "trees"])
+def test_a_smaller_file_holds_intervals_that_still_cover(rows, clocks):
+    measured, asked = products(rows, 0), products(1000, 1)
+    residuals = {GROUP: tier_of(measured, errors_of(measured, 2), features(rows, clocks))}
+    full, bare = (replace(BUNDLE, residuals=FrozenMapping(own)) for own in (residuals, {}))
+    rest = len(text_of(thinned(bare, 10**6)))
+    for share in (1.0, 0.5, 0.25):
+        most = rest + 200 + int(share * (len(text_of(thinned(full, 10**7))) - rest))
+        small = thinned(full, most)
+        assert len(text_of(small)) <= most
+        correction, deviation = log_corrections(asked, [GROUP] * 1000, small.residuals, None, features(1000, clocks))
+        inside = np.abs(errors_of(asked, 3) - correction) <= NORMAL_90 * deviation
+        assert 0.8 <= inside.mean(), (
+            share,
+            float(deviation.mean()),
+            [float(x) for x in np.quantile(np.abs(errors_of(asked, 3) - correction), [0.5, 0.9])],
+        )
+    assert any("thinned" in note for note in small.notes)
+
+
+def test_a_file_that_cannot_be_so_small_is_refused():
+    with pytest.raises(ReleaseError, match=r"a10-eager: \d+ byte too large"):
+        thinned(BUNDLE, 1000)
