@@ -61,11 +61,7 @@ def test_a_smaller_file_holds_intervals_that_still_cover(rows, clocks):
         assert len(text_of(small)) <= most
         correction, deviation = log_corrections(asked, [GROUP] * 1000, small.residuals, None, features(1000, clocks))
         inside = np.abs(errors_of(asked, 3) - correction) <= NORMAL_90 * deviation
-        assert 0.8 <= inside.mean(), (
-            share,
-            float(deviation.mean()),
-            [float(x) for x in np.quantile(np.abs(errors_of(asked, 3) - correction), [0.5, 0.9])],
-        )
+        assert inside.mean() >= 0.8, share
     assert any("thinned" in note for note in small.notes)
 
 
