@@ -26,7 +26,7 @@ Tier = Mapping[str, Any]
 
 def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
     """The bundle in a file of at most so many bytes, with a note of lost points.  Raises ReleaseError if others are large."""
-    chains = {group: _halvings(tier) for group, tier in bundle.residuals.items()}
+    chains = {group: _shrinking(_halvings(tier)) for group, tier in bundle.residuals.items()}
     tiers = {group: chain[0][0] for group, chain in chains.items()}
     groups = FrozenMapping({name: _rounded(group) for name, group in bundle.groups.items()})
     bundle = replace(bundle, groups=groups, uncertainty=_short(bundle.uncertainty))
@@ -58,6 +58,12 @@ def _rounded(group: GroupCoefficients) -> GroupCoefficients:
     digits = ((group.coefficients, 5), (group.ln_std, 2))
     values, std = (FrozenMapping({name: float(f"{value:.{count}g}") for name, value in own.items()}) for own, count in digits)
     return replace(group, coefficients=values, ln_std=std, identified=EMPTY)
+
+
+def _shrinking(chain: list[tuple[PackedTier, float]]) -> list[tuple[PackedTier, float]]:
+    """The members of a chain that are smaller than all before."""
+    sizes = [len(tier.packed) for tier, _ in chain]
+    return [one for i, one in enumerate(chain) if sizes[i] < min(sizes[:i], default=sizes[i] + 1)]
 
 
 def _halvings(tier: Tier) -> list[tuple[PackedTier, float]]:
@@ -101,7 +107,7 @@ def _pruned(tier: Tier, points: Array) -> Iterator[tuple[Tier, float]]:
         yield {**_with_points(tier, points, kept, left), "trees": {**tier["trees"], "count": fewer, **columns}}, left * len(points)
 
 
-SPREAD_POINTS: Final = 250
+SPREAD_POINTS: Final = 50
 """Points that a tier with trees keeps: the 25 nearest of them give a kernel's interval."""
 
 
