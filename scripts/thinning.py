@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, GroupCoefficients
+from estimator.bundle.content import Bundle, Covariance, GroupCoefficients
 from estimator.bundle.files import text_of
 from estimator.model.residuals import NEIGHBOURS, neighbour_error, tier_from_document
 from estimator.model.tier_records import PackedTier
@@ -29,7 +29,7 @@ def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
     chains = {group: _shrinking(_halvings(tier)) for group, tier in bundle.residuals.items()}
     tiers = {group: chain[0][0] for group, chain in chains.items()}
     groups = FrozenMapping({name: _rounded(group) for name, group in bundle.groups.items()})
-    bundle = replace(bundle, groups=groups, uncertainty=_short(bundle.uncertainty))
+    bundle = replace(bundle, groups=groups, uncertainty=_short(bundle.uncertainty), latency_parameters=_of_runs(bundle))
     excess = len(text_of(replace(bundle, residuals=FrozenMapping(tiers)))) + NOTE_BYTES - most_bytes
     steps = []
     for group, chain in chains.items():
@@ -51,6 +51,13 @@ def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
 
 NOTE_BYTES: Final = 100
 """Room for the note on thinning [byte]."""
+
+
+def _of_runs(bundle: Bundle) -> Covariance:
+    """The covariance of parameters that runs share; that within a kernel group would be most of the file, and its deviations stay."""
+    names, rows = bundle.latency_parameters.names, bundle.latency_parameters.covariance
+    kept = [i for i, name in enumerate(names) if name.rpartition(".")[0] not in bundle.groups]
+    return Covariance(names=tuple(names[i] for i in kept), covariance=tuple(tuple(rows[i][j] for j in kept) for i in kept))
 
 
 def _rounded(group: GroupCoefficients) -> GroupCoefficients:
