@@ -49,8 +49,8 @@ def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
     return replace(bundle, residuals=FrozenMapping(tiers), notes=(*bundle.notes, *notes))
 
 
-NOTE_BYTES: Final = 100
-"""Room for the note on thinning [byte]."""
+NOTE_BYTES: Final = 200
+"""Room for the note on thinning and the digest [byte]."""
 
 
 def _of_runs(bundle: Bundle) -> Covariance:
