@@ -103,7 +103,7 @@ def test_each_kind_has_a_price_in_time_and_power_from_priors_alone(family, opera
 LIMITS = {"mla_prefill h100-sxm": 8.0, "mla_decode b200-sxm": 8.0, "mla_decode a100-sxm-80gb": 8.0, "quantise_static h200-sxm": 10.0}
 """Mean error of unseen heads, batches and row lengths [%]."""
 
-REPEATED = {"all_gather h100-sxm": 6.0, "reduce_scatter b200-sxm": 6.0}
+REPEATED = {"all_gather h100-sxm": 6.0, "reduce_scatter b200-sxm": 7.0}
 """Median error of unseen messages; two runs of one library differ by 1.6 to 5.3 % [%]."""
 
 
