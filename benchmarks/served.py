@@ -3,11 +3,12 @@
     python benchmarks/served.py --bundle h100-sxm --bundle h200-sxm [--data ../shared/data] [--configs FOLDER] [--json]
 
 A line for every engine, model, board and number of GPUs: mean absolute error, mean error and share inside the stated 90 % interval, in
-percent, of the time in a slot (TTFT + (n − 1) · TPOT, the inverse of a client's tokens/s), and of TPOT; "no host": the same without the
-engine's constants.  "fitted": the constants come from these runs (`configs/engines`).  The goal of a line stands beside it.
+percent, of the time in a slot (TTFT + (n − 1) · TPOT: what a client's tokens/s follow from), and of TPOT; "no host": the slot without the
+engine's constants; "goal": what the mean absolute error should be; "fitted": the constants come from these runs (`configs/engines`).
 
-Left out are runs whose GPUs do not follow from the table (attention in data-parallel copies, several nodes), boards without a bundle, and
-runs of which fewer than the stated requests fit into the memory (the share is shown).
+Left out are runs whose GPUs do not follow from the table (copies of the attention, several nodes), boards without a bundle, and runs of
+which not all requests fit into the memory ("of": with these).  Runs with lengths in whole thousands stand apart: they come from another
+protocol, under which prompts take a fraction of their time, as if they were cached.
 """
 
 import csv
@@ -64,6 +65,11 @@ def plain_runs(path: Path) -> Iterator[Run]:
                 yield run
 
 
+def other_protocol(run: Run) -> str:
+    """A word for runs with lengths in whole thousands, nothing for others."""
+    return "thousands" if int(run["prompt"]) % 1000 == 0 else ""
+
+
 def answers(runs: Sequence[Run], board: Board, config: str, engine: Engine) -> list[ServedEstimate]:
     """Estimates of runs that differ in lengths and load."""
     loads: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -104,32 +110,45 @@ def score(measured: np.ndarray, estimates: Sequence[ServedEstimate], name: str) 
     return float(np.mean(np.abs(error))), float(np.mean(error)), 100.0 * float(np.mean(inside))
 
 
-def lines(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | None) -> Iterator[dict[str, object]]:
-    """Scores by engine and its version, model, precision, board and ranks."""
+def lines(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | None, fit: bool) -> Iterator[dict[str, object]]:
+    """Scores by engine and its version, model, precision, board and ranks, or the constants that fit such runs; then of all runs."""
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        model, version = MODELS[run["model"]], ".".join(run["engine_version"].split(".")[:2])
-        groups[run["engine"], version, model, run["gpu"], weights_of(run, model), run["tensor_parallel"]].append(run)
-    for (engine, version, model, gpu, weights, ranks), own in sorted(groups.items()):
-        if gpu not in boards:
-            continue
-        config = str(configs / f"{model}.json") if configs else model
+        version, model = ".".join(run["engine_version"].split(".")[:2]), MODELS[run["model"]]
+        ranks = "" if fit else run["tensor_parallel"]
+        groups[run["engine"], version, model, run["gpu"], weights_of(run, model), other_protocol(run), ranks].append(run)
+    inside: dict[str, list[bool]] = defaultdict(list)
+    for (engine, version, model, gpu, weights, protocol, ranks), own in sorted(groups.items()):
         constants = load_engine("-".join(filter(None, (ENGINES[engine], version))))
+        label = {
+            "engine": f"{engine} {version}".strip(),
+            "model": model,
+            "gpu": gpu,
+            "weights": weights,
+            "lengths": protocol,
+            "ranks": ranks,
+        }
+        label["ranks"] = ranks
+        if gpu not in boards or (fit and (engine, model) not in FITTED):
+            continue
         idle = replace(constants, host=HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, spread=0.0))
-        label = {"engine": f"{engine} {version}".strip(), "model": model, "gpu": gpu, "weights": weights, "ranks": ranks}
+        config = str(configs / f"{model}.json") if configs else model
         try:
-            found = answers(own, boards[gpu], config, constants)
-            without = answers(own, boards[gpu], config, idle)
+            found, without = (answers(own, boards[gpu], config, one) for one in (constants, idle))
         except EstimatorError as error:
             yield {**label, "runs": len(own), "refused": str(error)}
             continue
-        keep = [i for i, one in enumerate(found) if not one.state and one.running >= one.batch]
+        keep = [i for i, one in enumerate(found) if not one.state and one.running >= (one.batch or 0)]
         if not keep:
             yield {**label, "runs": 0, "of": len(own), "refused": found[0].state}
             continue
-        tpot, ttft, output = (np.array([float(own[i][name]) for i in keep]) for name in ("tpot_s", "ttft_s", "output"))
         found, without = [found[i] for i in keep], [without[i] for i in keep]
+        tpot, ttft, output = (np.array([float(own[i][name]) for i in keep]) for name in ("tpot_s", "ttft_s", "output"))
         slot = ttft + (output - 1.0) * tpot
+        if fit:
+            yield {**label, "runs": len(keep), **fitted(tpot, output, without, slot)}
+            continue
+        inside[protocol] += [one.slot_s_low <= value <= one.slot_s_high for one, value in zip(found, slot, strict=True)]
         first = np.mean([one.ttft_s_low <= value <= one.ttft_s_high for one, value in zip(found, ttft, strict=True)])
         yield {
             **label,
@@ -140,22 +159,24 @@ def lines(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | None
             "ttft inside": 100.0 * float(first),
             "no host": score(slot, without, "slot_s"),
             "goal": 3.0 if (engine, model, ranks) == ("trtllm", "llama-3.1-8b", "1") else GOALS[model],
-            "known version": str(constants.known),
             "fitted": str((engine, model) in FITTED),
         }
+    for protocol, one in inside.items():
+        yield {"all runs": protocol, "runs": len(one), "slot inside": 100.0 * float(np.mean(one))}
 
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), default=DATA, show_default=True)
 @click.option("--bundle", "bundles", multiple=True, required=True, help="Bundles of the boards, by name or file.")
 @click.option("--configs", type=click.Path(path_type=Path), help="Folder of configurations, MODEL.json; else the shipped ones.")
+@click.option("--fit", is_flag=True, help="Constants of the engines instead, each from the runs of one model.")
 @click.option("--json", "as_json", is_flag=True)
-def main(data: Path, bundles: Sequence[str], configs: Path | None, as_json: bool) -> None:
+def main(data: Path, bundles: Sequence[str], configs: Path | None, fit: bool, as_json: bool) -> None:
     """Print the errors of every group of runs."""
     table = data / "aiconfigurator-2" / "served.csv"
     if published(table.parent):
         boards = {one.gpu.name: open_board(one) for one in map(load_bundle, bundles)}
-        show(lines(list(plain_runs(table)), boards, configs), as_json)
+        show(lines(list(plain_runs(table)), boards, configs, fit), as_json)
 
 
 if __name__ == "__main__":
