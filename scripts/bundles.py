@@ -20,7 +20,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.bundle.files import load_bundle, save_bundle
-from estimator.model.coefficients import section_words
+from estimator.model.coefficients import BY, section_words
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.vocabulary.quantities import BoolArray
 from estimator.vocabulary.reader import read
@@ -133,9 +133,18 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
         ["## Errors", "", *_error_lines(bundle.errors)],
         ["## Measured and forecast", "", *(f"* {line}" for line in _origin_lines(bundle, recipe))],
         ["## Not for", "", *(f"* {line}" for line in recipe.not_for)],
-        ["## Notes of the fit", "", *(f"* {line}" for line in bundle.notes)],
+        ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle.notes))],
     )
     return "\n\n".join("\n".join(part) for part in parts if len(part) > 2 or part is parts[0]) + "\n"
+
+
+def _note_lines(notes: Sequence[str]) -> list[str]:
+    """Notes, those of several files that say the same as one."""
+    files: dict[str, list[str]] = {}
+    for note in notes:
+        name, _, text = note.partition(": ")
+        files.setdefault(text or note, []).append(name if text else "")
+    return [f"{', '.join(names)}: {text}" if any(names) else text for text, names in files.items()]
 
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
@@ -170,7 +179,7 @@ def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
 
 def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     priors = set(unfitted_groups(bundle, bundle.groups))
-    kinds = [name for name in bundle.groups if name.count(".") < 3 and name not in priors]
+    kinds = [name for name in bundle.groups if name.count(".") < 3 and BY not in name and ".n" not in name and name not in priors]
     measured = [f"`{name}` ({bundle.groups[name].rows:,} rows)" for name in kinds]
     lent = f" or as in {recipe.priors[0]}" if recipe.priors else ""
     yield f"Latency measured: {', '.join(measured)}."

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, GroupCoefficients
+from estimator.bundle.content import Bundle, Covariance, GroupCoefficients
 from estimator.bundle.files import text_of
 from estimator.model.residuals import NEIGHBOURS, neighbour_error, tier_from_document
 from estimator.model.tier_records import PackedTier
@@ -20,6 +20,7 @@ from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
 from fitter.errors import ReleaseError
 from fitter.latency.residual_tier import FEWEST_POINTS, neighbours
+from fitter.latency.trees import RATE
 
 Tier = Mapping[str, Any]
 
@@ -29,7 +30,7 @@ def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
     chains = {group: _shrinking(_halvings(tier)) for group, tier in bundle.residuals.items()}
     tiers = {group: chain[0][0] for group, chain in chains.items()}
     groups = FrozenMapping({name: _rounded(group) for name, group in bundle.groups.items()})
-    bundle = replace(bundle, groups=groups, uncertainty=_short(bundle.uncertainty))
+    bundle = replace(bundle, groups=groups, uncertainty=_short(bundle.uncertainty), latency_parameters=_of_runs(bundle))
     excess = len(text_of(replace(bundle, residuals=FrozenMapping(tiers)))) + NOTE_BYTES - most_bytes
     steps = []
     for group, chain in chains.items():
@@ -49,8 +50,15 @@ def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
     return replace(bundle, residuals=FrozenMapping(tiers), notes=(*bundle.notes, *notes))
 
 
-NOTE_BYTES: Final = 100
-"""Room for the note on thinning [byte]."""
+NOTE_BYTES: Final = 200
+"""Room for the note on thinning and the digest [byte]."""
+
+
+def _of_runs(bundle: Bundle) -> Covariance:
+    """The covariance of parameters that runs share; that within a kernel group would be most of the file, and its deviations stay."""
+    names, rows = bundle.latency_parameters.names, bundle.latency_parameters.covariance
+    kept = [i for i, name in enumerate(names) if name.rpartition(".")[0] not in bundle.groups]
+    return Covariance(names=tuple(names[i] for i in kept), covariance=tuple(tuple(rows[i][j] for j in kept) for i in kept))
 
 
 def _rounded(group: GroupCoefficients) -> GroupCoefficients:
@@ -92,7 +100,11 @@ def _short(value: Any) -> Any:
 
 
 def _pruned(tier: Tier, points: Array) -> Iterator[tuple[Tier, float]]:
-    """The tier with SPREAD_POINTS of its points, then without a third of its trees each time, the last first: they correct least."""
+    """The tier with SPREAD_POINTS of its points, then without a third of its trees each time, the last first: they correct least.
+
+    Each tree took RATE of what those before had left, so the first ones take the part of all: without that products of a B200 in 300 kB err
+    by 7.3 instead of 6.4 % (bf16), 8.1 instead of 5.7 % (nvfp4).  Intervals that widen by RATE of the lost values hold 91 to 98 % there.
+    """
     kept, left = _farthest_first(points)[:SPREAD_POINTS], 0.0
     yield _with_points(tier, points, kept, left), left
     trees = {name: np.array(tier["trees"][name]) for name in ("feature", "threshold", "value")}
@@ -103,8 +115,10 @@ def _pruned(tier: Tier, points: Array) -> Iterator[tuple[Tier, float]]:
             float(np.abs(value[value != 0.0]).mean()) for value in trees["value"][fewer:] if value.any()
         )  # leaves without rows have 0
         trees = {name: column[:fewer] for name, column in trees.items()}
-        columns = {name: tuple(column.ravel().tolist()) for name, column in trees.items()}
-        yield {**_with_points(tier, points, kept, left), "trees": {**tier["trees"], "count": fewer, **columns}}, left * len(points)
+        scale = (1.0 - (1.0 - RATE) ** tier["trees"]["count"]) / (1.0 - (1.0 - RATE) ** fewer)
+        scaled = trees | {"value": scale * trees["value"]}
+        columns = {name: tuple(column.ravel().tolist()) for name, column in scaled.items()}
+        yield {**_with_points(tier, points, kept, RATE * left), "trees": {**tier["trees"], "count": fewer, **columns}}, left * len(points)
 
 
 SPREAD_POINTS: Final = 50

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 
 from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
-from estimator.model.coefficients import BY, COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, group_words
+from estimator.model.coefficients import BY, COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, group_words, longest_prefix
 from estimator.model.power import POWER_TERMS
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
 from estimator.model.tier_records import Field, Share, Tier
@@ -110,14 +110,15 @@ class GroupCoefficients:
     ln_std: Annotated[Mapping[Coefficient, LnStd], "standard deviation of the logarithm; names without one were not fitted"] = EMPTY
     identified: Annotated[Mapping[Coefficient, bool], "whether the data, rather than the prior, set the coefficient"] = EMPTY
     rows: Annotated[Count, "measurements behind the group"] = 0
-    usual: Annotated[Coefficients, "lambdas of boards in general, from which a forecast for another architecture takes half"] = EMPTY
+    usual: Annotated[
+        Coefficients, "lambdas of boards in general, here and in groups below; forecasts for other architectures take half"
+    ] = EMPTY
 
 
 def check_group_names(group: GroupCoefficients) -> None:
     """Refuse standard deviations for coefficients that a group does not have."""
     check_known(group.ln_std, group.coefficients, "ln_std")
     check_known(group.identified, group.coefficients, "identified")
-    check_known(group.usual, group.coefficients, "usual")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +372,9 @@ def group_coefficients(bundle: Bundle, architecture: str) -> dict[str, dict[str,
     """
     if architecture == bundle.gpu.architecture:
         return {name: dict(group.coefficients) for name, group in bundle.groups.items()}
-    return {
-        name: {key: math.sqrt(value * group.usual.get(key, value)) for key, value in group.coefficients.items()}
-        for name, group in bundle.groups.items()
-    }
+    known = {name: group.usual for name, group in bundle.groups.items() if group.usual}
+    found = {}
+    for name, group in bundle.groups.items():
+        usual = known.get(longest_prefix(name, known) or "", EMPTY)
+        found[name] = {key: math.sqrt(value * usual.get(key, value)) for key, value in group.coefficients.items()}
+    return found

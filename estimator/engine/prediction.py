@@ -302,6 +302,7 @@ def _sources(
     """Sources of error of ln(latency) and ln(power) of each workload, as in Prediction."""
     bundle = prepared.board.bundle
     scale_std = bundle.once(scales_std) if prepared.board.collection is None else 0.0
+    known = prepared.board.launch_s != bundle.host.launch_s
     far = far_clock(bundle, prepared.board.tables, clock_mhz, power_w)
     found: tuple[list[dict[str, Loading]], list[dict[str, Loading]]] = ([], [])
     for i, workload in enumerate(prepared.workloads):
@@ -317,5 +318,5 @@ def _sources(
                 outside["collections"] = scale_std
             if prepared.forecast is not None:
                 outside[prepared.forecast.name] = prepared.forecast.ln_std[place]
-            found[place].append(error_sources(bundle, quantity, workload.model_family, paced, groups, outside))
+            found[place].append(error_sources(bundle, quantity, workload.model_family, paced, groups, outside, launch_known=known))
     return found

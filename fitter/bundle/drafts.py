@@ -78,7 +78,9 @@ def draft_from_rows(
         power = None if power_rows is None else fit_power(power_rows, tables, priors)
         sections = {group: _section(group, values, fit.groups.get(group)) for group, values in groups.items()}
         own = collection_records(fit.scales, [kernels])
-        empty = replace(prior_bundle(gpu), groups=sections, latency_parameters=_covariance(fit.groups), collections=own)
+        empty = prior_bundle(gpu)
+        host = empty.host if source is None else source.host
+        empty = replace(empty, groups=sections, latency_parameters=_covariance(fit.groups), collections=own, host=host)
         bundle = with_power(empty, power)
     else:
         served = _serving(start, fit, workloads)

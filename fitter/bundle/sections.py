@@ -19,6 +19,7 @@ from estimator.bundle.content import (
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
 from estimator.model.coefficients import LAMBDAS, longest_prefix, parameter_targets
 from estimator.model.power import POWER_TERMS, capacitance_f, module_rates, tensor_rate
+from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.latency.collections import Scales
@@ -50,15 +51,10 @@ def prior_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
 
 
 def with_usual(bundle: Bundle) -> Bundle:
-    """The bundle with the usual value of each lambda that the fit moved: the centre of its prior."""
+    """The bundle with the usual lambdas of boards in general: centres of priors, in the groups that have some, for all that they begin."""
     priors = prior_groups(bundle.gpu)
-    usual = {name: priors[longest_prefix(name, priors) or "elementwise"] for name in bundle.groups}
-    groups = {
-        name: replace(
-            group, usual={key: usual[name][key] for key in LAMBDAS if key in usual[name] and group.coefficients.get(key, 0.0) > 0.0}
-        )
-        for name, group in bundle.groups.items()
-    }
+    usual = {name: FrozenMapping({str(key): values[key] for key in LAMBDAS if key in values}) for name, values in priors.items()}
+    groups = {name: replace(group, usual=usual.get(name, EMPTY)) for name, group in bundle.groups.items()}
     return replace(bundle, groups=groups)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, PowerCoefficients
+from estimator.bundle.content import Bundle, HostCost, PowerCoefficients
 from estimator.engine.board import board_tables, carried_power
 from estimator.model.coefficients import longest_prefix
 from estimator.model.power import SWITCHING_EXPONENT, BoardTables, carried_factors
@@ -22,7 +22,7 @@ from estimator.vocabulary.quantities import Array
 from fitter.latency.groups import NO_SIBLINGS, Siblings, fit_kernel_groups, section_key
 from fitter.latency.lent_priors import moved_values
 from fitter.power.solver import PICO, usual_priors
-from fitter.priors import GROUP_PRIORS
+from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
 from fitter.rows.columns import KernelRows
 
 STRENGTHS: Final = (1.0, 0.5, 0.25, 0.12)
@@ -40,6 +40,7 @@ class TransferSource:
     gpu        the GPU of the bundle
     siblings   its coefficients, adapted to the target's architecture, with their errors and the chosen widths of priors around them
     power      power coefficients, carried to the target, None without them; powered: the GPUs that they are of
+    host       launch cost of the host behind the bundle, with the width of its prior
     tables     voltage and rest power of the target
     """
 
@@ -48,6 +49,7 @@ class TransferSource:
     powered: str
     siblings: Siblings
     power: PowerCoefficients | None
+    host: HostCost
     tables: BoardTables
 
 
@@ -67,6 +69,7 @@ def transfer_source(bundle: Bundle, *more: Bundle, target: GpuSpec) -> TransferS
         gpu=bundle.gpu,
         siblings=Siblings(values=values, error=equation_errors(bundle, measured)),
         power=mean_power(powers) if powers else None,
+        host=replace(bundle.host, launch_ln_std=HOST_LAUNCH.width, source=f"that of the host behind {bundle.name}"),
         tables=tables,
     )
 

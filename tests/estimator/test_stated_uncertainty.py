@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimator import Asked, Variant, best, load_bundle
+from estimator import Asked, Variant, best, estimate, load_bundle
 from estimator.bundle.files import save_bundle
 from estimator.cli import main
 from estimator.formats import write_workload
@@ -51,6 +51,18 @@ def test_json_has_null_for_unknown_numbers(capsys, files):
     assert silent["latency_s_std"] is None
     assert powerless["latency_s_std"] > 0
     assert powerless["power_w"] is None
+
+
+def test_a_launch_cost_that_no_run_showed_is_as_uncertain_as_its_prior_unless_given():
+    bundle = load_bundle(KNOWN)
+    latency = {name: value for name, value in bundle.uncertainty["latency"].items() if name != "launch"}
+    host = replace(bundle.host, launch_ln_std=0.5)
+    kernels_alone = replace(bundle, host=host, uncertainty={**bundle.uncertainty, "latency": latency})
+    bound = transformer(16, 256, 4)
+    known, given = (estimate(bound, kernels_alone, host_launch_s=launch_s)[0] for launch_s in (None, 1.01 * host.launch_s))
+    assert known.launch_bound_share > 0.9
+    assert known.latency_s_std / known.latency_s == pytest.approx(0.5, abs=0.1)
+    assert given.latency_s_std < 0.5 * known.latency_s_std
 
 
 def test_without_stated_errors_no_clock_can_be_told_from_the_best():

@@ -79,8 +79,8 @@ def test_batch_sequence_precision_and_attention_change_the_result(page):
     assert shown(page)[0] < eager[0]
     page.choose("#precision", "fp32")
     page.wait_for("[...document.querySelectorAll('#kernels tbody th')].some((cell) => cell.textContent.includes(' fp32 '))")
-    page.choose("#gpu", "h100-sxm")
-    page.wait_for("document.getElementById('results-title').textContent.includes('on h100-sxm, forecast, bundle a100-pcie-40gb-eager ')")
+    page.choose("#gpu", "h100-nvl")
+    page.wait_for("document.getElementById('results-title').textContent.includes('on h100-nvl, forecast, bundle h100-sxm ')")
     assert "forecast" in page.evaluate("document.getElementById('remarks').textContent")
     page.choose("#gpu", "a10")
     page.wait_for("document.getElementById('results-title').textContent.includes('on a10, extrapolated, bundle a10-eager ')")
