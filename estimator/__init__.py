@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from estimator.questions.points import Case, Sweep
     from estimator.questions.roofline import roofline_latency_s
     from estimator.questions.sweeping import sweep, sweep_chunks
+    from estimator.serving.answers import ServedEstimate, Serving, serve_llm
     from estimator.transforms.rescaling import Sizes, with_sizes
     from estimator.transforms.rewriting import with_attention, with_precision
     from estimator.transforms.variation import Variant, variants
@@ -55,6 +56,7 @@ _HOMES = {
     "questions.judging": "Asked",
     "questions.points": "Case Sweep",
     "questions.sweeping": "sweep sweep_chunks",
+    "serving.answers": "ServedEstimate Serving serve_llm",
     "transforms.rescaling": "Sizes with_sizes",
     "uncertainty.nearest": "bundle_for",
     "transforms.rewriting": "with_attention with_precision",
@@ -69,10 +71,12 @@ _HOMES = {
 __all__ = [
     "ArgumentError", "Asked", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError",
     "Explanation",
-    "Footprint", "Gain", "GpuSpec", "KernelEstimate", "KernelTable", "OperatingPointError", "Operator", "Sizes", "SpecificationError",
+    "Footprint", "Gain", "GpuSpec", "KernelEstimate", "KernelTable", "OperatingPointError", "Operator",
+    "ServedEstimate", "Serving", "Sizes", "SpecificationError",
     "Sweep", "Variant", "Workload", "WorkloadError", "__version__", "best", "bundle_for", "bundle_names", "compare",
     "estimate", "explain", "load_bundle", "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front",
-    "predict_kernels", "read_workload", "roofline_latency_s", "sweep", "sweep_chunks", "variants", "with_attention", "with_precision",
+    "predict_kernels", "read_workload", "roofline_latency_s",
+    "serve_llm", "sweep", "sweep_chunks", "variants", "with_attention", "with_precision",
     "with_sizes",
     "write_workload",
 ]  # fmt: skip

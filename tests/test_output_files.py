@@ -39,6 +39,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "estimate blocks": BUNDLE,
     "estimate compare": (WORKLOAD, *BUNDLE),
     "estimate explain": (WORKLOAD, *BUNDLE),
+    "estimate llm": ("llama-3-8b", *BUNDLE, "--prompt", "64", "--output", "8", "--batch", "1", "--weights", "bf16"),
     "estimate sweep": (WORKLOAD, *BUNDLE),
     "estimate trace": ("gpt2",),
     "fit": ("{input}",),
@@ -49,11 +50,11 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 READ = [
     "--against", "--anchor", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
-    "--compare", "--config", "--duration", "--efficiency", "--energies", "--families", "--fault", "--freq", "--freqs", "--gpu",
-    "--gpu-spec", "--host", "--idle-power", "--kernels", "--key", "--load", "--longest", "--model", "--name", "--note", "--planned-budget",
-    "--pmd", "--power", "--precision", "--prior", "--published", "--rails", "--readings",
+    "--compare", "--config", "--duration", "--efficiency", "--energies", "--engine", "--families", "--fault", "--freq", "--freqs", "--gpu",
+    "--gpu-spec", "--host", "--idle-power", "--kernels", "--key", "--kv", "--load", "--longest", "--model", "--name", "--note",
+    "--planned-budget", "--pmd", "--power", "--precision", "--prior", "--published", "--rails", "--readings",
     "--reference", "--require", "--scheduler", "--sensor",
-    "--sequence", "--set", "--signature", "--version", "--workload", "--zero",
+    "--sequence", "--set", "--signature", "--tensor-parallel", "--version", "--weights", "--workload", "--zero",
 ]  # fmt: skip
 """Options with a text that name no file to write; another one is an output, or is added here."""
 

@@ -32,25 +32,42 @@ def questions(options: Options) -> "list[Asked]":
     """
     if bool(options["workloads"]) == bool(options["model"]):
         raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
-    from estimator.engine.board import power_limit
     from estimator.questions.judging import Asked
 
     chosen, launch_us = _variants(options), options["host_launch_us"]
-    settings = {
-        "power_cap_w": options["power_cap"],
-        "host_launch_s": None if launch_us is None else launch_us * MICROSECONDS,
-        "efficiency": options["efficiency"],
-    }
-    asked = []
+    return [
+        Asked(
+            variant=variant,
+            bundle=bundle,
+            gpu=gpu,
+            sm_clock_mhz=clocks,
+            power_cap_w=options["power_cap"],
+            host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
+            efficiency=options["efficiency"],
+            idle_power=idle_power,
+        )
+        for bundle, gpu, clocks, idle_power in boards(options)
+        for variant in chosen
+    ]
+
+
+Clocks = tuple[float, ...] | None
+
+
+def boards(options: Options) -> "list[tuple[Bundle, GpuSpec | None, Clocks, tuple[float, float] | None]]":
+    """Every requested bundle with its GPU (None: its own), clocks and power at rest.  Raises EstimatorError."""
+    from estimator.engine.board import power_limit
+
+    found = []
     for bundle, gpu in _boards(options):
         board = gpu or bundle.gpu
         power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
-        clocks = _clocks(board, options["freqs"])
+        clocks, idle_power = _clocks(board, options["freqs"]), None
         if options["idle_power"] is not None:
             watt, at = options["idle_power"]
-            settings["idle_power"] = (watt, at or max(clocks or (board.sm_clock_max_mhz,)))
-        asked += [Asked(variant=variant, bundle=bundle, gpu=gpu, sm_clock_mhz=clocks, **settings) for variant in chosen]
-    return asked
+            idle_power = (watt, at or max(clocks or (board.sm_clock_max_mhz,)))
+        found.append((bundle, gpu, clocks, idle_power))
+    return found
 
 
 def _variants(options: Options) -> "list[Variant]":
@@ -117,7 +134,7 @@ def _boards(options: Options) -> "list[tuple[Bundle, GpuSpec | None]]":
     return boards
 
 
-def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
+def _clocks(gpu: "GpuSpec", text: str | None) -> Clocks:
     from estimator.vocabulary.specifications import parse_clocks
 
     if text is None:

@@ -21,8 +21,8 @@ CHARTS: Final = ("time", "modules")
 
 @click.command(
     context_settings=SETTINGS,
-    epilog="Commands of their own: sweep, best, compare, explain, serve, trace, counts, blocks, bundles, gpus (estimate COMMAND --help). "
-    "`estimate gpus` lists the GPUs. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings, 130 interrupted.",
+    epilog="Commands of their own: sweep, best, compare, explain, llm, serve, trace, counts, blocks, bundles, gpus (COMMAND --help). "
+    "`estimate gpus` lists GPUs. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings, 130 interrupted.",
 )
 @with_options(*QUESTION, KERNELS, *answer_options(TEXT_FORMATS), click.version_option(__version__, prog_name="estimate"))
 def estimate_command(**options: Any) -> int:
@@ -96,6 +96,7 @@ COMMANDS: Final = {
     "counts": "estimator.commands.counts:counts_command",
     "explain": "estimator.commands.estimate:explain_command",
     "gpus": "estimator.commands.bundles:gpus_command",
+    "llm": "estimator.commands.llm:llm_command",
     "serve": "estimator.serve.command:serve_command",
     "sweep": "estimator.commands.sweep:sweep_command",
     "trace": "estimator.commands.trace:trace_command",

@@ -159,8 +159,7 @@ def answer_form(options: Options, known: Sequence[str]) -> str:
 
 # Options --------------------------------------------------------------------------------------------------------------
 
-QUESTION: Final = (
-    click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files),
+WHERE: Final = (
     click.option(
         "--bundle",
         "bundle_names",
@@ -171,6 +170,22 @@ QUESTION: Final = (
     ),
     click.option("--gpu", "--gpu-spec", "gpus", metavar="NAME|FILE,…", callback=words, help="GPUs (estimate gpus); 'own': the bundle's."),
     click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]; else the published one."),
+)
+"""Options of every estimate: bundles, GPUs, clocks."""
+
+BOARD: Final = (
+    click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
+    click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
+    click.option("--power-cap", type=POSITIVE, metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
+    click.option(
+        "--idle-power", callback=_reading, metavar="W[@MHZ]", help="Power of your board at rest, awake, at its highest asked clock."
+    ),
+)
+"""Settings of a board."""
+
+QUESTION: Final = (
+    click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files),
+    *WHERE,
     click.option("--batch", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Sequences or images at once."),
     click.option("--sequence", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Tokens of each."),
     click.option(
@@ -183,12 +198,7 @@ QUESTION: Final = (
     click.option("--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."),
     click.option("--model", metavar="MODEL", callback=named_file, help="Trace this model instead of reading files (wattprint[torch])."),
     click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a traced model."),
-    click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
-    click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
-    click.option("--power-cap", type=POSITIVE, metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
-    click.option(
-        "--idle-power", callback=_reading, metavar="W[@MHZ]", help="Power of your board at rest, awake, at its highest asked clock."
-    ),
+    *BOARD,
     # A host that needed longer for one operator would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`).
     click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Host time to launch one operator instead of the bundle's."),
     click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default), or none."),

@@ -4,7 +4,7 @@ A shipped configuration is `configs/models/NAME.toml`: facts that the model's au
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,16 +14,16 @@ from estimator.vocabulary.reader import MAX_FILE_BYTES, Text, plain, read, read_
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
 
-NOT_FIELDS: Final = frozenset(
-    {"model_type", "architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "quantization_config"}
-)
-"""Fields of a configuration file about its weights, its code or its model's name."""
+ABOUT_WEIGHTS: Final = frozenset({"torch_dtype", "dtype", "quantization_config"})
+NOT_FIELDS: Final = ABOUT_WEIGHTS | {"model_type", "architectures", "auto_map", "transformers_version"}
+"""Fields of a configuration file about its weights, and those with the ones about its code and its model's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A configuration: `model_type` and `architecture` are names that Transformers knows, `config` its fields.
 
+    `weights`: the fields of the published weights (ABOUT_WEIGHTS); a traced model has the precision of the request instead.
     `image_size` [pixel] is the usual height and width of images, 0 if the fields state it or if there are no images.
     """
 
@@ -33,6 +33,7 @@ class ModelConfig:
     architecture: str
     config: Mapping[str, object]
     image_size: int = 0
+    weights: Mapping[str, object] = field(default_factory=dict)
 
 
 def model_names() -> tuple[str, ...]:
@@ -47,7 +48,7 @@ def load_model_config(model: str) -> ModelConfig:
     """
     if model in model_names():
         found = read_file(ModelConfig, resource_folder("models") / f"{model}.toml", "the model", WorkloadError)
-        return replace(found, config=plain(found.config))
+        return replace(found, config=plain(found.config), weights=plain(found.weights))
     path = Path(model)
     try:
         path = path / "config.json" if path.is_dir() else path
@@ -80,4 +81,5 @@ def _from_file(path: Path) -> ModelConfig:
         model_type=found.model_type,
         architecture=(found.architectures or ("",))[0],
         config=plain({key: value for key, value in document.items() if key not in NOT_FIELDS}),
+        weights=plain({key: value for key, value in document.items() if key in ABOUT_WEIGHTS}),
     )

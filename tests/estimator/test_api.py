@@ -18,7 +18,7 @@ from examples.gpt2_prefill import gpt2_prefill
 SETTINGS = {"sm_clock_mhz", "gpu", "collection", "power_cap_w", "host_launch_s", "efficiency", "idle_power"}
 CLASSES = {
     "Asked", "Best", "Bundle", "Case", "Comparison", "Estimate", "Explanation", "Footprint", "Gain", "GpuSpec",
-    "KernelEstimate", "KernelTable", "Operator", "Sizes", "Sweep", "Variant", "Workload",
+    "KernelEstimate", "KernelTable", "Operator", "ServedEstimate", "Serving", "Sizes", "Sweep", "Variant", "Workload",
 }  # fmt: skip
 SIGNATURES = {
     "best": "asked, goal, power_limit_w, latency_limit_s",
@@ -36,6 +36,7 @@ SIGNATURES = {
     "predict_kernels": "operators, bundle, gpu, sm_clock_mhz, warm, known, temperature_c, sustained, scale",
     "read_workload": "path, completion",
     "roofline_latency_s": "asked",
+    "serve_llm": "serving, bundle, settings",
     "sweep": "workloads, bundle, gpu, settings",
     "sweep_chunks": "workloads, bundle, gpu, most_numbers, settings",
     "variants": "workload, at, batch, sequence, precision, attention",

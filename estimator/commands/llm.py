@@ -1,0 +1,111 @@
+"""The command `estimate llm`: a language model under a serving engine."""
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from estimator.commands.combinations import boards
+from estimator.commands.options import (
+    BOARD,
+    POSITIVE,
+    SETTINGS,
+    TEXT_FORMATS,
+    WHERE,
+    Options,
+    answer_form,
+    answer_options,
+    whole_numbers,
+    with_options,
+)
+from estimator.commands.reporting import deliver, say
+from estimator.options.command_line import named_file
+from estimator.vocabulary.errors import OperatingPointError
+
+if TYPE_CHECKING:
+    from estimator.serving.answers import ServedEstimate
+
+GOALS: Final = ("energy_per_token", "tokens_per_s")
+USUAL_BATCHES: Final = tuple(2**power for power in range(9))
+"""Requests in flight among which --best looks if none are named."""
+
+MOST_WARNINGS: Final = 3
+MILLISECONDS: Final = 1e-3
+TOKENS: Final = click.IntRange(1, 10**8)
+
+
+@click.command(
+    context_settings=SETTINGS,
+    epilog="TTFT, TPOT: time to the first output token, and per token after it. Lists (--batch, --tensor-parallel, "
+    "--gpu, --freqs) make a table. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings or does not fit.",
+)
+@with_options(
+    click.argument("model", metavar="CONFIG", callback=named_file),
+    *WHERE,
+    click.option("--prompt", type=TOKENS, required=True, metavar="N", help="Tokens of a prompt."),
+    click.option("--output", type=TOKENS, required=True, metavar="N", help="Tokens of an answer, 2 or more."),
+    click.option("--batch", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Requests in flight at any time."),
+    click.option("--rate", type=POSITIVE, metavar="R", help="Requests per second instead."),
+    click.option("--tensor-parallel", metavar="LIST", default="1", callback=whole_numbers, help="GPUs that share every layer."),
+    click.option("--expert-parallel", type=click.IntRange(1, 4096), default=1, metavar="N", help="Groups of GPUs that share the experts."),
+    click.option("--weights", metavar="NAME", help="Format of the weights instead of the config's: bf16, fp8, fp8-static, int4, …"),
+    click.option("--kv", metavar="NAME", help="Format of the cache instead of the config's: bf16, fp8."),
+    click.option("--engine", metavar="NAME", callback=named_file, help="vllm, tensorrt-llm, sglang, one with its version, or a TOML file."),
+    click.option("--best", type=click.Choice(GOALS), help="Only the point of least energy, or of most tokens."),
+    click.option("--ttft-limit", type=POSITIVE, metavar="MS", help="With --best: mean time to the first token under load."),
+    click.option("--tpot-limit", type=POSITIVE, metavar="MS", help="With --best: time per output token."),
+    *BOARD,
+    *answer_options(TEXT_FORMATS),
+)
+def llm_command(**options: Any) -> int:
+    """Tokens/s, latencies, power and energy per token of a language model as an engine serves it; CONFIG: config.json, or a name."""
+    form = answer_form(options, TEXT_FORMATS)
+    if options["batch"] and options["rate"]:
+        raise click.UsageError("--batch and --rate exclude each other: requests in flight, or requests per second")
+    if not (options["batch"] or options["rate"] or options["best"]):
+        raise click.UsageError("name --batch (requests in flight) or --rate (requests per second)")
+    if options["best"] is None and (options["ttft_limit"] or options["tpot_limit"]):
+        raise click.UsageError("--ttft-limit and --tpot-limit choose among points: add --best")
+    from estimator.display.serving import served_csv, served_document, served_text
+    from estimator.display.text import json_text
+
+    found = answers(options)
+    if options["best"]:
+        found = [best_of(found, options)]
+    documents = [served_document(one) for one in found]
+    forms = {
+        "txt": lambda: served_text(found),
+        "json": lambda: json_text(documents[0] if len(documents) == 1 else documents),
+        "csv": lambda: served_csv(found),
+    }
+    deliver(form, forms, options["out"])
+    warnings, notes = (list(dict.fromkeys(line for one in found for line in getattr(one, kind))) for kind in ("warnings", "notes"))
+    return say(warnings[:MOST_WARNINGS], notes[:MOST_WARNINGS], quiet=options["quiet"])
+
+
+def answers(options: Options) -> "list[ServedEstimate]":
+    """Every GPU, number of GPUs, load and clock.  Raises EstimatorError."""
+    from estimator.engine.board import open_board
+    from estimator.serving.answers import Serving, serve_many
+
+    batches = () if options["rate"] else options["batch"] or USUAL_BATCHES
+    given = {name: options[name] for name in ("model", "prompt", "output", "rate", "expert_parallel", "weights", "kv", "engine")}
+    found: list[ServedEstimate] = []
+    power_cap, efficiency = options["power_cap"], options["efficiency"]
+    for bundle, gpu, clocks, idle in boards(options):
+        board = open_board(bundle, gpu=gpu, sm_clock_mhz=clocks, power_cap_w=power_cap, efficiency=efficiency, idle_power=idle)
+        for ranks in options["tensor_parallel"]:
+            found += serve_many(Serving(tensor_parallel=ranks, **given), board, batches)
+    return found
+
+
+def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate":
+    """The best answer within the limits.  Raises OperatingPointError if there is none."""
+    limits = {name: (options[f"{name}_limit"] or math.inf) * MILLISECONDS for name in ("ttft", "tpot")}
+    inside = [one for one in found if not one.state and one.ttft_loaded_s <= limits["ttft"] and one.tpot_s <= limits["tpot"]]
+    energy = options["best"] == "energy_per_token"
+    inside = [one for one in inside if not energy or math.isfinite(one.energy_per_token_j)]
+    if not inside:
+        reason = next((f": {one.state}" for one in found if one.state), "")
+        raise OperatingPointError(f"none of {len(found)} points is within the limits{reason}; loosen them, or take more GPUs")
+    return min(inside, key=lambda one: one.energy_per_token_j if energy else -one.tokens_per_s)

@@ -1,0 +1,98 @@
+"""Served models: a headline with ranges for people, a table of several, JSON and CSV for programs."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Document, Units, aligned, csv_lines, percent, printable
+from estimator.display.text import with_uncertainty as quantity
+from estimator.uncertainty.validity import GIB
+
+if TYPE_CHECKING:
+    from estimator.serving.answers import ServedEstimate
+
+RATE_UNITS: Final = ((1.0, ""),)
+HEADLINE: Final[dict[str, tuple[str, Units]]] = {
+    "tokens_per_s": ("tokens/s", RATE_UNITS),
+    "ttft_s": ("TTFT", TIME_UNITS),
+    "tpot_s": ("TPOT", TIME_UNITS),
+    "power_w": ("power", POWER_UNITS),
+    "energy_per_token_j": ("J/token", ENERGY_UNITS),
+}
+"""Values of the headline with their words and units."""
+
+LABELS: Final = ("model", "gpu", "gpus", "engine", "batch", "asked_clock_mhz")
+"""Columns that identify a point of a sweep."""
+
+LEAST_SHARE: Final = 0.005
+"""Least share of the time that is listed."""
+
+MOST_ROWS: Final = 60
+
+
+def served_document(answer: "ServedEstimate") -> Document:
+    """One answer as JSON data."""
+    return asdict(answer)
+
+
+def served_csv(answers: Sequence["ServedEstimate"]) -> str:
+    """CSV with a line for every answer; parts and memory as columns of their own."""
+    rows = []
+    for answer in answers:
+        row = asdict(answer)
+        for name, inner in (("parts", "share "), ("memory", "memory ")):
+            row |= {f"{inner}{key}": value for key, value in row.pop(name).items()}
+        rows.append({name: "; ".join(value) if isinstance(value, tuple) else value for name, value in row.items()})
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return csv_lines(([row.get(name) for name in columns] for row in rows), header=list(columns))
+
+
+def served_text(answers: Sequence["ServedEstimate"]) -> str:
+    """For people: one answer in full, several as a table."""
+    return _full(answers[0]) if len(answers) == 1 else _table(answers)
+
+
+def _full(answer: "ServedEstimate") -> str:
+    load = f"{answer.batch} in flight" if answer.rate is None else f"{answer.rate:g} requests/s"
+    what = f"{printable(answer.model)} ({answer.weights}, cache {answer.kv}) on {answer.gpus} x {answer.gpu}, {printable(answer.engine)}"
+    text = (
+        f"{what}, {answer.prompt} + {answer.output} tokens, {load} ({answer.bundle}, {answer.state and 'no answer: '}{_verdict(answer)})\n"
+    )
+    if answer.state:
+        return f"{text}  {answer.state}\n"
+    rows = []
+    for name, (word, units) in HEADLINE.items():
+        value, low, high = (quantity(getattr(answer, f"{name}{end}"), math.nan, units).strip() for end in ("", "_low", "_high"))
+        rows.append([word, value, f"({low} to {high})"])
+        if name == "ttft_s":
+            rows[-1][2] = f"in an empty engine; under load {quantity(answer.ttft_loaded_s, math.nan, units)} ({low} to {high})"
+    shares = ", ".join(f"{name} {percent(share)}" for name, share in answer.parts.items() if share > LEAST_SHARE and name != "prompts")
+    memory, free = answer.memory, f"caches of up to {answer.memory.sequences} requests in {answer.memory.free_byte / GIB:.1f} GiB"
+    text += aligned(rows, left_columns=(0, 2)) + f"  time: {shares}; prompts take {percent(answer.parts['prompts'])}\n"
+    return f"{text}  memory of a GPU: weights {memory.weights_byte / GIB:.1f} GiB, {free}\n"
+
+
+def _verdict(answer: "ServedEstimate") -> str:
+    return answer.state.partition(":")[0] or answer.validity
+
+
+def _table(answers: Sequence["ServedEstimate"]) -> str:
+    """A line for each of the first answers; labels that all share stand above."""
+    values = {name: list(dict.fromkeys(getattr(answer, name) for answer in answers)) for name in LABELS}
+    shown = [name for name, found in values.items() if len(found) > 1]
+    fixed = ", ".join(
+        f"{name.removesuffix('_mhz').replace('_', ' ')} {printable(str(found[0]))}" for name, found in values.items() if len(found) == 1
+    )
+    rows = [[*(name.removesuffix("_mhz").replace("_", " ") for name in shown), *(word for word, _ in HEADLINE.values()), "verdict"]]
+    for answer in answers[:MOST_ROWS]:
+        numbers = [quantity(getattr(answer, name), math.nan, units).strip() for name, (_, units) in HEADLINE.items()]
+        rows.append(
+            [
+                *(f"{value:g}" if isinstance(value := getattr(answer, name), float) else str(value) for name in shown),
+                *numbers,
+                _verdict(answer),
+            ]
+        )
+    rest = f"  … {len(answers) - MOST_ROWS} more points (--csv or --json for all)\n" if len(answers) > MOST_ROWS else ""
+    return f"{fixed}\n" + aligned(rows, left_columns=(len(rows[0]) - 1,)) + rest

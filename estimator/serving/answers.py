@@ -1,0 +1,292 @@
+"""What a served model costs: times of a request, tokens, power and energy, with the limits of 90 % intervals."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Unpack, get_args
+
+import numpy as np
+
+from estimator.bundle.content import Bundle
+from estimator.engine.board import Board, Settings, open_board
+from estimator.serving.architecture import Layout, read_architecture, read_config
+from estimator.serving.costs import SEQUENCES, Served, StepCosts, nodes_of, step_costs
+from estimator.serving.engines import Engine, load_engine
+from estimator.serving.intervals import measures, shares, steady_states
+from estimator.serving.steps import cache_bytes, weight_bytes
+from estimator.serving.weights import read_weights
+from estimator.uncertainty.validity import GIB, Validity
+from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
+
+MEASURES: Final = ("ttft_s", "tpot_s", "slot_s", "tokens_per_s", "power_w", "energy_per_token_j")
+"""Values of an answer with limits of an interval, `…_low` and `…_high`."""
+
+BUSY_ENOUGH: Final = 0.6
+"""Share of the time that boards compute, below which a note says that the host sets the pace [1]."""
+
+
+ROUNDING: Final = 1e-6
+"""Relative difference that is a rounding error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Requests to a model that is served.
+
+    model            config.json, its folder, the name of a shipped model, or the config itself
+    prompt, output   tokens of a request; output: 2 or more
+    batch, rate      requests in flight at any time, or requests per second: one of the two
+    tensor_parallel, expert_parallel   boards among which every layer, and the experts, are divided
+    weights, kv      formats of the weights and of the cache; None: as the config says
+    engine           "vllm", "vllm-0.12", …, a TOML file, or an Engine; None: not stated
+    """
+
+    model: str | Path | Mapping[str, object]
+    prompt: int
+    output: int
+    batch: int | None = None
+    rate: float | None = None
+    tensor_parallel: int = 1
+    expert_parallel: int = 1
+    weights: str | None = None
+    kv: str | None = None
+    engine: str | Engine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory of one board [byte]: weights, reserve, cache of a token, what is left for caches; sequences of mean length that these hold."""
+
+    weights_byte: float
+    reserve_byte: float
+    cache_per_token_byte: float
+    free_byte: float
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedEstimate:
+    """A served model at one load and clock; values are nan where `state` says why there are none.
+
+    gpus              boards of the group; power_w and energy_per_token_j are those of all, an output token's
+    ttft_s            time to the first token in an empty engine; ttft_s_high: where all requests in flight come at once; ttft_loaded_s:
+                      on average under load, within a factor of two
+    tpot_s            time per output token after the first; slot_s: time of a request under load
+    tokens_per_s      output tokens of all requests
+    prompt_energy_j, output_energy_j   of a request: what its prompt adds, and the rest with all waiting
+    running           sequences on average; busy: share of the time that the boards compute
+    parts             shares of the time by kind of kernel, and "waiting"; beside them "prompts": what prompts add to the steps
+    validity          as of an Estimate
+    """
+
+    model: str
+    bundle: str
+    gpu: str
+    gpus: int
+    engine: str
+    weights: str
+    kv: str
+    prompt: int
+    output: int
+    batch: int | None
+    rate: float | None
+    tensor_parallel: int
+    expert_parallel: int
+    asked_clock_mhz: float
+    sm_clock_mhz: float
+    memory: Memory
+    state: str = ""
+    validity: Validity = "forecast"
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
+    ttft_s: float = math.nan
+    ttft_s_low: float = math.nan
+    ttft_s_high: float = math.nan
+    ttft_loaded_s: float = math.nan
+    tpot_s: float = math.nan
+    tpot_s_low: float = math.nan
+    tpot_s_high: float = math.nan
+    slot_s: float = math.nan
+    slot_s_low: float = math.nan
+    slot_s_high: float = math.nan
+    tokens_per_s: float = math.nan
+    tokens_per_s_low: float = math.nan
+    tokens_per_s_high: float = math.nan
+    power_w: float = math.nan
+    power_w_low: float = math.nan
+    power_w_high: float = math.nan
+    energy_per_token_j: float = math.nan
+    energy_per_token_j_low: float = math.nan
+    energy_per_token_j_high: float = math.nan
+    prompt_energy_j: float = math.nan
+    output_energy_j: float = math.nan
+    running: float = math.nan
+    busy: float = math.nan
+
+
+def serve_llm(serving: Serving, bundle: Bundle, **settings: Unpack[Settings]) -> ServedEstimate:
+    """A served model on boards of a bundle, or of another `gpu`; settings as of `estimate`, one clock.
+
+    Raises EstimatorError for a model, a load or a layout that is impossible.
+    """
+    require(serving, Serving, "serving", "a Serving")
+    board = open_board(bundle, **settings)
+    if len(board.asked_mhz) != 1:
+        raise OperatingPointError(f"{len(board.asked_mhz)} clocks at once; name one")
+    return serve_many(serving, board, () if serving.batch is None else (serving.batch,))[0]
+
+
+def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[ServedEstimate]:
+    """Answers at these numbers of requests in flight, or without them at the rate, and at all clocks of a board; clocks vary fastest.
+
+    Raises EstimatorError like `serve_llm`.
+    """
+    served = _served(serving, batches)
+    memory = _memory(served, board)
+    common = {
+        "model": served.architecture.name,
+        "bundle": f"{board.bundle.name} {board.bundle.version}",
+        "gpu": board.gpu.name,
+        "gpus": served.layout.gpus,
+        "engine": served.engine.label,
+        "weights": served.weights.layer,
+        "kv": served.weights.cache,
+        "memory": memory,
+        **{name: getattr(serving, name) for name in ("prompt", "output", "rate", "tensor_parallel", "expert_parallel")},
+    }
+    points = [(i, batch, clock, mhz) for i, batch in enumerate(batches or (None,)) for clock, mhz in enumerate(board.asked_mhz.tolist())]
+    if not memory.sequences:
+        state = _too_large(served, board, memory)
+        return [
+            ServedEstimate(**common, batch=batch, asked_clock_mhz=mhz, sm_clock_mhz=mhz, state=state, warnings=(state,))
+            for _, batch, _, mhz in points
+        ]
+    copies, most = served.layout.copies, float(min(memory.sequences, SEQUENCES[-1]))
+    asked = np.array([math.nan if batch is None else max(batch / copies, 1.0) for batch in batches or (None,)])
+    slots = np.fmin(asked, most)
+    costs = step_costs(served, board, nodes_of(1.0 if serving.rate else slots.min(), slots.max()))
+    cycle = steady_states(served, costs, slots, None if serving.rate is None else serving.rate / copies)
+    columns, parts = measures(cycle, copies, asked), shares(cycle, costs)
+    found = []
+    for i, batch, clock, mhz in points:
+        values = {name: one[clock, i].item() for name, one in columns.items()}
+        state = _overload(serving, values["tokens_per_s"])
+        validity, warnings, notes = _remarks(costs, clock)
+        crowded = _crowded(batch, values["running"], memory)
+        found.append(
+            ServedEstimate(
+                **common,
+                batch=batch,
+                asked_clock_mhz=mhz,
+                sm_clock_mhz=costs.sm_clock_mhz[clock].item(),
+                state=state,
+                validity=validity,
+                warnings=(*((state,) if state else crowded), *warnings),
+                notes=(*_engine_notes(serving, served, values["busy"]), *notes),
+                parts={name: one[clock, i].item() for name, one in parts.items()},
+                **({} if state else values),
+            )
+        )
+    return found
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _served(serving: Serving, batches: Sequence[int]) -> Served:
+    """The model under its engine.  Raises EstimatorError for what is missing or impossible."""
+    if (serving.rate is None) == (not batches):
+        raise OperatingPointError("say either how many requests are in flight (batch) or how many come per second (rate)")
+    least = {"prompt": 1, "output": 2, "tensor_parallel": 1, "expert_parallel": 1}
+    for name, low, value in (
+        *((name, low, getattr(serving, name)) for name, low in least.items()),
+        *(("batch", 1, one) for one in batches),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise OperatingPointError(f"{name} = {value!r:.40}: a whole number of at least {low} is needed")
+    if serving.rate is not None and not 0.0 < real(serving.rate, "rate", "requests per second") < math.inf:
+        raise OperatingPointError(f"rate = {serving.rate!r}: requests per second must be a positive number")
+    config = read_config(serving.model)
+    model = read_architecture(config)
+    if model.longest and serving.prompt + serving.output > model.longest:
+        raise WorkloadError(
+            f"prompt {serving.prompt} and output {serving.output} exceed the context of {model.name}, {model.longest} tokens; shorten one"
+        )
+    layout = Layout(tensor_parallel=serving.tensor_parallel, expert_parallel=serving.expert_parallel)
+    model.check(layout)
+    return Served(
+        architecture=model,
+        weights=read_weights(config, serving.weights, serving.kv),
+        layout=layout,
+        engine=load_engine(serving.engine),
+        prompt=serving.prompt,
+        output=serving.output,
+    )
+
+
+def _memory(served: Served, board: Board) -> Memory:
+    """Memory of one board; no sequences if the model or one request does not fit."""
+    model = served.architecture, served.weights, served.layout
+    weights, token, engine = weight_bytes(*model), cache_bytes(*model, context=served.context), served.engine
+    free = board.gpu.dram_bytes * engine.memory_share - weights - engine.reserve_bytes
+    held = 0 if free < token * (served.prompt + served.output) else max(int(free / (token * served.context)), 1)
+    return Memory(
+        weights_byte=weights, reserve_byte=engine.reserve_bytes, cache_per_token_byte=token, free_byte=max(free, 0.0), sequences=held
+    )
+
+
+def _too_large(served: Served, board: Board, memory: Memory) -> str:
+    """Why a model does not fit, and what would."""
+    least = memory.weights_byte + memory.reserve_byte + memory.cache_per_token_byte * (served.prompt + served.output)
+    return (
+        f"does not fit: weights ({memory.weights_byte / GIB:.1f} GiB), reserve and one request take {least / GIB:.1f} GiB of each GPU, the "
+        f"engine has {served.engine.memory_share:.0%} of {board.gpu.dram_bytes / GIB:.0f} GiB; {_remedy(served, board)}"
+    )
+
+
+def _remedy(served: Served, board: Board) -> str:
+    for ranks in (2, 4, 8, 16, 32):
+        wider = replace(served, layout=replace(served.layout, tensor_parallel=ranks))
+        try:
+            served.architecture.check(wider.layout)
+            if ranks > served.layout.tensor_parallel and _memory(wider, board).sequences:
+                return f"--tensor-parallel {ranks} fits"
+        except EstimatorError:  # this model cannot be divided so
+            continue
+    return "take fewer bits (--weights), shorter requests or a larger GPU"
+
+
+# Remarks --------------------------------------------------------------------------------------------------------------
+
+
+def _overload(serving: Serving, tokens_per_s: float) -> str:
+    """Why there is no steady state at the rate; empty if there is one."""
+    if serving.rate is None or tokens_per_s >= serving.rate * serving.output * (1.0 - ROUNDING):
+        return ""
+    return f"overloaded: at most {tokens_per_s / serving.output:.3g} requests/s are served; lower --rate, or take more GPUs"
+
+
+def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ...]:
+    if batch is None or running >= batch * (1.0 - ROUNDING) or batch < running:
+        return ()
+    return (f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait",)
+
+
+def _engine_notes(serving: Serving, served: Served, busy: float) -> tuple[str, ...]:
+    """Assumptions about the engine, and whether its host sets the pace."""
+    engine = served.engine
+    told = "" if engine.known else f"{serving.engine or 'no engine named'}: host times of {engine.label}, ± {engine.host.spread:.0%}"
+    paced = f"the boards wait {1.0 - busy:.0%} of the time: the host sets the pace" if busy < BUSY_ENOUGH and serving.rate is None else ""
+    return tuple(filter(None, (told, paced)))
+
+
+def _remarks(costs: StepCosts, clock: int) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:
+    """Validity, warnings and notes of the longest decoding step and of the prompt at a clock."""
+    clocks, decode = len(costs.sm_clock_mhz), len(costs.decode.at) - 1
+    points = costs.points.select(np.array([decode, decode + 1]) * clocks + clock)
+    large = {line for case in points.cases for line in case.too_large}
+    validity = max(points.validity(), key=get_args(Validity).index)
+    warnings, notes = (dict.fromkeys(line for _, line in lines if line not in large) for lines in (points.warnings, points.notes))
+    return validity, tuple(warnings), tuple(notes)

@@ -1,0 +1,376 @@
+"""Architecture of a language model from its config.json: sizes, and the matrices that one GPU of a group holds.
+
+Source of the fields and of their defaults: the configuration classes of Transformers 4.57.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from estimator.tracing.models import load_model_config
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.reader import FaultError, Span, read
+
+
+class Kind(NamedTuple):
+    """Properties of an architecture that its config.json does not state.
+
+    gated: the inner layer is a product of two.  qk_norm: queries and keys are normalised.  tied: default of tie_word_embeddings.
+    window: layers with a sliding window: "all", "half" (every second one) or "upper" (from max_window_layers on, if use_sliding_window).
+    head_dim: default, 0 for hidden / heads.  offset: additional learned positions.  routed: experts.  latent: latent attention.
+    """
+
+    gated: bool = True
+    qk_norm: bool = False
+    tied: bool = False
+    window: Literal["", "all", "half", "upper"] = ""
+    head_dim: int = 0
+    learned_positions: bool = False
+    offset: int = 0
+    routed: bool = False
+    latent: bool = False
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "gpt2": Kind(gated=False, tied=True, learned_positions=True),
+    "opt": Kind(gated=False, tied=True, learned_positions=True, offset=2),
+    "llama": Kind(),
+    "mistral": Kind(window="all"),
+    "phi3": Kind(window="all"),
+    "qwen2": Kind(window="upper"),
+    "qwen3": Kind(window="upper", qk_norm=True, head_dim=128),
+    "mixtral": Kind(window="all", routed=True),
+    "qwen2_moe": Kind(window="upper", routed=True),
+    "qwen3_moe": Kind(window="upper", qk_norm=True, routed=True),
+    "glm4_moe": Kind(qk_norm=True, routed=True, head_dim=128),
+    "gpt_oss": Kind(window="half", routed=True, head_dim=64),
+    "deepseek_v2": Kind(routed=True, latent=True),
+    "deepseek_v3": Kind(routed=True, latent=True),
+    "kimi_k2": Kind(routed=True, latent=True),
+}
+"""Architectures by `model_type`."""
+
+NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "hidden_size": ("n_embd",),
+    "num_hidden_layers": ("n_layer",),
+    "num_attention_heads": ("n_head",),
+    "max_position_embeddings": ("n_positions",),
+    "intermediate_size": ("ffn_dim", "n_inner"),
+    "num_experts": ("num_local_experts", "n_routed_experts"),
+    "dtype": ("torch_dtype",),
+}
+"""Other names of fields."""
+
+LATENT_SIZES: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+"""Sizes of latent attention for which the family `mla` holds [1].  Source: DeepSeek-V2 (arXiv 2405.04434), Kimi K2 (arXiv 2507.20534)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Routed experts: how many, how many each token takes, their inner size; inner size of the shared ones; layers that have experts."""
+
+    count: int
+    chosen: int
+    inter: int
+    shared_inter: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Latent attention: ranks of queries (0: not compressed) and of keys and values, sizes of a head's rotary, other and value part."""
+
+    query_rank: int
+    rank: int
+    rope_dim: int
+    plain_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Parallelism: every layer is divided among `tensor_parallel` GPUs, experts among `expert_parallel` groups of GPUs.
+
+    Beyond tensor_parallel, expert_parallel means several copies of the attention, each with its own requests (data-parallel attention).
+    """
+
+    tensor_parallel: int = 1
+    expert_parallel: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return max(self.tensor_parallel, self.expert_parallel)
+
+    @property
+    def copies(self) -> int:
+        """Copies of the attention."""
+        return self.gpus // self.tensor_parallel
+
+
+ONE_GPU: Final = Layout()
+
+
+class Product(NamedTuple):
+    """A kind of matrix that one GPU holds: name, outputs, inputs, and how many: layers, and copies in a layer."""
+
+    name: str
+    n: int
+    k: int
+    layers: int
+    copies: int = 1
+
+    @property
+    def weights(self) -> int:
+        """Number of weights."""
+        return self.n * self.k * self.layers * self.copies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """Sizes of a language model.
+
+    inter: inner size of layers without experts.  window: longest distance of attention in `window_layers` layers [token], 0 if unlimited.
+    longest: context for which it was trained [token], 0 if unknown.  positions: learned position vectors.
+    """
+
+    name: str
+    kind: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inter: int
+    vocab: int
+    tied: bool
+    window: int
+    window_layers: int
+    longest: int
+    positions: int
+    experts: Experts | None
+    latent: Latent | None
+
+    @property
+    def value_dim(self) -> int:
+        """Size of a head's values."""
+        return self.latent.value_dim if self.latent else self.head_dim
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether queries and keys are normalised."""
+        return KINDS[self.kind].qk_norm
+
+    @property
+    def gated(self) -> bool:
+        """Whether the inner layer is a product of two."""
+        return KINDS[self.kind].gated
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers without experts."""
+        return self.layers - (self.experts.layers if self.experts else 0)
+
+    @property
+    def embeddings(self) -> int:
+        """Weights of the vectors of tokens and positions."""
+        return (self.vocab + self.positions) * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Parameters without biases, which are less than 0.2 % of a model."""
+        norms = (2 * self.layers + 1) * self.hidden
+        return sum(one.weights for one in self.products(ONE_GPU) if one.name != "head" or not self.tied) + self.embeddings + norms
+
+    def products(self, layout: Layout) -> tuple[Product, ...]:
+        """Matrices of one GPU; the ones that are equal in all layers are one item.  Keys that are fewer than GPUs are copied."""
+        self.check(layout)
+        gpus, hidden, wide = layout.tensor_parallel, self.hidden, 2 if self.gated else 1
+        found = [*self._attention(gpus), *_pair("", wide, hidden, self.inter // gpus, self.dense_layers)]
+        if self.experts:
+            own, layers = self.experts, self.experts.layers
+            held = own.count // layout.expert_parallel
+            inter = own.inter // (layout.gpus // layout.expert_parallel)
+            found += [Product("router", own.count, hidden, layers), *_pair("expert_", 2, hidden, inter, layers, held)]
+            found += _pair("shared_", wide, hidden, own.shared_inter // gpus, layers if own.shared_inter else 0)
+        return (*(one for one in found if one.layers), Product("head", -(-self.vocab // gpus), hidden, 1))
+
+    def _attention(self, gpus: int) -> list[Product]:
+        heads, hidden, layers, latent = self.heads // gpus, self.hidden, self.layers, self.latent
+        out = Product("out", hidden, heads * self.value_dim, layers)
+        if latent is None:
+            return [Product("qkv", (heads + 2 * max(self.kv_heads // gpus, 1)) * self.head_dim, hidden, layers), out]
+        query = Product("q_b", heads * self.head_dim, latent.query_rank or hidden, layers)
+        down = Product("qkv_a", latent.query_rank + latent.rank + latent.rope_dim, hidden, layers)
+        return [down, query, Product("kv_b", heads * (latent.plain_dim + latent.value_dim), latent.rank, layers), out]
+
+    def check(self, layout: Layout) -> None:
+        """Refuse a layout that does not divide the model.  Raises WorkloadError."""
+        tensor, expert = layout.tensor_parallel, layout.expert_parallel
+        inner = tensor * layout.copies // expert if layout.gpus % expert == 0 else 0
+        experts = self.experts
+        faults = (
+            (tensor < 1 or expert < 1, "tensor and expert parallelism must be at least 1"),
+            (self.heads % tensor, f"tensor parallelism {tensor} does not divide {self.heads} heads"),
+            (self.kv_heads % tensor and tensor % self.kv_heads, f"tensor parallelism {tensor} does not divide {self.kv_heads} key heads"),
+            (self.dense_layers and self.inter % tensor, f"tensor parallelism {tensor} does not divide the inner size {self.inter}"),
+            (expert > 1 and not experts, f"expert parallelism {expert} needs a model with experts"),
+            (
+                layout.gpus % expert or layout.gpus % tensor,
+                f"one of tensor parallelism {tensor} and expert parallelism {expert} must divide the other",
+            ),
+            (experts and experts.count % expert, f"expert parallelism {expert} does not divide {experts.count if experts else 0} experts"),
+            (
+                experts and inner and (experts.inter % inner or experts.shared_inter % tensor),
+                f"{inner} GPUs do not divide the inner size of an expert",
+            ),
+        )
+        fault = next((text for wrong, text in faults if wrong), "")
+        if fault:
+            raise WorkloadError(f"{self.name}: {fault}; choose another parallelism")
+
+
+def _pair(prefix: str, wide: int, hidden: int, inter: int, layers: int, copies: int = 1) -> list[Product]:
+    """The merged products into the inner layer, and the one out of it."""
+    return [Product(prefix + "up", wide * inter, hidden, layers, copies), Product(prefix + "down", hidden, inter, layers, copies)]
+
+
+# Reading ------------------------------------------------------------------------------------------------------------------------------
+
+
+def read_config(source: str | Path | Mapping[str, object]) -> Mapping[str, object]:
+    """Fields of a config.json: a file, a folder that holds one, the name of a shipped configuration, or the fields themselves.
+
+    Raises WorkloadError.
+    """
+    if isinstance(source, Mapping):
+        return source
+    found, path = load_model_config(str(source)), Path(source)
+    name = path.resolve().parent.name if path.name == "config.json" else path.name.removesuffix(".json")
+    return {"name": name, "model_type": found.model_type, **found.config, **found.weights}
+
+
+class _Fields:
+    """Checked access to the fields of a configuration, under any of their names."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self.values = values
+
+    def get(self, name: str) -> Any:
+        return next((self.values[one] for one in (name, *NAMES.get(name, ())) if self.values.get(one) is not None), None)
+
+    def number(self, name: str, default: int | None = None) -> int:
+        value = self.get(name)
+        if value is None and default is None:
+            raise FaultError(f"lacks the field {name!r}, which serving needs")
+        return int(read(Annotated[int, Span(0 if default == 0 else 1, 1e9)], default if value is None else value, name))
+
+    def truth(self, name: str, default: bool) -> bool:
+        value = self.get(name)
+        return bool(read(bool, default if value is None else value, name))
+
+
+def read_architecture(source: str | Path | Mapping[str, object]) -> Architecture:
+    """The architecture that a configuration describes (`read_config`).
+
+    Raises WorkloadError for an unknown architecture, listing the known ones, and for a configuration without the fields that it needs.
+    """
+    config = read_config(source)
+    name = str(config.get("name") or config.get("model_type") or "the configuration")
+    try:
+        return _architecture(name, _Fields(config))
+    except FaultError as fault:
+        raise WorkloadError(f"{name}: {fault}".replace("the document ", "the configuration ")) from None
+
+
+def _architecture(name: str, fields: _Fields) -> Architecture:
+    model = str(fields.get("model_type"))
+    if model not in KINDS:
+        what = (
+            "lacks the field 'model_type'"
+            if fields.get("model_type") is None
+            else f"has the architecture {model[:60]!r}, which is not served"
+        )
+        raise FaultError(f"{what}; known: {', '.join(KINDS)}")
+    kind, heads, hidden, layers = (
+        KINDS[model],
+        fields.number("num_attention_heads"),
+        fields.number("hidden_size"),
+        fields.number("num_hidden_layers"),
+    )
+    latent = _latent(fields) if kind.latent else None
+    head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", kind.head_dim or hidden // heads)
+    longest, window = _longest(fields), fields.number("sliding_window", 0)
+    window_layers = _window_layers(kind, fields, layers) if window else 0
+    kv_heads = heads if latent else fields.number("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise FaultError(f"= {kv_heads} must divide {heads} heads", "num_key_value_heads")
+    if fields.number("word_embed_proj_dim", hidden) != hidden:
+        raise FaultError("differs from hidden_size; such a projection is not served", "word_embed_proj_dim")
+    experts = _experts(fields, layers) if kind.routed else None
+    return Architecture(
+        name=name,
+        kind=model,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        inter=fields.number("intermediate_size", None if kind.gated else 4 * hidden),
+        vocab=fields.number("vocab_size"),
+        tied=fields.truth("tie_word_embeddings", kind.tied),
+        window=window if window_layers else 0,
+        window_layers=window_layers,
+        longest=longest,
+        positions=longest + kind.offset if kind.learned_positions else 0,
+        experts=experts,
+        latent=latent,
+    )
+
+
+def _experts(fields: _Fields, layers: int) -> Experts:
+    inter = fields.number("moe_intermediate_size", fields.number("intermediate_size"))
+    first, step = fields.number("first_k_dense_replace", 0), fields.number("decoder_sparse_step", 1) * fields.number("moe_layer_freq", 1)
+    dense = fields.get("mlp_only_layers") or ()
+    return Experts(
+        count=fields.number("num_experts"),
+        chosen=fields.number("num_experts_per_tok"),
+        inter=inter,
+        shared_inter=fields.number("n_shared_experts", 0) * inter + fields.number("shared_expert_intermediate_size", 0),
+        layers=sum(i >= first and (i + 1) % step == 0 and i not in dense for i in range(layers)),
+    )
+
+
+def _latent(fields: _Fields) -> Latent:
+    for name, size in LATENT_SIZES.items():
+        if fields.number(name) != size:
+            raise FaultError(f"= {fields.get(name)} differs from {size}, the only size of latent attention that is known", name)
+    rank, rope, plain, value = LATENT_SIZES.values()
+    return Latent(query_rank=fields.number("q_lora_rank", 0), rank=rank, rope_dim=rope, plain_dim=plain, value_dim=value)
+
+
+def _longest(fields: _Fields) -> int:
+    """The longest context [token]; YaRN multiplies the trained one, if the field still states that one."""
+    stated, scaling = fields.number("max_position_embeddings", 0), fields.get("rope_scaling")
+    if not isinstance(scaling, Mapping) or "yarn" not in (scaling.get("type"), scaling.get("rope_type")):
+        return stated
+    factor = float(read(Annotated[float, Span(1.0, 1e4)], scaling.get("factor", 1.0), "rope_scaling", "factor"))
+    trained = read(Annotated[int, Span(1, 1e9)], scaling.get("original_max_position_embeddings") or stated, "rope_scaling")
+    return max(stated, int(factor * trained))
+
+
+def _window_layers(kind: Kind, fields: _Fields, layers: int) -> int:
+    listed = fields.get("layer_types")
+    if listed is not None:
+        kinds = read(tuple[Annotated[str, "a kind of attention"], ...], listed, "layer_types")
+        other = set(kinds) - {"full_attention", "sliding_attention"}
+        if other or len(kinds) != layers:
+            raise FaultError(
+                f"needs {layers} times full_attention or sliding_attention, has {', '.join(sorted(other)) or len(kinds)}", "layer_types"
+            )
+        return kinds.count("sliding_attention")
+    if kind.window == "upper":
+        upper = layers - min(fields.number("max_window_layers", 28), layers)
+        return upper if fields.truth("use_sliding_window", default=False) else 0
+    return {"all": layers, "half": layers // 2}.get(kind.window, 0)

@@ -1,0 +1,144 @@
+"""Costs of an engine's steps on one board at a few numbers of sequences, with their parts and errors: estimates of the one engine.
+
+k numbers of sequences, c clocks.  A step that also reads a piece of a prompt costs more than one that only decodes; the difference is what
+the prompt adds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.engine.board import Board
+from estimator.engine.prediction import Prediction, predict
+from estimator.model.coefficients import BY, group_words
+from estimator.model.power import static_power_w
+from estimator.questions.points import Sweep
+from estimator.questions.sweeping import table
+from estimator.serving.architecture import Architecture
+from estimator.serving.engines import Engine
+from estimator.serving.steps import Layout, Step, step_workload
+from estimator.serving.weights import Weights
+from estimator.transforms.variation import Variant
+from estimator.vocabulary.quantities import Array
+
+PARTS: Final = ("products", "attention", "experts", "collectives", "small kernels")
+PART_OF: Final = {"gemm": 0, "quantise": 0, "attention": 1, "mla": 1, "moe": 2, "communication": 3}
+"""The part of each family of kernels; others are small kernels."""
+
+SEQUENCES: Final = tuple(sorted({1} | {base << power for base in (2, 3) for power in range(12)}))
+"""Numbers of sequences at which steps are estimated; costs between them are interpolated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A model on a group of boards under an engine, and the lengths of its requests [token]."""
+
+    architecture: Architecture
+    weights: Weights
+    layout: Layout
+    engine: Engine
+    prompt: int
+    output: int
+
+    @property
+    def context(self) -> float:
+        """Mean tokens to which a decoding sequence attends."""
+        return self.prompt + self.output / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Costs at numbers of sequences `at` (k,), of one board; the others of its group do the same.
+
+    parts     time by PARTS (5, k, c) [s]; foreign: of these, kernels of no library or of another than the engine's
+    joules    (k, c); time_ln, power_ln: half widths of 90 % intervals of ln(time) and ln(power)
+    """
+
+    at: Array
+    parts: Array
+    foreign: Array
+    joules: Array
+    time_ln: Array
+    power_ln: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """Costs of decoding steps and of what a prompt adds, and what is known about them.
+
+    prompt          by the number of sequences beside it, from 0 on
+    points          the estimates behind them, clocks vary fastest
+    sm_clock_mhz    (c,) actual clock of the largest decoding step
+    waiting_w       (c,) power of a board that waits for its host
+    """
+
+    decode: Costs
+    prompt: Costs
+    points: Sweep
+    sm_clock_mhz: Array
+    waiting_w: Array
+
+
+def nodes_of(least: float, most: float) -> tuple[int, ...]:
+    """The SEQUENCES between which these numbers lie, and those between them."""
+    low = max(number for number in SEQUENCES if number <= max(least, 1.0))
+    high = min((number for number in SEQUENCES if number >= most), default=SEQUENCES[-1])
+    return tuple(number for number in SEQUENCES if low <= number <= high)
+
+
+def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
+    """Costs of steps of these numbers of sequences.  Raises EstimatorError for a model that cannot be divided so."""
+    engine = served.engine
+    beside = (0, *nodes)
+    pieces = [
+        (min(engine.chunk, served.prompt - start), min(start + engine.chunk, served.prompt))
+        for start in range(0, served.prompt, engine.chunk)
+    ]
+    steps = [Step(sequences=one, context=served.context) for one in nodes]
+    steps += [Step(prompts=(piece,), sequences=one, context=served.context) for piece in pieces for one in beside]
+    workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
+    prediction = predict(workloads, board)
+    costs = _costs(prediction, engine.library)
+    decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})
+    point = board.tables.at(prediction.sm_clock_mhz[len(nodes) - 1])
+    idle_w = board.tables.rest_w(prediction.sm_clock_mhz[len(nodes) - 1])
+    return StepCosts(
+        decode=decode,
+        prompt=_added({name: values[..., len(nodes) :, :] for name, values in costs.items()}, decode, len(pieces), beside),
+        points=table([Variant(workload=workload) for workload in workloads], prediction),
+        sm_clock_mhz=prediction.sm_clock_mhz[len(nodes) - 1],
+        waiting_w=idle_w if board.model is None else static_power_w(board.model, point, np.zeros_like(idle_w)),
+    )
+
+
+@np.errstate(all="ignore")
+def _costs(prediction: Prediction, library: str) -> dict[str, Array]:
+    """Fields of Costs of every workload of a prediction, (·, v, c)."""
+    shape = prediction.latency_s.shape
+    parts, foreign = np.zeros((2, len(PARTS), *shape))
+    for i, latency_s in enumerate(prediction.latency_s):
+        own, kinds = prediction.prepared.blocks_of(i)
+        for kind, share in zip(kinds, prediction.shares[own], strict=True):
+            part = PART_OF.get(group_words(kind.group or "")[0], len(PARTS) - 1)
+            parts[part, i] += share * latency_s
+            foreign[part, i] += share * latency_s * (not (kind.group or "").endswith(BY + library))
+    low, high = np.log(prediction.limits.latency_s)
+    low_w, high_w = np.log(prediction.limits.power_w)
+    joules = prediction.power_w * prediction.latency_s
+    return {"parts": parts, "foreign": foreign, "joules": joules, "time_ln": 0.5 * (high - low), "power_ln": 0.5 * (high_w - low_w)}
+
+
+def _added(mixed: dict[str, Array], decode: Costs, pieces: int, beside: Sequence[int]) -> Costs:
+    """What the pieces of a prompt add to decoding steps with `beside` sequences, 0 first; mixed: costs of the steps, piece by piece."""
+    found = {}
+    for name, values in mixed.items():
+        each = values.reshape(*values.shape[:-2], pieces, len(beside), values.shape[-1])
+        if name.endswith("_ln"):
+            found[name] = each.mean(axis=-3)
+            continue
+        alone = getattr(decode, name)
+        found[name] = each.sum(axis=-3)
+        found[name][..., 1:, :] = np.maximum(found[name][..., 1:, :] - pieces * alone[..., : len(beside) - 1, :], 0.0)
+    return Costs(at=np.array(beside, dtype=np.float64), **found)

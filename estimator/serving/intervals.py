@@ -1,0 +1,136 @@
+"""Steady states as expected and with each source of error moved, and the 90 % intervals that follow.
+
+Sources are independent.  Each is moved by the half width of its own 90 % interval, the schedule is solved again, and the changes of the
+logarithms are joined:
+
+    kernels     the bundle's error of a step's time
+    library     kernels of another library than the engine's (`FOREIGN`)
+    host        the engine's constants (`HostTime.spread`)
+    schedule    what a prompt adds (`QUEUE_SPREAD`)
+    power       the bundle's error of a step's power
+
+Axes: s = 1 + the number of sources, c clocks, n loads.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from estimator.serving.costs import PARTS, Costs, Served, StepCosts
+from estimator.serving.schedule import Cycle, Host, Load, StepCost, at_rate, closed_loop
+from estimator.vocabulary.quantities import TINY, Array
+
+SOURCES: Final = ("kernels", "library", "host", "schedule", "power")
+
+FOREIGN: Final = {"products": 0.05, "attention": 0.25, "experts": 0.25}
+"""Relative half width of the 90 % interval of a part's time where the bundle has no kernels of the engine's library [1].  Tables of
+libraries differ by 4 to 11 % in 16-bit products, by 13 to 34 % in attention, by 5 to 22 % in experts (means of pairs, B200, H200, L40S)."""
+
+QUEUE_SPREAD: Final = 0.3
+"""Relative half width of the 90 % interval of the time that a prompt adds to the steps of others [1]: which pieces run beside which
+sequences is the scheduler's choice (assumed)."""
+
+Columns = dict[str, Array]
+"""Values of shape (c, n) by name."""
+
+
+def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | None) -> Cycle:
+    """One copy's states with `slots` (n,) of each, or at a rate of requests with up to `slots`; shapes (s, c, n)."""
+    host, boards = served.engine.host, float(served.layout.tensor_parallel)
+    moved = np.ones((1 + len(SOURCES), 1, 1))
+    moved[1 + SOURCES.index("host")] += host.spread
+    decode, prompt = _moved(costs.decode, boards, 0.0), _moved(costs.prompt, boards, QUEUE_SPREAD)
+
+    def cost(at: Array, tables: StepCost, sequences: Array) -> StepCost:
+        return StepCost(interpolated(at, tables.seconds, sequences), interpolated(at, tables.joules, sequences))
+
+    load = Load(
+        output=served.output,
+        host=Host(host.step_s * moved, host.sequence_s * moved, host.request_s * moved),
+        queued=served.engine.queued,
+        waiting_w=boards * costs.waiting_w[:, None],
+        decode=lambda sequences: cost(costs.decode.at, decode, sequences),
+        prompt=lambda sequences: cost(costs.prompt.at, prompt, sequences - 1.0),
+        alone=StepCost(prompt.seconds[..., :1], prompt.joules[..., :1]),
+    )
+    all_slots = np.broadcast_to(slots, (len(moved), len(costs.waiting_w), len(slots)))
+    return closed_loop(load, all_slots) if rate is None else at_rate(load, rate, all_slots)
+
+
+def _moved(costs: Costs, boards: float, queue: float) -> StepCost:
+    """Costs of a group of boards, shapes (s, c, k); queue: half width of the schedule's source."""
+    seconds = costs.parts.sum(axis=0)
+    other = sum((FOREIGN.get(part, 0.0) * own) ** 2 for part, own in zip(PARTS, costs.foreign, strict=True))
+    longer = {"kernels": np.exp(costs.time_ln), "library": 1.0 + np.sqrt(other) / np.maximum(seconds, TINY), "schedule": 1.0 + queue}
+    factor = np.stack([np.broadcast_to(longer.get(source, 1.0), seconds.shape) for source in ("", *SOURCES)])
+    joules = factor * costs.joules * boards
+    joules[1 + SOURCES.index("power")] *= np.exp(costs.power_ln)
+    return StepCost(np.moveaxis(factor * seconds, 1, -1), np.moveaxis(joules, 1, -1))
+
+
+def interpolated(at: Array, values: Array, asked: Array) -> Array:
+    """Values (…, k) at `at` (k,) between these, at places (…, n); a single value holds everywhere."""
+    if len(at) == 1:
+        return values + 0.0 * asked
+    left = np.clip(np.searchsorted(at, asked, side="right") - 1, 0, len(at) - 2)
+    own, following = np.take_along_axis(values, left, axis=-1), np.take_along_axis(values, left + 1, axis=-1)
+    result: Array = own + (asked - at[left]) / (at[left + 1] - at[left]) * (following - own)
+    return result
+
+
+@np.errstate(all="ignore")
+def measures(cycle: Cycle, copies: int, asked: Array) -> Columns:
+    """Values of all copies with limits of their intervals, `…_low` and `…_high`; asked (n,): requests in flight of a copy, nan at a rate.
+
+    Requests beyond those that run wait for a slot, which adds to the time to the first token.
+    """
+    queue_s = np.fmax(asked / cycle.running - 1.0, 0.0) * cycle.slot_s
+    found = {
+        "ttft_s": cycle.ttft_s,
+        "tpot_s": cycle.tpot_s,
+        "slot_s": cycle.slot_s + queue_s,
+        "tokens_per_s": cycle.tokens_per_s * copies,
+        "power_w": cycle.power_w * copies,
+        "energy_per_token_j": cycle.power_w / cycle.tokens_per_s,
+    }
+    latest = _limits(cycle.ttft_most_s + queue_s)[1]
+    columns: Columns = {}
+    for name, values in found.items():
+        columns[name] = values[0]
+        columns[f"{name}_low"], columns[f"{name}_high"] = _limits(values)
+    return {
+        **columns,
+        "ttft_s_high": latest,
+        "ttft_loaded_s": (cycle.ttft_loaded_s + queue_s)[0],
+        "prompt_energy_j": cycle.prompt_j[0],
+        "output_energy_j": cycle.output_j[0],
+        "running": cycle.running[0] * copies,
+        "busy": 1.0 - cycle.waiting_s[0] / (cycle.decode_s[0] + cycle.prompt_s[0] + cycle.waiting_s[0]),
+    }
+
+
+def _limits(values: Array) -> Array:
+    """Limits (2, c, n) of 90 % intervals from values (s, c, n)."""
+    half = np.sqrt((np.log(values[1:] / values[0]) ** 2).sum(axis=0))
+    limits: Array = values[0] * np.exp(np.stack([-half, half]))
+    return limits
+
+
+@np.errstate(all="ignore")
+def shares(cycle: Cycle, costs: StepCosts) -> Columns:
+    """Shares of the time: PARTS of all steps, "waiting", and beside them "prompts", the steps' time that prompts add."""
+    running = np.maximum(cycle.running[0], 1.0)
+    total = cycle.decode_s[0] + cycle.prompt_s[0] + cycle.waiting_s[0]
+    found: dict[str, tuple[Array, Array]] = {}
+    for name, in_decode, in_prompt in zip(PARTS, costs.decode.parts, costs.prompt.parts, strict=True):
+        decode, prompt = interpolated(costs.decode.at, in_decode.T, running), interpolated(costs.prompt.at, in_prompt.T, running - 1.0)
+        found[name] = decode, prompt
+    sums = [sum(pair[i] for pair in found.values()) for i in (0, 1)]
+    return {
+        **{
+            name: (cycle.decode_s[0] * decode / sums[0] + cycle.prompt_s[0] * prompt / sums[1]) / total
+            for name, (decode, prompt) in found.items()
+        },
+        "waiting": cycle.waiting_s[0] / total,
+        "prompts": cycle.prompt_s[0] / total,
+    }

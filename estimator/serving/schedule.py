@@ -1,0 +1,135 @@
+"""From the costs of steps to those of requests: continuous batching in a steady state, as equations.
+
+Requests of equal lengths run in b slots; a slot takes the next request when its last token is out.  While a slot makes the n = output − 1
+tokens that follow the first, every slot turns over once, so b prompts come in:
+
+    pace   time of a decoding step with the host = d + h0 + h1 · b
+    slot   time that a request holds its slot = n · pace + b · (p + hr); p: what one prompt adds, hr: the host's time of a request
+    tokens/s = b · output / slot;    time per output token = pace + (1 − q) · (b − 1) / n · (p + hr)
+    energy of a slot's time = n · E(d) + b · E(p) + waiting time · waiting power
+
+A slot waits for the prompts of the others, a share q of that before its own first token.  This one takes its own prompt in an empty engine,
+and b prompts more if all slots turn over at once.  At a rate λ of requests,
+b = λ · slot(b) run on average; below one, the boards also wait between requests.  Arrays have one shape, or broadcast to it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from estimator.vocabulary.quantities import TINY, Array
+
+HALVINGS: Final = 50
+"""Bisections of an interval of sequences: the result is as exact as a float."""
+
+
+class StepCost(NamedTuple):
+    """Time of a step on the boards [s], and their energy together [J]."""
+
+    seconds: Array
+    joules: Array
+
+
+class Host(NamedTuple):
+    """Time of the host [s]: of a step, of each sequence in it, of each request."""
+
+    step_s: Array
+    sequence_s: Array
+    request_s: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests of one length on an engine.
+
+    output           tokens of a request, 2 or more
+    host, queued     its time; q
+    waiting_w        power of all boards while they wait [W]
+    decode, prompt   costs of a decoding step of b sequences, and of what one prompt adds to steps of b sequences
+    alone            cost of a prompt in an empty engine
+    """
+
+    output: int
+    host: Host
+    queued: float
+    waiting_w: Array
+    decode: Callable[[Array], StepCost]
+    prompt: Callable[[Array], StepCost]
+    alone: StepCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """A steady state.
+
+    running                sequences on average
+    slot_s                 time that a request holds its slot
+    tpot_s                 time per output token after the first
+    ttft_s                 time to the first token in an empty engine
+    ttft_loaded_s, ttft_most_s   on average under load, and where all slots turn over at once
+    power_w                of all boards
+    prompt_j, output_j     energy of a request's prompt, and of its output with all waiting
+    decode_s, prompt_s, waiting_s   parts of a slot's time
+    """
+
+    running: Array
+    slot_s: Array
+    tpot_s: Array
+    ttft_s: Array
+    ttft_loaded_s: Array
+    ttft_most_s: Array
+    tokens_per_s: Array
+    power_w: Array
+    prompt_j: Array
+    output_j: Array
+    decode_s: Array
+    prompt_s: Array
+    waiting_s: Array
+
+
+def closed_loop(load: Load, slots: Array) -> Cycle:
+    """The steady state in which `slots` ≥ 1 sequences always run."""
+    steps, decode, prompt, host = load.output - 1, load.decode(slots), load.prompt(slots), load.host
+    own = host.step_s + host.sequence_s * slots
+    pace = decode.seconds + own
+    each = prompt.seconds + host.request_s
+    slot_s = steps * pace + slots * each
+    prompt_j = prompt.joules + host.request_s * load.waiting_w
+    output_j = steps * (decode.joules + own * load.waiting_w) / slots
+    ttft_s = load.alone.seconds + host.step_s + host.request_s + 0.0 * slots
+    return Cycle(
+        running=slots,
+        slot_s=slot_s,
+        tpot_s=pace + (1.0 - load.queued) * (slots - 1.0) / steps * each,
+        ttft_s=ttft_s,
+        ttft_loaded_s=ttft_s + load.queued * (slots - 1.0) * each,
+        ttft_most_s=ttft_s + slots * each,
+        tokens_per_s=slots * load.output / slot_s,
+        power_w=(prompt_j + output_j) * slots / slot_s,
+        prompt_j=prompt_j,
+        output_j=output_j,
+        decode_s=steps * decode.seconds,
+        prompt_s=slots * prompt.seconds,
+        waiting_s=steps * own + slots * host.request_s,
+    )
+
+
+def at_rate(load: Load, requests_per_s: float, most: Array) -> Cycle:
+    """The steady state at a rate of requests; most: sequences that memory holds.  Where these do not suffice, all of them run."""
+    low, high = np.zeros_like(most), most
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        enough = middle >= requests_per_s * closed_loop(load, np.maximum(middle, 1.0)).slot_s
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    cycle, busy = closed_loop(load, np.maximum(high, 1.0)), np.minimum(high, 1.0)
+    between_s = (1.0 / np.maximum(busy, TINY) - 1.0) * cycle.slot_s
+    return replace(
+        cycle,
+        running=high,
+        tokens_per_s=cycle.tokens_per_s * busy,
+        power_w=cycle.power_w * busy + load.waiting_w * (1.0 - busy),
+        output_j=cycle.output_j + between_s * load.waiting_w,
+        waiting_s=cycle.waiting_s + between_s,
+    )

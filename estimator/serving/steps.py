@@ -1,0 +1,249 @@
+"""Operators that one GPU launches in a step of a serving engine: a pass over pieces of prompts and one token of each running sequence.
+
+Engines merge the products of queries, keys and values, and those of gate and inner layer, add residuals inside norms, write the cache in
+place and launch all of it as a CUDA graph, which costs the host nothing.  Sources: vLLM 0.12, TensorRT-LLM 1.2.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from estimator.serving.architecture import Architecture, Layout, Product
+from estimator.serving.weights import SIXTEEN, WIDENED, WIDENED_BYTE, Weights
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.workload import TABLED, Operator, Workload, merge_counts
+
+__all__ = ["Layout", "Step", "cache_bytes", "step_workload", "weight_bytes"]
+
+ROUTING_SKEW: Final = 1.01
+"""Exponent of the distribution of tokens over experts [1], the smaller one of published tables (assumed): few tokens hit fewer experts than
+an even choice of different experts, and the most loaded GPU sets the pace."""
+
+Launch = tuple[Operator, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Tokens of one pass through one copy of the attention.
+
+    prompts: (new tokens, tokens that they attend to, themselves included) of each piece of a prompt; sequences: running ones, with one new
+    token each; context: mean number of tokens that this one attends to.
+    """
+
+    prompts: tuple[tuple[int, int], ...] = ()
+    sequences: int = 0
+    context: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """New tokens."""
+        return sum(new for new, _ in self.prompts) + self.sequences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """A step of a model on one GPU; `logits`: sequences whose next token is wanted."""
+
+    model: Architecture
+    weights: Weights
+    layout: Layout
+    step: Step
+    library: str
+    skew: float
+
+    @property
+    def tokens(self) -> int:
+        return self.step.tokens
+
+    @property
+    def logits(self) -> int:
+        return len(self.step.prompts) + self.step.sequences
+
+    def operator(self, family: str, name: str, *shape: float, precision: str = SIXTEEN, out: str = "", cached: str = "") -> Operator:
+        """An operator without a cost for the host."""
+        named = family in TABLED or family in ("gemm", "attention")
+        return Operator(
+            family=family,
+            operator=name,
+            precision=precision,
+            shape=tuple(map(float, shape)),
+            precision_out=out,
+            precision_kv=cached,
+            library=self.library if named else "",
+            host_share=0.0,
+        )
+
+
+def step_workload(
+    architecture: Architecture, weights: Weights, layout: Layout, step: Step, library: str = "", skew: float = ROUTING_SKEW
+) -> Workload:
+    """Operators that one GPU of a layout launches in a step, with their counts over all layers; each piece of a prompt gives a token.
+
+    library: one of LIBRARIES, "" for any.  skew: exponent of the distribution of tokens over experts, 0 if it is even.
+    Raises WorkloadError for a step without tokens or beyond the context, and for a layout that does not divide the model.
+    """
+    _check(architecture, step)
+    run = _Pass(model=architecture, weights=weights, layout=layout, step=step, library=library, skew=skew)
+    launches = [*_products(run), *_attention(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
+    operators, counts = merge_counts(*zip(*launches, strict=True))
+    notes: tuple[str, ...] = ()
+    if architecture.experts:
+        spread = f"follow a power law with exponent {skew:g}" if skew else "are equal"
+        notes = (f"routing is assumed: the loads of the experts {spread}",)
+    return Workload(name=architecture.name, model_family=architecture.kind, operators=operators, counts=counts, notes=notes)
+
+
+def weight_bytes(architecture: Architecture, weights: Weights, layout: Layout) -> float:
+    """Weights that one GPU holds [byte]; the head counts once if it is the table of tokens, which is divided like it."""
+    own = sum(
+        one.weights * weights.bytes_of(one.name) for one in architecture.products(layout) if one.name != "head" or not architecture.tied
+    )
+    return own + BYTES_PER_ELEMENT[SIXTEEN] * (
+        architecture.embeddings / layout.tensor_parallel + (2 * architecture.layers + 1) * architecture.hidden
+    )
+
+
+def cache_bytes(architecture: Architecture, weights: Weights, layout: Layout, context: float = 0.0) -> float:
+    """Keys and values of one token on one GPU [byte]: its mean over a sequence of `context` tokens, of which windows keep fewer."""
+    width, latent = BYTES_PER_ELEMENT[weights.cache], architecture.latent
+    if latent:
+        return architecture.layers * (latent.rank + latent.rope_dim) * width
+    heads = max(architecture.kv_heads // layout.tensor_parallel, 1)
+    kept = min(architecture.window / context, 1.0) if context else 1.0
+    layers = architecture.layers - architecture.window_layers * (1.0 - kept)
+    return layers * 2.0 * heads * architecture.head_dim * width
+
+
+def _check(model: Architecture, step: Step) -> None:
+    longest = max([step.context if step.sequences else 0.0, *(attended for _, attended in step.prompts)])
+    if step.tokens < 1 or any(not 1 <= new <= attended for new, attended in step.prompts) or (step.sequences and step.context < 1.0):
+        raise WorkloadError(f"{model.name}: a step needs tokens, each of which attends at least to itself: {step}")
+    if model.longest and longest > model.longest:
+        raise WorkloadError(f"{model.name}: {longest:.0f} tokens are beyond the context of {model.longest}; shorten prompt and output")
+
+
+# Products ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def _products(run: _Pass) -> Iterator[Launch]:
+    """Products of all matrices other than experts; those of a latent vector depend on the phase."""
+    for one in run.model.products(run.layout):
+        if one.name.startswith("expert_"):
+            continue
+        if one.name == "kv_b":
+            yield from _latent_products(run, one)
+        else:
+            yield from _linear(run, one, run.logits if one.name == "head" else run.tokens)
+
+
+def _linear(run: _Pass, product: Product, rows: int) -> Iterator[Launch]:
+    for precision, share in run.weights.formats(product.name):
+        if precision != WIDENED:
+            yield run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=precision), share * product.layers
+        elif rows == 1:  # a kernel of its own widens the weights in registers
+            yield run.operator("gemm", "linear", 1, rows, product.n, product.k, precision="int4_wo"), share * product.layers
+        else:
+            size = product.n * product.k
+            yield run.operator("elementwise", "other", size, size * WIDENED_BYTE / BYTES_PER_ELEMENT[SIXTEEN]), share * product.layers
+            yield run.operator("gemm", "linear", 1, rows, product.n, product.k), share * product.layers
+
+
+def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:
+    """Prompts expand their latent vectors to heads; decoding multiplies queries and results with the halves of the matrix, head by head."""
+    latent, heads = run.model.latent, run.model.heads // run.layout.tensor_parallel
+    if latent is None:
+        return
+    if run.step.prompts:
+        yield from _linear(run, product, sum(attended for _, attended in run.step.prompts))
+    if run.step.sequences:
+        yield run.operator("gemm", "bmm", heads, run.step.sequences, latent.rank, latent.plain_dim), product.layers
+        yield run.operator("gemm", "bmm", heads, run.step.sequences, latent.value_dim, latent.rank), product.layers
+
+
+def _attention(run: _Pass) -> Iterator[Launch]:
+    """Attention of equal pieces of prompts in one kernel, and of all running sequences."""
+    model, step = run.model, run.step
+    pieces = [("prefill", count, new, attended) for (new, attended), count in Counter(step.prompts).items()]
+    if step.sequences:
+        pieces.append(("decode", step.sequences, 1, max(round(step.context), 1)))
+    heads, kv_heads = model.heads // run.layout.tensor_parallel, max(model.kv_heads // run.layout.tensor_parallel, 1)
+    for name, batch, queries, context in pieces:
+        if model.latent:
+            yield run.operator("mla", f"mla_{name}", batch, queries, context, heads, cached=run.weights.cache), model.layers
+            continue
+        for window, layers in ((0, model.layers - model.window_layers), (model.window, model.window_layers)):
+            if layers:
+                shape = (batch, queries, context, heads, kv_heads, model.head_dim, window, name == "prefill")
+                yield run.operator("attention", name, *shape, cached=run.weights.cache), layers
+
+
+def _routed(run: _Pass) -> Iterator[Launch]:
+    """Choice of experts, their products and the weighted sum, of the tokens of all copies of the attention."""
+    model, experts, layout = run.model, run.model.experts, run.layout
+    if experts is None:
+        return
+    for precision, share in run.weights.formats("expert_up"):
+        if precision == WIDENED:
+            raise WorkloadError(f"{model.name}: experts in bitsandbytes have no known kernel; name other weights (--weights int4)")
+        inner = layout.gpus // layout.expert_parallel
+        sizes = (model.hidden, experts.inter, experts.chosen, experts.count, inner, layout.expert_parallel, run.skew, 1)
+        yield run.operator("moe", "moe", run.tokens * layout.copies, *sizes, precision=precision), share * experts.layers
+
+
+# Other kernels --------------------------------------------------------------------------------------------------------------------------
+
+
+def _between(run: _Pass) -> Iterator[Launch]:
+    """Element-wise kernels between the products of layers: (operator, written, read, count), in 16-bit elements."""
+    model, tokens, gpus = run.model, run.tokens, run.layout.tensor_parallel
+    passed, active = tokens * model.hidden, 0.5 if run.weights.static else 1.0  # a static scale is applied where a kernel writes
+    heads, kv_heads = model.heads // gpus, max(model.kv_heads // gpus, 1)
+    latent = model.latent
+    turned = tokens * ((heads + 1) * latent.rope_dim if latent else (heads + kv_heads) * model.head_dim)
+    cached = tokens * (latent.rank + latent.rope_dim if latent else 2 * kv_heads * model.head_dim)
+    rows: list[tuple[str, float, float, int]] = [
+        ("other", (1.0 + active) * passed, 2.0 * passed, 2 * model.layers),
+        ("other", passed, 2.0 * passed, 1),
+    ]
+    if not model.positions:
+        rows.append(("other", turned, turned, model.layers))
+    if model.qk_norm:
+        rows.append(("other", turned, turned, model.layers))
+    if latent:
+        normed = tokens * (latent.query_rank + latent.rank)
+        rows.append(("other", normed, normed, model.layers))
+    out = run.weights.cache if run.weights.cache != SIXTEEN else ""
+    yield run.operator("elementwise", "typecast" if out else "other", cached, cached, out=out), model.layers
+    inner = tokens * model.inter // gpus
+    rows.append(("silu" if model.gated else "gelu", inner * active, inner * (2.0 if model.gated else 1.0), model.dense_layers))
+    if model.experts and model.experts.shared_inter:
+        shared = tokens * model.experts.shared_inter // gpus
+        rows += [("silu", shared * active, 2.0 * shared, model.experts.layers), ("add", passed, 2.0 * passed, model.experts.layers)]
+    for name, written, read, count in rows:
+        yield run.operator("elementwise", name, max(round(written), 1), read), count
+
+
+def _ends(run: _Pass) -> Iterator[Launch]:
+    """Embedding before the layers, greedy choice of the next tokens after them."""
+    embedded, wide = run.tokens * run.model.hidden, run.logits * run.model.vocab
+    yield run.operator("copy", "gather", embedded, embedded), 1
+    if run.model.positions:
+        yield run.operator("elementwise", "add", embedded, 2 * embedded), 1
+    yield run.operator("elementwise", "typecast", wide, wide, out="fp32"), 1
+    yield run.operator("reduction", "max", run.logits, run.model.vocab, precision="fp32"), 1
+
+
+def _collectives(run: _Pass) -> Iterator[Launch]:
+    """Sums after attention and inner layer and after the embedding, parts of the logits, and tokens sent to experts and back."""
+    model, layout, width = run.model, run.layout, BYTES_PER_ELEMENT[SIXTEEN]
+    passed, gpus = run.tokens * model.hidden * width, layout.tensor_parallel
+    if gpus > 1:
+        yield run.operator("communication", "all_reduce", passed, gpus), 2 * model.layers + 1
+        yield run.operator("communication", "all_gather", run.logits * -(-model.vocab // gpus) * gpus * width, gpus), 1
+    if model.experts and layout.copies > 1:
+        sent = (
+            min(model.experts.chosen, layout.expert_parallel) * passed / gpus
+        )  # a GPU gets a token once, however many of its experts it takes
+        yield run.operator("communication", "all_to_all", max(round(sent), 1), layout.gpus), 2 * model.experts.layers

@@ -1,0 +1,130 @@
+"""The command `estimate llm`, and the same in Python."""
+
+import json
+
+import pytest
+
+from estimator import Serving, bundle_for, serve_llm
+from estimator.cli import main
+from estimator.serving.answers import MEASURES
+from estimator.serving.engines import engine_names, load_engine
+from estimator.vocabulary.errors import ArgumentError, OperatingPointError
+
+LOAD = ("--gpu", "a100", "--prompt", "512", "--output", "128", "--weights", "bf16")
+BIG = {
+    "model_type": "llama", "vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def run(capsys, *words):
+    status = main(["llm", *map(str, words)])
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return status, printed.out, printed.err
+
+
+def answers(capsys, *words):
+    status, out, _ = run(capsys, *words, "--json")
+    assert status in (0, 3)
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("load", [("--batch", 16), ("--rate", 0.5)])
+def test_an_answer_has_its_values_and_their_limits(capsys, load):
+    found = answers(capsys, "llama-3-8b", *LOAD, *load, "--engine", "vllm-0.12")
+    for name in MEASURES:
+        slack = 1.0 if name != "tokens_per_s" else 1.0 + 1e-6  # a rate fixes tokens/s
+        assert 0 < found[f"{name}_low"] <= found[name] * slack <= found[f"{name}_high"] * slack**2, name
+    assert found["energy_per_token_j"] == pytest.approx(found["power_w"] / found["tokens_per_s"])
+    assert sum(share for name, share in found["parts"].items() if name != "prompts") == pytest.approx(1.0)
+    assert found["busy"] == pytest.approx(1.0 - found["parts"]["waiting"])
+    assert found["memory"]["weights_byte"] == pytest.approx(16.06e9, rel=0.01)
+    assert (found["gpus"], found["state"]) == (1, "")
+    if "--rate" in load:
+        assert found["tokens_per_s"] == pytest.approx(0.5 * 128)
+
+
+def test_an_engine_that_is_not_named_widens_the_interval(capsys):
+    words = ("llama-3-8b", *LOAD, "--batch", 64)
+    known, unknown = (answers(capsys, *words, *more) for more in (("--engine", "vllm-0.12"), ()))
+    assert unknown["tokens_per_s"] == known["tokens_per_s"]
+    assert unknown["tokens_per_s_low"] < known["tokens_per_s_low"]
+    assert "no engine named" in unknown["notes"][0]
+
+
+def test_lists_make_a_table_in_the_order_of_the_options(capsys):
+    found = answers(capsys, "llama-3-8b", *LOAD, "--batch", "1,4,5", "--freqs", "900,1410")
+    assert [(one["batch"], one["asked_clock_mhz"]) for one in found] == [(b, f) for b in (1, 4, 5) for f in (900.0, 1410.0)]
+    assert found[4]["tokens_per_s"] == answers(capsys, "llama-3-8b", *LOAD, "--batch", 5, "--freqs", 900)["tokens_per_s"]
+    _, text, _ = run(capsys, "llama-3-8b", *LOAD, "--batch", "1,4,5")
+    assert len(text.splitlines()) == 5
+    _, lines, _ = run(capsys, "llama-3-8b", *LOAD, "--batch", "1,4,5", "--csv")
+    assert [line.split(",")[0] for line in lines.splitlines()] == ["model", *["llama-3-8b"] * 3]
+
+
+def test_the_best_point_is_the_cheapest_within_the_limits(capsys):
+    words = ("llama-3-8b", *LOAD, "--batch", "1,8,32,64")
+    found = answers(capsys, *words)
+    limit_s = found[2]["tpot_s"] * 1.01
+    best = answers(capsys, *words, "--best", "energy_per_token", "--tpot-limit", limit_s * 1e3)
+    assert best["batch"] == 32
+    assert best["energy_per_token_j"] == min(one["energy_per_token_j"] for one in found if one["tpot_s"] <= limit_s)
+    status, _, error = run(capsys, *words, "--best", "energy_per_token", "--tpot-limit", 0.1)
+    assert (status, "none of 4 points" in error) == (1, True)
+
+
+def test_what_does_not_fit_says_so_in_its_headline(capsys, tmp_path):
+    config = tmp_path / "big.json"
+    config.write_text(json.dumps(BIG))
+    status, out, error = run(capsys, config, "--gpu", "a100", "--prompt", 64, "--output", 64, "--batch", 1)
+    assert (status, "does not fit" in out.splitlines()[0], "--tensor-parallel" in out) == (3, True, True)
+    assert len(error.splitlines()) == 1
+    assert answers(capsys, config, "--gpu", "a100", "--prompt", 64, "--output", 64, "--batch", 1)["tokens_per_s"] is None
+    status, out, _ = run(capsys, "llama-3-8b", *LOAD, "--rate", 1e4)
+    assert (status, "overloaded" in out.splitlines()[0]) == (3, True)
+    found = answers(capsys, "llama-3-8b", *LOAD, "--batch", 5000)
+    assert found["running"] == found["memory"]["sequences"] < 5000
+    assert f"memory holds {found['running']:.0f} of 5000" in found["warnings"][0]
+
+
+REFUSED = [
+    (("--batch", 1, "--rate", 1), 2, "exclude each other"),
+    ((), 2, "name --batch"),
+    (("--batch", 0), 2, "at least 1"),
+    (("--rate", -1), 2, "--rate"),
+    (("--batch", 1, "--tpot-limit", 5), 2, "add --best"),
+    (("--batch", 1, "--output", 1), 1, "output = 1"),
+    (("--batch", 1, "--prompt", 8000, "--output", 1000), 1, "context of llama-3-8b, 8192"),
+    (("--batch", 1, "--tensor-parallel", 3), 1, "does not divide"),
+    (("--batch", 1, "--expert-parallel", 2), 1, "needs a model with experts"),
+    (("--batch", 1, "--engine", "tgi"), 1, "unknown engine 'tgi'; known: "),
+    (("--batch", 1, "--engine", "missing.toml"), 1, "missing.toml"),
+    (("--batch", 1, "--weights", "int3"), 1, "int3"),
+    (("--batch", 1, "--freqs", 9000), 1, "9000 MHz"),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "line"), REFUSED)
+def test_bad_input_is_one_line(capsys, words, status, line):
+    found, out, error = run(capsys, "llama-3-8b", *LOAD, *words)
+    assert (found, out, len(error.splitlines())) == (status, "", 1)
+    assert line in error
+
+
+def test_python_gives_what_the_command_gives(capsys):
+    bundle, gpu = bundle_for("a100")
+    serving = Serving(model="llama-3-8b", prompt=512, output=128, batch=16, weights="bf16")
+    assert serve_llm(serving, bundle, gpu=gpu).tokens_per_s == answers(capsys, "llama-3-8b", *LOAD, "--batch", 16)["tokens_per_s"]
+    with pytest.raises(OperatingPointError, match="2 clocks"):
+        serve_llm(serving, bundle, gpu=gpu, sm_clock_mhz=[900.0, 1410.0])
+    with pytest.raises(ArgumentError):
+        serve_llm("llama-3-8b", bundle)
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_every_engine_states_its_sources(name):
+    engine = load_engine(name)
+    assert name == f"{engine.name}-{engine.version}"
+    assert set(engine.sources) == {"host", "queued", "memory_share", "reserve_bytes", "chunk"}
+    assert load_engine(f"{name}.9").host.spread > engine.host.spread

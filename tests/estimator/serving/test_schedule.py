@@ -1,0 +1,68 @@
+"""Laws of a steady state, for engines and boards drawn at random."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from estimator.serving.intervals import interpolated
+from estimator.serving.schedule import Host, Load, StepCost, at_rate, closed_loop
+
+SLOTS = np.arange(1.0, 257.0)
+
+
+def drawn(seed):
+    """A load whose steps read weights once and then cost something for every sequence, in seconds and in joules."""
+    random = np.random.default_rng(seed)
+    fixed, each, prompt = random.uniform([1e-3, 1e-6, 1e-3], [3e-2, 2e-4, 1.0])
+    host = Host(*(random.uniform(0.0, high, ()) for high in (3e-3, 1e-4, 5e-3)))
+    watt = random.uniform(200.0, 700.0)
+
+    def step(seconds):
+        return StepCost(seconds, watt * seconds)
+
+    return Load(
+        output=int(random.integers(2, 2000)),
+        host=host,
+        queued=float(random.uniform()),
+        waiting_w=np.array(100.0),
+        decode=lambda sequences: step(fixed + each * sequences),
+        prompt=lambda sequences: step(prompt + 0.0 * sequences),
+        alone=step(np.array(prompt)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_closed_loop_keeps_its_laws(seed):
+    load = drawn(seed)
+    found = closed_loop(load, SLOTS)
+    assert np.all(np.diff(found.tokens_per_s) > 0)
+    assert np.all(np.diff(found.tpot_s) > 0)
+    assert found.decode_s + found.prompt_s + found.waiting_s == pytest.approx(found.slot_s)
+    assert (found.prompt_j + found.output_j) / load.output == pytest.approx(found.power_w / found.tokens_per_s)
+    assert np.all((found.power_w > 100.0) & (found.power_w < 700.0))
+    assert np.all(found.ttft_s <= found.ttft_loaded_s)
+    assert np.all(found.ttft_loaded_s <= found.ttft_most_s)
+    slower = closed_loop(replace(load, host=Host(*(2.0 * time for time in load.host))), SLOTS)
+    assert np.all(slower.tokens_per_s < found.tokens_per_s)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rate_runs_as_many_as_make_that_rate(seed):
+    load = drawn(seed)
+    asked = closed_loop(load, np.array([1.0, 7.0, 100.0]))
+    for running, tokens_per_s in zip(asked.running, asked.tokens_per_s, strict=True):
+        assert at_rate(load, tokens_per_s / load.output, np.array(256.0)).running == pytest.approx(running)
+    rare = at_rate(load, 1e-3 * asked.tokens_per_s[0] / load.output, np.array(256.0))
+    assert rare.tokens_per_s == pytest.approx(1e-3 * asked.tokens_per_s[0])
+    assert rare.running == pytest.approx(1e-3)
+    assert rare.power_w == pytest.approx(100.0, rel=0.01)
+    assert (rare.prompt_j + rare.output_j) / load.output == pytest.approx(rare.power_w / rare.tokens_per_s)
+    most = at_rate(load, 1e9, np.array(256.0))
+    assert (most.running, most.tokens_per_s) == pytest.approx((256.0, closed_loop(load, SLOTS).tokens_per_s[-1]))
+
+
+def test_costs_are_interpolated_between_their_nodes():
+    at, values = np.array([1.0, 2.0, 4.0]), np.array([[[1.0, 3.0, 4.0]]])
+    assert interpolated(at, values, np.array([[[1.0, 1.5, 2.0, 3.0, 4.0]]])).tolist() == [[[1.0, 2.0, 3.0, 3.5, 4.0]]]
+    assert interpolated(at[:1], values[..., :1], np.array([[[1.0, 9.0]]])).tolist() == [[[1.0, 1.0]]]
