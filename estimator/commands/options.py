@@ -201,6 +201,7 @@ KERNELS: Final = click.option(
 
 JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units.")
 CSV: Final = click.option("--csv", "as_csv", is_flag=True, help="CSV lines, SI units.")
+STRICT: Final = click.option("--strict", is_flag=True, help="Exit status 3 if any warning holds.")
 QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
 
 
@@ -210,7 +211,7 @@ def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[De
         "-o", "--out", metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
     )
     chart = [click.option("--chart", type=click.Choice(charts), default=name, help="What an .svg or .png shows.") for name in charts[:1]]
-    return (*chart, out, CSV, JSON, QUIET)
+    return (*chart, out, CSV, JSON, STRICT, QUIET)
 
 
 def with_options(*options: Decorator) -> Decorator:
