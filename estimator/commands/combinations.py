@@ -87,12 +87,13 @@ def _traced(
 
     asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
     found = []
-    for b, s, name, form in product(batch or (1,), sequence or (512,), precision or ("bf16",), attention or ("",)):
+    for b, s, name, form in product(batch or (1,), sequence or (512,), precision or ("",), attention or ("",)):
         with stdout_on_stderr():
             traced = trace_calls(TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form), asked)
         b, s = (value if size in traced.sizes else 0 for size, value in (("batch", b), ("sequence", s)))
         tokens = b if phase == "decode" else b * s
-        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, precision=name, attention=traced.attention))
+        forms = {"precision": traced.precision, "attention": traced.attention}
+        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, **forms))
     return found
 
 

@@ -39,7 +39,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--sequence", type=SIZE, help="Tokens; decode: all attended to; else 512.")
 @click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, AdamW.")
 @click.option(
-    "--precision", default="bf16", callback=precision_word, show_default=True, metavar="NAME", help="fp32, tf32, bf16, fp16, fp8, …"
+    "--precision", callback=precision_word, metavar="NAME", help="fp32, tf32, bf16, …; else as the configuration stores weights, or bf16."
 )
 @click.option(
     "--attention",

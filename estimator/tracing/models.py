@@ -4,7 +4,7 @@ A shipped configuration is `configs/models/NAME.toml`: facts that the model's au
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,8 @@ NOT_FIELDS: Final = frozenset(
 class ModelConfig:
     """A configuration: `model_type` and `architecture` are names that Transformers knows, `config` its fields.
 
-    `image_size` [pixel] is the usual height and width of images, 0 if the fields state it or if there are no images.
+    `image_size` [pixel] is the usual height and width of images, 0 if the fields state it or if there are no images; `quantised` says how
+    the weights are stored, empty if as numbers.
     """
 
     title: Text
@@ -33,6 +34,7 @@ class ModelConfig:
     architecture: str
     config: Mapping[str, object]
     image_size: int = 0
+    quantised: Mapping[str, object] = field(default_factory=dict)
 
 
 def model_names() -> tuple[str, ...]:
@@ -69,15 +71,17 @@ class _Config:
 
     model_type: Text
     architectures: tuple[Text, ...] | None = None
+    quantization_config: Mapping[str, object] | None = None
 
 
 def _from_file(path: Path) -> ModelConfig:
     """The configuration in a file.  Raises OSError and ValueError."""
     document = read(Mapping[str, object], parse_json(read_regular(path, MAX_FILE_BYTES)))
-    found = read(_Config, {name: document[name] for name in ("model_type", "architectures") if name in document})
+    found = read(_Config, {name: document[name] for name in _Config.__annotations__ if name in document})
     return ModelConfig(
         title=str(path),
         model_type=found.model_type,
         architecture=(found.architectures or ("",))[0],
+        quantised=plain(found.quantization_config or {}),
         config=plain({key: value for key, value in document.items() if key not in NOT_FIELDS}),
     )

@@ -38,7 +38,7 @@ class TraceRequest:
     batch       sequences or images
     sequence    tokens of a sequence; in decode the tokens that the new one attends to, including itself
     phase       one of PHASES
-    precision   precision of weights and activations
+    precision   precision of weights and activations; "": as the configuration stores the weights, else bf16
     attention   "eager": separate kernels; "flash": one fused kernel; "": own code with scaled_dot_product_attention, else "eager"
     head        with the task's head (a language model's vocabulary, a classifier), or the bare model
     logits      "last": of the last token only, as generation needs; "all"; a training step uses all
@@ -50,7 +50,7 @@ class TraceRequest:
     batch: Size = 1
     sequence: Size = 512
     phase: Annotated[str, Words(PHASES)] = "prefill"
-    precision: str = "bf16"
+    precision: str = ""
     attention: Annotated[str, Words((*ATTENTION_FORMS, ""))] = ""
     head: bool = True
     logits: Annotated[str, Words(LOGITS)] = "last"
@@ -78,7 +78,7 @@ def checked_request(request: TraceRequest) -> TraceRequest:
             raise FaultError("= 1 must be at least 2 to decode", "sequence")
     except FaultError as fault:
         raise WorkloadError(str(fault)) from None
-    precision = canonical_precision(request.precision)
+    precision = canonical_precision(request.precision or NARROW_BASE)
     if precision is None:
         raise WorkloadError(f"unknown precision {request.precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
     if request.phase == "train" and precision not in TENSOR_TYPES:
