@@ -20,6 +20,7 @@ TEXT_FORMATS: Final = ("csv", "json", "txt")
 CHART_FORMATS: Final = (*TEXT_FORMATS, "svg", "png")
 
 ATTENTION_FORMS: Final = ("eager", "flash")
+RUNTIMES: Final = ("eager", "compiled")
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 SIZE: Final = "([1-9][0-9]{0,8})"
 """Pattern of a size, at most nine digits: a longer one is a mistake."""
@@ -97,6 +98,10 @@ def _precisions(context: click.Context, parameter: click.Parameter, text: str | 
 
 def _attention(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
     return tuple(click.Choice(ATTENTION_FORMS).convert(word, parameter, context) for word in words(context, parameter, text))
+
+
+def _runtimes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    return tuple(click.Choice(RUNTIMES).convert(word, parameter, context) for word in words(context, parameter, text))
 
 
 def _reading(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[float, float | None] | None:
@@ -183,6 +188,7 @@ QUESTION: Final = (
     click.option("--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."),
     click.option("--model", metavar="MODEL", callback=named_file, help="Trace this model instead of reading files (wattprint[torch])."),
     click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a traced model."),
+    click.option("--runtime", metavar="eager,compiled", callback=_runtimes, help="Of a traced model: kernels one by one, or merged."),
     click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
     click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
     click.option("--power-cap", type=POSITIVE, metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),

@@ -12,6 +12,9 @@ PHASES: Final = ("prefill", "decode", "train")
 """One forward pass over all tokens; one new token for each sequence, with a cache; forward, backward and a step of AdamW."""
 
 ATTENTION_FORMS: Final = ("eager", "flash")
+RUNTIMES: Final = ("eager", "compiled")
+"""One kernel for each of the framework's operations; kernels as its compiler merges them (`estimator.tracing.fusion`)."""
+
 LOGITS: Final = ("last", "all")
 
 TENSOR_TYPES: Final[dict[str, str]] = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -40,6 +43,7 @@ class TraceRequest:
     phase       one of PHASES
     precision   precision of weights and activations; "": as the configuration stores the weights, else bf16
     attention   "eager": separate kernels; "flash": one fused kernel; "": own code with scaled_dot_product_attention, else "eager"
+    runtime     one of RUNTIMES; "": compiled if the own code says so (torch.compile), else eager
     head        with the task's head (a language model's vocabulary, a classifier), or the bare model
     logits      "last": of the last token only, as generation needs; "all"; a training step uses all
     image_size  height and width of images [pixel]; 0: from the configuration
@@ -52,6 +56,7 @@ class TraceRequest:
     phase: Annotated[str, Words(PHASES)] = "prefill"
     precision: str = ""
     attention: Annotated[str, Words((*ATTENTION_FORMS, ""))] = ""
+    runtime: Annotated[str, Words((*RUNTIMES, ""))] = ""
     head: bool = True
     logits: Annotated[str, Words(LOGITS)] = "last"
     image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
@@ -67,7 +72,8 @@ class TraceRequest:
         model = self.model.rstrip("/").removesuffix("/config.json").rpartition("/")[2].removesuffix(".json")
         stated = [f"{name[0]}{getattr(self, name)}" for name in SIZES if name in sizes]
         stated += [f"i{self.image_size}"] if self.image_size else []
-        return "-".join((model, self.phase, *stated, self.precision, self.attention))
+        stated += [self.precision, self.attention, *([self.runtime] if self.runtime == "compiled" else [])]
+        return "-".join((model, self.phase, *stated))
 
 
 def checked_request(request: TraceRequest) -> TraceRequest:

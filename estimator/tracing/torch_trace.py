@@ -11,13 +11,14 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
+from estimator.tracing.fusion import RULE_SET
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
 from estimator.tracing.quantisation import stays_wide, stored_format
@@ -31,6 +32,11 @@ from estimator.vocabulary.workload import Footprint, Workload
 REMEDY: Final = "pip install 'wattprint[torch]'"
 
 OVERSTATED: Final = "recurrent layers are taken step by step; cuDNN runs their steps in few kernels, so that time and energy are overstated"
+
+COMPILED: Final = (
+    f"runtime {RULE_SET}: element-wise chains and norms merged as torch.compile merges them, one launch a kernel without CUDA graphs "
+    "(--host-launch-us 0: with them)"
+)
 
 EXPERTS_AXES: Final = 3
 """Axes of the weights of all experts of a layer in one tensor."""
@@ -75,12 +81,17 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     torch = _load("torch")
     transformers = None if config is None else _load("transformers")  # sets its own log level, so it must load before that is lowered
     calls: list[Call] = []
-    with redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model):  # output of a model is not part of the result
+    with ExitStack() as stack:
+        for context in (redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model)):  # output of a model is no result
+            stack.enter_context(context)
         job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
         for size in asked:
             if size not in job.sizes:
                 raise WorkloadError(f"{request.model}: its inputs have no {size} to choose; leave --{size} out")
         _refuse_scans(request, job.model)
+        request = replace(request, runtime=request.runtime or ("compiled" if job.compiled else "eager"))
+        if job.compiled:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))  # its own compiler would hide the operations
         run, moments = _runner(torch, request, job)
         held = Held()
         kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_in(torch, job.named.get(CACHE)))]
@@ -129,7 +140,8 @@ def _weights(model: Any) -> list[Any]:
 
 
 def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint) -> Workload:
-    lowered = lower_calls(calls, tf32=request.precision == "tf32")
+    fused = request.runtime == "compiled"
+    lowered = lower_calls(calls, tf32=request.precision == "tf32", fused=fused)
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
     source = f"traced on the meta device with PyTorch {torch.__version__}: {job.title}"
@@ -140,7 +152,7 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
         model_family=job.family,
         unknown=lowered.unknown,
         warnings=(OVERSTATED,) if any(isinstance(part, torch.nn.RNNBase) for part in job.model.modules()) else (),
-        notes=(source,),
+        notes=(source, *([COMPILED] if fused else [])),
         footprint=footprint,
     )
     if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
