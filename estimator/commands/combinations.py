@@ -79,7 +79,9 @@ def _variants(options: Options) -> "list[Variant]":
             f"{count} combinations of batch, sequence, precision and attention; the most is {MOST_QUESTIONS}, use larger steps"
         )
     if options["model"]:
-        return _traced(options["model"], options["phase"], **varied)
+        return _traced(options["model"], options["phase"], runtime=options["runtime"], **varied)
+    if "compiled" in options["runtime"]:
+        raise click.UsageError("--runtime compiled needs the flow between operators, which a list does not hold: give the model by --model")
     from estimator.formats import read_workload
     from estimator.transforms.variation import variants
 
@@ -94,7 +96,14 @@ def _variants(options: Options) -> "list[Variant]":
 
 
 def _traced(
-    model: str, phase: str, *, batch: Sequence[int], sequence: Sequence[int], precision: Sequence[str], attention: Sequence[str]
+    model: str,
+    phase: str,
+    *,
+    runtime: Sequence[str],
+    batch: Sequence[int],
+    sequence: Sequence[int],
+    precision: Sequence[str],
+    attention: Sequence[str],
 ) -> "list[Variant]":
     """The model in every size, precision and form, traced one by one.  Raises EstimatorError if PyTorch is not installed."""
     from estimator.commands.reporting import stdout_on_stderr
@@ -104,12 +113,14 @@ def _traced(
 
     asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
     found = []
-    for b, s, name, form in product(batch or (1,), sequence or (512,), precision or ("bf16",), attention or ("",)):
+    for b, s, name, form, run in product(batch or (1,), sequence or (512,), precision or ("",), attention or ("",), runtime or ("",)):
+        request = TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form, runtime=run)
         with stdout_on_stderr():
-            traced = trace_calls(TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form), asked)
+            traced = trace_calls(request, asked)
         b, s = (value if size in traced.sizes else 0 for size, value in (("batch", b), ("sequence", s)))
         tokens = b if phase == "decode" else b * s
-        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, precision=name, attention=traced.attention))
+        forms = {"precision": traced.precision, "attention": traced.attention}
+        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, **forms))
     return found
 
 

@@ -22,13 +22,13 @@ CHARTS: Final = ("time", "modules")
 @click.command(
     context_settings=SETTINGS,
     epilog="Commands of their own: sweep, best, compare, explain, llm, serve, trace, counts, blocks, bundles, gpus (COMMAND --help). "
-    "`estimate gpus` lists GPUs. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings, 130 interrupted.",
+    "`estimate gpus` lists the GPUs. Exit status: 0 done, 1 not done, 2 wrong usage, 3 not to be used as it is, 130 interrupted.",
 )
 @with_options(*QUESTION, KERNELS, *answer_options(TEXT_FORMATS), click.version_option(__version__, prog_name="estimate"))
 def estimate_command(**options: Any) -> int:
     """Latency, power and energy of WORKLOADs on a GPU, by its name, from the best bundle for it: estimate gpt2.json --gpu h100.
 
-    A WORKLOAD is a file: the own JSON format or an EnergAIzer operator list.
+    A WORKLOAD is a file: the own JSON format or an EnergAIzer operator list.  --model traces a PyTorch model in its place.
     """
     form = answer_form(options, TEXT_FORMATS)
     asked = questions(options)
@@ -55,7 +55,7 @@ def estimate_command(**options: Any) -> int:
         "txt": lambda: results_table(points, [] if most == 0 else results(), most),
     }
     deliver(form, forms, options["out"])
-    return report(points.warnings, points.notes, options)
+    return report(points.warnings, points.notes, options, unusable=points.unusable)
 
 
 @click.command(
@@ -85,7 +85,8 @@ def explain_command(**options: Any) -> int:
         **pictures(answer, options["chart"]),
     }
     deliver(form, forms, options["out"])
-    return report([(result.workload, line) for line in result.warnings], [(result.workload, line) for line in result.notes], options)
+    warnings, notes = ([(result.workload, line) for line in lines] for lines in (result.warnings, result.notes))
+    return report(warnings, notes, options, unusable=not result.usable)
 
 
 COMMANDS: Final = {

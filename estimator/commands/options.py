@@ -20,6 +20,7 @@ TEXT_FORMATS: Final = ("csv", "json", "txt")
 CHART_FORMATS: Final = (*TEXT_FORMATS, "svg", "png")
 
 ATTENTION_FORMS: Final = ("eager", "flash")
+RUNTIMES: Final = ("eager", "compiled")
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 SIZE: Final = "([1-9][0-9]{0,8})"
 """Pattern of a size, at most nine digits: a longer one is a mistake."""
@@ -97,6 +98,10 @@ def _precisions(context: click.Context, parameter: click.Parameter, text: str | 
 
 def _attention(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
     return tuple(click.Choice(ATTENTION_FORMS).convert(word, parameter, context) for word in words(context, parameter, text))
+
+
+def _runtimes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    return tuple(click.Choice(RUNTIMES).convert(word, parameter, context) for word in words(context, parameter, text))
 
 
 def _reading(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[float, float | None] | None:
@@ -198,6 +203,7 @@ QUESTION: Final = (
     click.option("--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."),
     click.option("--model", metavar="MODEL", callback=named_file, help="Trace this model instead of reading files (wattprint[torch])."),
     click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a traced model."),
+    click.option("--runtime", metavar="eager,compiled", callback=_runtimes, help="Of a traced model: kernels one by one, or merged."),
     *BOARD,
     # A host that needed longer for one operator would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`).
     click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Host time to launch one operator instead of the bundle's."),
@@ -211,6 +217,7 @@ KERNELS: Final = click.option(
 
 JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units.")
 CSV: Final = click.option("--csv", "as_csv", is_flag=True, help="CSV lines, SI units.")
+STRICT: Final = click.option("--strict", is_flag=True, help="Exit status 3 if any warning holds.")
 QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
 
 
@@ -220,7 +227,7 @@ def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[De
         "-o", "--out", metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
     )
     chart = [click.option("--chart", type=click.Choice(charts), default=name, help="What an .svg or .png shows.") for name in charts[:1]]
-    return (*chart, out, CSV, JSON, QUIET)
+    return (*chart, out, CSV, JSON, STRICT, QUIET)
 
 
 def with_options(*options: Decorator) -> Decorator:

@@ -16,6 +16,9 @@ from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+(?:x\d+)+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.]*\w)")
 """Pattern of a number, or of the shape of an operator ("64x512"), that is a separate word: not the digits of "fp8" and "h100"."""
 
+MOST_WARNINGS: Final = 3
+"""Most warnings about an answer; its JSON holds all."""
+
 MOST_NAMED: Final = 6
 """Most names in one line."""
 
@@ -49,9 +52,12 @@ Remarks = Iterable[tuple[str, str]]
 """Lines, each with its workload."""
 
 
-def report(warnings: Remarks, notes: Remarks, options: Options) -> int:
-    """Write remarks to stderr; returns the exit status."""
-    return say(remark_lines(warnings), remark_lines(notes), quiet=options["quiet"])
+def report(warnings: Remarks, notes: Remarks, options: Options, *, unusable: bool) -> int:
+    """Write notes and the first MOST_WARNINGS warnings to stderr; returns the exit status: 3 for an unusable answer, and if --strict."""
+    lines = remark_lines(warnings)
+    rest = [f"{len(lines) - MOST_WARNINGS} more; --json lists them all"] if len(lines) > MOST_WARNINGS else []
+    say([*lines[:MOST_WARNINGS], *rest], remark_lines(notes), quiet=options["quiet"])
+    return DONE_WITH_WARNINGS if unusable or (lines and options["strict"]) else DONE
 
 
 def remark_lines(remarks: Remarks) -> list[str]:

@@ -44,9 +44,12 @@ def sweep_command(**options: Any) -> int:
 
     warnings: list[tuple[str, str]] = []
     notes: list[tuple[str, str]] = []
+    unusable = False
 
     def pieces() -> "Iterator[Sweep]":
+        nonlocal unusable
         for points in answered(asked):
+            unusable |= points.unusable
             warnings.extend(points.warnings)
             notes.extend(points.notes)
             yield points
@@ -59,7 +62,7 @@ def sweep_command(**options: Any) -> int:
         points = joined_sweeps(list(pieces()))
         forms = {"txt": lambda: sweep_table(points), **pictures(points, options["chart"])}
     deliver(form, forms, options["out"])
-    return report(warnings, notes, options)
+    return report(warnings, notes, options, unusable=unusable)
 
 
 @click.command(
@@ -99,7 +102,7 @@ def best_command(**options: Any) -> int:
     stated = points.select(chosen | ~np.isfinite(points.latency_s))  # why a GPU cannot run a precision
     skipped = [case for case in points.cases if case.too_large and not points.cases[points.case[answer.index]].too_large]
     notes = [(case.workload, f"left out: {line}") for case in skipped for line in case.too_large]
-    return report(stated.warnings, [*stated.notes, *notes], options)
+    return report(stated.warnings, [*stated.notes, *notes], options, unusable=points.select(chosen).unusable)
 
 
 @click.command(
@@ -142,4 +145,4 @@ def compare_command(**options: Any) -> int:
         "csv": lambda: comparison_csv(sides, rooflines_s),
     }
     deliver(form, forms, options["out"])
-    return report(sides.warnings, sides.notes, options)
+    return report(sides.warnings, sides.notes, options, unusable=sides.unusable)

@@ -9,7 +9,7 @@ import click
 from estimator.commands.options import QUIET, SETTINGS, key_values, precision_word
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
-from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, SIZES, TraceRequest
+from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
 
 if TYPE_CHECKING:
     from estimator.display.text import Document
@@ -39,13 +39,14 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--sequence", type=SIZE, help="Tokens; decode: all attended to; else 512.")
 @click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, AdamW.")
 @click.option(
-    "--precision", default="bf16", callback=precision_word, show_default=True, metavar="NAME", help="fp32, tf32, bf16, fp16, fp8, …"
+    "--precision", callback=precision_word, metavar="NAME", help="fp32, tf32, bf16, …; else as the configuration stores weights, or bf16."
 )
 @click.option(
     "--attention",
     type=click.Choice(ATTENTION_FORMS),
     help="Separate kernels, or one; else eager, and own code as PyTorch runs its calls.",
 )
+@click.option("--runtime", type=click.Choice(RUNTIMES), help="Kernels as launched, or as torch.compile merges them; else as own code says.")
 @click.option("--head/--no-head", default=True, help="With the head of the task (default), or the bare model.")
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @click.option("--image-size", type=SIZE, metavar="PIXELS", help="Height and width instead of the model's own.")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from estimator.display.sweeps import sweep_table
+from estimator.display.sweeps import TOO_LARGE, sweep_table
 from estimator.display.text import (
     ENERGY_UNITS,
     PREDICTED,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from estimator.questions.explanation import Explanation, KernelExplanation
     from estimator.questions.points import Sweep
 
-SUMMARY_FIELDS: Final = ("workload", "bundle", "gpu", "validity", *VALUES)
+SUMMARY_FIELDS: Final = ("workload", "bundle", "gpu", "validity", "fits", *VALUES)
 """Fields of one result, without kernels and warnings."""
 
 KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j", "utilization", "outside_validity")
@@ -121,7 +121,8 @@ def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -
     """Tables of the result, the limits, the parts of energy, and the longest kernels (`most`; None: all)."""
     result, shown = answer.result, answer.kernels[:most]
     fitted = f"bundle {result.bundle}{', fitted on a simulated board' if simulated else ''}"
-    text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({fitted}, {result.validity})\n"
+    too_large = "" if result.fits else f": {TOO_LARGE.format(result.gpu)}"
+    text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({fitted}, {result.validity}){too_large}\n"
     text += f"  {', '.join(quantity_texts({name: getattr(result, name) for name in PREDICTED}))}\n"
     clocks = f"{result.sm_clock_mhz:.0f} instead of {result.asked_clock_mhz:g} MHz"
     more = {"waiting for the host's launches": answer.waiting_s, f"of these by the power limit: {clocks}": answer.capped_s}

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 
 MOST_ROWS: Final = 60
 
+TOO_LARGE: Final = "does not fit in the memory of {}"
+
 Columns = dict[str, list[Any]]
 Point = dict[str, Any]
 
 
 def sweep_columns(points: Sweep) -> Columns:
     """Every column of a sweep as lists: LABELS, VALUES, costs of a request, `above_limit`, `outside_fitted_clocks`, `validity`,
-    `warnings`; nan: unknown number; None: unknown batch or sequence.
+    `fits`, `warnings`; nan: unknown number; None: unknown batch or sequence.
     """
     return {
         **{name: [None if value == 0 else value for value in points.label(name)] for name in LABELS},
@@ -43,6 +45,7 @@ def sweep_columns(points: Sweep) -> Columns:
         "above_limit": points.above_limit.tolist(),
         "outside_fitted_clocks": points.outside_clock().tolist(),
         "validity": points.validity(),
+        "fits": [not found for found in points.label("too_large")],
         "warnings": ["; ".join(found) for found in points.label("warnings")],
     }
 
@@ -78,7 +81,7 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
         table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[plain(row["tokens_per_j"], ".4g")] * tokens])
     rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
     remarks = [*rest, *_elsewhere(rows)]
-    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
+    return f"{fixed}{simulated}{_too_large(points)}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
 
 
 def _elsewhere(rows: Sequence[Point]) -> list[str]:
@@ -102,6 +105,15 @@ def _differing(points: Sweep) -> tuple[list[str], str]:
     values = {name: list(dict.fromkeys(points.label(name))) for name in LABELS} | {"validity": sorted(set(points.validity()))}
     fixed = (f"{name} {printable(str(one[0]))}" for name, one in values.items() if len(one) == 1 and one[0])
     return [name for name, one in values.items() if len(one) > 1], ", ".join(fixed)
+
+
+def _too_large(points: Sweep) -> str:
+    """The end of a headline if models do not fit into memory: on which boards, and how many of several."""
+    cases = [points.cases[i] for i in points.present()]
+    large = [case for case in cases if case.too_large]
+    which = f" ({len(large)} of {len(cases)})" if len(cases) > 1 else ""
+    gpus = ", ".join(dict.fromkeys(case.gpu for case in large))
+    return f": {TOO_LARGE.format(gpus)}{which}" if large else ""
 
 
 # Best -----------------------------------------------------------------------------------------------------------------
@@ -185,4 +197,4 @@ def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], rooflines
             table.append([*blank, "ratio", *map(gain_text, comparisons[number - 1].ratios.values())])
         for roofline_s in rooflines_s[number : number + 1]:
             table.append([*blank, "roofline", seconds(roofline_s), percent(roofline_s / sides.latency_s[number]), ""])
-    return f"{fixed}\n" + aligned(table, range(len(blank)))
+    return f"{fixed}{_too_large(sides)}\n" + aligned(table, range(len(blank)))

@@ -24,7 +24,7 @@ from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts
 from estimator.uncertainty.forecast import Forecast, forecast_of
 from estimator.uncertainty.laboratory import ELSEWHERE_STD, scales_std
 from estimator.uncertainty.sources import error_sources, far_clock, group_shares, joined, unfitted_groups
-from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unseen_precisions
+from estimator.uncertainty.unseen import Kind, Loading, check_int8, precision_sources, shape_excesses, unseen_precisions
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.workload import Operator, Workload
 
@@ -79,9 +79,10 @@ class Prepared:
 
 
 def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
-    """Lower the kernels of workloads together.  Raises OperatingPointError for impossible efficiencies."""
+    """Lower the kernels of workloads together.  Raises OperatingPointError for impossible efficiencies, and for int8 as `check_int8`."""
     bundle, gpu = board.bundle, board.gpu
     operators = tuple(operator for workload in workloads for operator in workload.operators)
+    check_int8(bundle, operators, gpu)
     counts = np.array([count for workload in workloads for count in workload.counts])
     lengths = np.array([len(workload.operators) for workload in workloads])
     edges = np.concatenate([[0], np.cumsum(lengths)])

@@ -45,7 +45,8 @@ class Estimate(Values[float]):
     `…_high` of their 90 % intervals, which are asymmetric near a power limit.  `sm_clock_mhz` is the actual clock: below
     `asked_clock_mhz` if the power limit lowers it, and then uncertain too.  `warnings` report how the request differs from the fitted data;
     `notes` add information about a valid answer.  `validity`: "measured", "extrapolated" (unseen kernels, shapes or precisions take 1 % of
-    the GPU time or more, or the clock is unseen), or "forecast" (another or a changed board).
+    the GPU time or more, or the clock is unseen), or "forecast" (another or a changed board).  `fits`: the model fits into the board's
+    memory, as far as known.  `usable`: it fits, and all of it is modelled.
     """
 
     workload: str
@@ -53,6 +54,8 @@ class Estimate(Values[float]):
     gpu: str
     host_s: float
     validity: Validity
+    fits: bool
+    usable: bool
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     _kernels: tuple[Prediction, int] = field(repr=False, compare=False)
@@ -106,6 +109,8 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
                 **dict(zip(VALUES, row, strict=True)),
                 host_s=float(prepared.host_s[0]),
                 validity=own.validity()[0],
+                fits=not case.too_large,
+                usable=not own.unusable,
                 warnings=tuple(line for _, line in own.warnings),
                 notes=tuple(line for _, line in own.notes),
                 _kernels=(prediction, i),

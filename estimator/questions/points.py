@@ -15,6 +15,9 @@ LABELS: Final = ("workload", "bundle", "gpu", "batch", "sequence", "precision", 
 """Columns that identify the case of a point."""
 
 
+LEAST_MISSING: Final = 0.01
+"""Least share of operators of unknown kinds that makes an answer unusable."""
+
 LAUNCH_BOUND: Final = "launch-bound: the GPU waits {:.0%} of the time for the host's launches; give --host-launch-us for another host"
 
 
@@ -24,7 +27,7 @@ class Case:
 
     batch, sequence, tokens: 0 if unknown.  fitted_clocks_mhz: lowest and highest fitted SM clock of the bundle.
     validity: as in an estimate, for any clock.  warnings: differences between the case and the fitted data, for any clock;
-    notes: further information; too_large: the warnings about the board's memory.
+    notes: further information; too_large: the warnings about the board's memory; missing: share of operators of unknown kinds.
     """
 
     workload: str
@@ -43,6 +46,7 @@ class Case:
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     too_large: tuple[str, ...] = ()
+    missing: float = 0.0
 
 
 V = TypeVar("V", float, Array)
@@ -99,6 +103,12 @@ class Sweep(Values[Array]):
 
     def __len__(self) -> int:
         return len(self.case)
+
+    @property
+    def unusable(self) -> bool:
+        """Whether any point should not be used: it has no time, its model does not fit into memory, or a part of it is not modelled."""
+        cases = [self.cases[i] for i in self.present()]
+        return not np.isfinite(self.latency_s).all() or any(case.too_large or case.missing >= LEAST_MISSING for case in cases)
 
     def select(self, index: IntArray | BoolArray) -> "Sweep":
         """The points `index`, a list of indices or a mask; all cases stay."""

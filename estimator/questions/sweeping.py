@@ -17,7 +17,7 @@ from estimator.uncertainty.validity import bundle_notes, memory_warnings, no_rat
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
-from estimator.vocabulary.work import workload_warnings
+from estimator.vocabulary.work import missing_work, workload_warnings
 from estimator.vocabulary.workload import Workload
 
 
@@ -124,11 +124,8 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
     shares = zip(kinds, prediction.usual_shares[blocks].tolist(), strict=True)
     unseen = {kind: share for kind, share in shares if kind.unseen(prepared.priors)}
     too_large = memory_warnings(workload, gpu)
-    outside = (
-        *no_rate_warning(workload.operators, prepared.phases.ideal_math[own], gpu),
-        *too_large,
-        *unseen_lines(workload, bundle.domain, prepared.groups[own], prepared.excesses[own], prepared.priors, unseen),
-    )
+    cannot = (*no_rate_warning(workload.operators, prepared.phases.ideal_math[own], gpu), *too_large)
+    unseen_kinds = unseen_lines(workload, bundle.domain, prepared.groups[own], prepared.excesses[own], prepared.priors, unseen)
     return Case(
         workload=workload.name,
         model_family=workload.model_family,
@@ -142,8 +139,9 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         attention=variant.attention,
         power_limit_w=prepared.board.limit_w,
         fitted_clocks_mhz=bundle.clocks_mhz,
-        validity=validity_of(prepared.forecast, outside),
-        warnings=(*workload_warnings(workload), *(() if prepared.forecast is None else (prepared.forecast.text,)), *outside),
+        validity=validity_of(prepared.forecast, (*cannot, *unseen_kinds)),
+        warnings=(*workload_warnings(workload), *cannot, *(() if prepared.forecast is None else (prepared.forecast.text,)), *unseen_kinds),
         notes=(*bundle_notes(bundle), *workload.notes),
         too_large=too_large,
+        missing=missing_work(workload).share if workload.unknown else 0.0,
     )

@@ -33,7 +33,7 @@ class Job:
     """A model on the meta device with its inputs, by position and by name.
 
     `family` groups workloads, `title` names the built model; `window` [token] is the window of sliding attention, 0 without one.
-    `sizes` are the subset of "batch" and "sequence" that the inputs have.
+    `sizes` are the subset of "batch" and "sequence" that the inputs have; `compiled`: the model, or a part of it, is one of torch.compile.
     """
 
     family: str
@@ -43,6 +43,7 @@ class Job:
     placed: tuple[Any, ...]
     named: Named
     sizes: frozenset[str]
+    compiled: bool = False
 
 
 def configured_job(torch: Any, transformers: Any, request: TraceRequest, config: ModelConfig) -> Job:
@@ -168,6 +169,8 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
         model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(model, torch.nn.Module):
             raise WorkloadError(f"{request.model}: must return a torch.nn.Module, or one with its inputs; got {type(model).__name__}")
+        compiled = any(hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) for part in model.modules())
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model
         sizes = frozenset(SIZES) if inputs is None else frozenset(SIZES) & wanted.keys()
         if inputs is None:
             inputs = (torch.ones((request.batch, request.sequence), dtype=torch.int64),)
@@ -189,6 +192,7 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
             placed=tuple(moved(value) for value in placed),
             named={key: moved(value) for key, value in named.items()},
             sizes=sizes,
+            compiled=compiled,
         )
 
 

@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -52,13 +52,21 @@ class Tensor:
         return min(axes, key=lambda axis: (self.strides[axis] or math.inf, -axis), default=0)
 
 
+class Place(NamedTuple):
+    """Where a tensor lies: the number of its storage, its start there [element], and the size of the storage [byte]."""
+
+    number: int
+    start: int
+    storage_byte: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One dispatched operation.
 
     `name` is the operation's without its overload ("aten.addmm"); `inputs` have the names of the operation's
     arguments, a list of tensors repeats its name; `numbers` are its arguments of whole numbers; `pointwise`: the framework declares
-    that each output element depends only on input elements at its position.
+    that each output element depends only on input elements at its position; `read`, `written`: places of the inputs and outputs.
     """
 
     name: str
@@ -66,6 +74,8 @@ class Call:
     outputs: tuple[Tensor, ...]
     numbers: Numbers = ()
     pointwise: bool = False
+    read: tuple[Place, ...] = field(default=(), compare=False)
+    written: tuple[Place, ...] = field(default=(), compare=False)
 
     def tensor(self, name: str) -> Tensor:
         """The input of a name.  Raises WorkloadError if there is no such input."""

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Final
 
 from estimator.tracing.calls import Call, Part
+from estimator.tracing.fusion import compiled
 from estimator.tracing.rules import rule_of
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import Operator, UnknownOperator, merge_counts
@@ -27,19 +28,22 @@ class Lowered:
     unknown: tuple[UnknownOperator, ...]
 
 
-def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
+def lower_calls(calls: Iterable[Call], *, tf32: bool = False, fused: bool = False) -> Lowered:
     """Operators from calls in the order of execution.
 
-    `tf32`: products of fp32 tensors run on tensor cores.  Raises WorkloadError for a call that contradicts itself.
+    `tf32`: products of fp32 tensors run on tensor cores; `fused`: kernels of a compiled model (`estimator.tracing.fusion`).
+    Raises WorkloadError for a call that contradicts itself.
     """
-    parts: list[Part] = []
+    listed: list[list[Part]] = []
     unknown: Counter[tuple[str, float]] = Counter()
     launched = cache(_parts)
-    for call in _merged_softmax(list(calls)):
+    merged = _merged_softmax(list(calls))
+    for call in merged:
         found = launched(call)
         if found is None:
             unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
-        parts += found or []
+        listed.append(found or [])
+    parts = compiled(merged, listed) if fused else [one for found in listed for one in found]
     operators, counts = merge_counts(*zip(*parts, strict=True)) if parts else ((), ())
     return Lowered(
         operators=tuple(map(_on_tensor_cores, operators)) if tf32 else operators,
@@ -56,7 +60,7 @@ def _merged_softmax(calls: list[Call]) -> list[Call]:
         if before is not None and call.name == "aten._softmax" and before.name == "aten._to_copy":
             source = before.inputs[0][1]
             if source.dtype == WIDENED and before.outputs[0] == call.inputs[0][1] and before.outputs[0].dtype == "float32":
-                merged[-1] = replace(call, inputs=(("self", source),))
+                merged[-1] = replace(call, inputs=(("self", source),), read=before.read)
                 continue
         merged.append(call)
     return merged

@@ -35,6 +35,12 @@ class ModelConfig:
     image_size: int = 0
     weights: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def quantised(self) -> Mapping[str, object]:
+        """How the weights are stored; empty if as numbers."""
+        found = self.weights.get("quantization_config")
+        return found if isinstance(found, Mapping) else {}
+
 
 def model_names() -> tuple[str, ...]:
     """Names of the shipped configurations."""
@@ -70,12 +76,13 @@ class _Config:
 
     model_type: Text
     architectures: tuple[Text, ...] | None = None
+    quantization_config: Mapping[str, object] | None = None
 
 
 def _from_file(path: Path) -> ModelConfig:
     """The configuration in a file.  Raises OSError and ValueError."""
     document = read(Mapping[str, object], parse_json(read_regular(path, MAX_FILE_BYTES)))
-    found = read(_Config, {name: document[name] for name in ("model_type", "architectures") if name in document})
+    found = read(_Config, {name: document[name] for name in _Config.__annotations__ if name in document})
     return ModelConfig(
         title=str(path),
         model_type=found.model_type,

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, Final
 from unittest.mock import patch
 
-from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Numbers, Tensor
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Numbers, Place, Tensor
 from estimator.vocabulary.errors import WorkloadError
 
 Named = dict[str, Any]
@@ -60,7 +61,7 @@ class AttentionCalls:
 def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: "Held") -> Iterator[None]:
     """Append every dispatched operation on meta tensors to `calls`, and count its new tensors in `held`."""
     with ExitStack() as stack:
-        stack.enter_context(_function_mode(torch, calls, attention))
+        stack.enter_context(_function_mode(torch, calls, attention, held))
         stack.enter_context(_dispatch_mode(torch, calls, held))
         yield
 
@@ -79,7 +80,7 @@ def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
             if tensor.dtype == torch.bool or tensor.ndim == 0:
                 tensor._asked = asked
         if not _is_view(function):
-            call = _call(torch, function, name, arguments, keywords, outputs)
+            call = _call(torch, function, name, arguments, keywords, outputs, held)
             if call is not None:
                 calls.append(call)
         return result
@@ -129,7 +130,9 @@ def tensors_in(torch: Any, value: Any, depth: int = 5) -> list[Any]:
     return [tensor for part in parts for tensor in tensors_in(torch, part, depth - 1)]
 
 
-def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keywords: Named, outputs: list[Any]) -> Call | None:
+def _call(
+    torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keywords: Named, outputs: list[Any], held: "Held"
+) -> Call | None:
     """A call in plain terms; None if none of its tensors is on the meta device: such a call runs on the host."""
     named = [(item.name, value) for item, value in zip(function._schema.arguments, arguments, strict=False)]
     named += [(key, value) for key, value in keywords.items() if key != "out"]
@@ -149,6 +152,8 @@ def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keyw
         outputs=tuple(_plain(tensor) for tensor in outputs if tensor.device.type == "meta"),
         numbers=tuple(numbers),
         pointwise=torch.Tag.pointwise in function.tags,
+        read=held.places(tensor for _, tensor in inputs),
+        written=held.places(outputs),
     )
 
 
@@ -156,7 +161,7 @@ def _plain(tensor: Any) -> Tensor:
     return Tensor(shape=tuple(tensor.shape), strides=tuple(tensor.stride()), dtype=str(tensor.dtype).removeprefix("torch."))
 
 
-def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
+def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls, held: "Held") -> Any:
     functional = torch.nn.functional
     apart = functional.scaled_dot_product_attention
 
@@ -169,7 +174,7 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
         # nothing.
         windowed = attn_mask is not None and 0 < met.window < key.shape[-2]
         numbers = (("causal", (int(is_causal or windowed),)), ("window", (met.window * windowed,)))
-        return _attention(torch, calls, (query, key, value), numbers)
+        return _attention(torch, calls, (query, key, value), numbers, held)
 
     def dropout(tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         return torch.native_dropout(tensor, p, True)[0] if training and p > 0.0 else tensor
@@ -189,13 +194,15 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
     return type("Interceptor", (torch.overrides.TorchFunctionMode,), {"__torch_function__": intercept})()
 
 
-def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: Numbers) -> Any:
+def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: Numbers, held: "Held") -> Any:
     """Fused attention as one call, with a gradient of one call."""
-    inputs = tuple(zip(("query", "key", "value"), map(_plain, tensors), strict=True))
+    inputs, read = tuple(zip(("query", "key", "value"), map(_plain, tensors), strict=True)), held.places(tensors)
 
     # A class refers to itself, so only the garbage collector frees it: it must not hold tensors, which would be counted until then.
-    def note(name: str, outputs: tuple[Any, ...]) -> None:
-        calls.append(Call(name=name, inputs=inputs, outputs=tuple(_plain(tensor) for tensor in outputs), numbers=numbers))
+    def note(name: str, outputs: tuple[Any, ...], more: tuple[Any, ...] = ()) -> None:
+        shapes = tuple(_plain(tensor) for tensor in outputs)
+        sources = (*read, *held.places(more))
+        calls.append(Call(name=name, inputs=inputs, outputs=shapes, numbers=numbers, read=sources, written=held.places(outputs)))
 
     def forward(context: Any, *tensors: Any) -> Any:
         context.save_for_backward(*tensors)
@@ -205,9 +212,9 @@ def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers:
         note(ATTENTION, (result,))
         return result
 
-    def backward(context: Any, _gradient: Any) -> Any:
+    def backward(context: Any, gradient: Any) -> Any:
         gradients = tuple(tensor.new_empty(tensor.shape) for tensor in context.saved_tensors)
-        note(ATTENTION_BACKWARD, gradients)
+        note(ATTENTION_BACKWARD, gradients, (gradient,))
         return gradients
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
@@ -229,6 +236,8 @@ class Held:
         self.now_byte = 0
         self.most_byte = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
+        self._numbers: dict[int, int] = {}
+        self._next = count(1)
 
     def add(self, tensors: Iterable[Any]) -> int:
         """Count new storages of these tensors on the meta device until they are freed; returns their size [byte]."""
@@ -239,10 +248,16 @@ class Held:
                 continue
             size = storage.nbytes()
             self._alive[storage._cdata] = weakref.ref(storage, partial(self._gone, storage._cdata, size))
+            self._numbers[storage._cdata] = next(self._next)
             self.now_byte += size
         self.most_byte = max(self.most_byte, self.now_byte)
         return self.now_byte - before
 
+    def places(self, tensors: Iterable[Any]) -> tuple[Place, ...]:
+        """Places of the tensors on the meta device; number 0: of an unknown storage."""
+        found = [(tensor, tensor.untyped_storage()) for tensor in tensors if tensor.device.type == "meta"]
+        return tuple(Place(self._numbers.get(one._cdata, 0), tensor.storage_offset(), one.nbytes()) for tensor, one in found)
+
     def _gone(self, key: int, size: int, _reference: "weakref.ref[Any]") -> None:
-        del self._alive[key]
+        del self._alive[key], self._numbers[key]
         self.now_byte -= size

@@ -12,6 +12,9 @@ PHASES: Final = ("prefill", "decode", "train")
 """One forward pass over all tokens; one new token for each sequence, with a cache; forward, backward and a step of AdamW."""
 
 ATTENTION_FORMS: Final = ("eager", "flash")
+RUNTIMES: Final = ("eager", "compiled")
+"""One kernel for each of the framework's operations; kernels as its compiler merges them (`estimator.tracing.fusion`)."""
+
 LOGITS: Final = ("last", "all")
 
 TENSOR_TYPES: Final[dict[str, str]] = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -38,8 +41,9 @@ class TraceRequest:
     batch       sequences or images
     sequence    tokens of a sequence; in decode the tokens that the new one attends to, including itself
     phase       one of PHASES
-    precision   precision of weights and activations
+    precision   precision of weights and activations; "": as the configuration stores the weights, else bf16
     attention   "eager": separate kernels; "flash": one fused kernel; "": own code with scaled_dot_product_attention, else "eager"
+    runtime     one of RUNTIMES; "": compiled if the own code says so (torch.compile), else eager
     head        with the task's head (a language model's vocabulary, a classifier), or the bare model
     logits      "last": of the last token only, as generation needs; "all"; a training step uses all
     image_size  height and width of images [pixel]; 0: from the configuration
@@ -50,8 +54,9 @@ class TraceRequest:
     batch: Size = 1
     sequence: Size = 512
     phase: Annotated[str, Words(PHASES)] = "prefill"
-    precision: str = "bf16"
+    precision: str = ""
     attention: Annotated[str, Words((*ATTENTION_FORMS, ""))] = ""
+    runtime: Annotated[str, Words((*RUNTIMES, ""))] = ""
     head: bool = True
     logits: Annotated[str, Words(LOGITS)] = "last"
     image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
@@ -67,7 +72,8 @@ class TraceRequest:
         model = self.model.rstrip("/").removesuffix("/config.json").rpartition("/")[2].removesuffix(".json")
         stated = [f"{name[0]}{getattr(self, name)}" for name in SIZES if name in sizes]
         stated += [f"i{self.image_size}"] if self.image_size else []
-        return "-".join((model, self.phase, *stated, self.precision, self.attention))
+        stated += [self.precision, self.attention, *([self.runtime] if self.runtime == "compiled" else [])]
+        return "-".join((model, self.phase, *stated))
 
 
 def checked_request(request: TraceRequest) -> TraceRequest:
@@ -78,7 +84,7 @@ def checked_request(request: TraceRequest) -> TraceRequest:
             raise FaultError("= 1 must be at least 2 to decode", "sequence")
     except FaultError as fault:
         raise WorkloadError(str(fault)) from None
-    precision = canonical_precision(request.precision)
+    precision = canonical_precision(request.precision or NARROW_BASE)
     if precision is None:
         raise WorkloadError(f"unknown precision {request.precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
     if request.phase == "train" and precision not in TENSOR_TYPES:

@@ -10,25 +10,39 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
+from estimator.tracing.fusion import RULE_SET
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
+from estimator.tracing.quantisation import stays_wide, stored_format
 from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
-from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
-from estimator.transforms.rewriting import with_precision
+from estimator.tracing.request import NARROW_BASE, TENSOR_TYPES, TraceRequest, checked_request
+from estimator.transforms.rewriting import checked_fusion, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.workload import Footprint, Workload
 
 REMEDY: Final = "pip install 'wattprint[torch]'"
 
 OVERSTATED: Final = "recurrent layers are taken step by step; cuDNN runs their steps in few kernels, so that time and energy are overstated"
+
+COMPILED: Final = (
+    f"runtime {RULE_SET}: element-wise chains and norms merged as torch.compile merges them, one launch a kernel without CUDA graphs "
+    "(--host-launch-us 0: with them)"
+)
+
+EXPERTS_AXES: Final = 3
+"""Axes of the weights of all experts of a layer in one tensor."""
+
+SCANNED: Final = frozenset({"A_log", "time_decay", "recurrent_param"})
+"""Weights of the state that a layer updates token by token: Mamba and gated delta nets, RWKV, Griffin."""
 
 CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
@@ -36,10 +50,11 @@ CONFIGURED_ATTENTION: Final = "eager"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """A workload, the sizes that its inputs have ("batch", "sequence"), and the form of its attention, "eager" or "flash"."""
+    """A workload, the sizes that its inputs have ("batch", "sequence"), its precision, and its attention, "eager" or "flash"."""
 
     workload: Workload
     sizes: frozenset[str]
+    precision: str
     attention: str
 
 
@@ -57,19 +72,26 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
 
     Raises the same errors, and WorkloadError for a size of `asked` that the inputs do not have: it would change nothing.
     """
-    request = checked_request(request)
     user_code = ":" in request.model and not Path(request.model).exists()
     config = None if user_code else load_model_config(request.model)
+    stored = {} if config is None or request.precision else config.quantised
+    request = checked_request(replace(request, precision=request.precision or stored_format(request.model, stored)))
     if config is not None and not request.attention:
         request = replace(request, attention=CONFIGURED_ATTENTION)
     torch = _load("torch")
     transformers = None if config is None else _load("transformers")  # sets its own log level, so it must load before that is lowered
     calls: list[Call] = []
-    with redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model):  # output of a model is not part of the result
+    with ExitStack() as stack:
+        for context in (redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model)):  # output of a model is no result
+            stack.enter_context(context)
         job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
         for size in asked:
             if size not in job.sizes:
                 raise WorkloadError(f"{request.model}: its inputs have no {size} to choose; leave --{size} out")
+        _refuse_scans(request, job.model)
+        request = replace(request, runtime=request.runtime or ("compiled" if job.compiled else "eager"))
+        if job.compiled:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))  # its own compiler would hide the operations
         run, moments = _runner(torch, request, job)
         held = Held()
         kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_in(torch, job.named.get(CACHE)))]
@@ -80,7 +102,37 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
     workload = _workload(torch, request, job, calls, footprint)
-    return Traced(workload=workload, sizes=job.sizes, attention=request.attention)
+    if request.precision not in TENSOR_TYPES:
+        workload = _narrowed(torch, workload, request.precision, job.model, stored)
+    elif config is not None and config.quantised:
+        told = f"its weights are stored otherwise (quantization_config), and taken in {request.precision} as asked"
+        workload = replace(workload, notes=(*workload.notes, told))
+    return Traced(workload=checked_fusion(workload), sizes=job.sizes, precision=request.precision, attention=request.attention)
+
+
+def _narrowed(torch: Any, workload: Workload, precision: str, model: Any, stored: Mapping[str, Any]) -> Workload:
+    """The workload with its layers in 8 or 4 bits; of a quantised checkpoint (`stored`) the layers that stay wide do."""
+    if not stored:
+        return with_precision(workload, precision)
+    layers = [(name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
+    wide = {tuple(part.weight.shape) for name, part in layers if stays_wide(name, stored)}
+    narrow = [part.weight for name, part in layers if not stays_wide(name, stored)]
+    both = wide & {tuple(weight.shape) for weight in narrow}
+    narrow += [weight for weight in model.parameters() if weight.ndim == EXPERTS_AXES]
+    saved = sum(weight.numel() for weight in narrow) * (BYTES_PER_ELEMENT[NARROW_BASE] - FORMATS[precision].weight_byte)
+    footprint = workload.footprint and replace(workload.footprint, weights_byte=workload.footprint.weights_byte - saved)
+    told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {precision} too, and taken in {precision}"
+    changed = with_precision(workload, precision, wide - both)
+    return replace(changed, footprint=footprint, warnings=(*changed.warnings, *([told] if both else [])))
+
+
+def _refuse_scans(request: TraceRequest, model: Any) -> None:
+    for part in model.modules():
+        if SCANNED & part._parameters.keys():
+            raise WorkloadError(
+                f"{request.model}: its layers {type(part).__name__} scan a state over the tokens; the fused kernels of such scans are not "
+                "modelled, and the one of PyTorch alone (some kernels a token) is not what runs: trace the other layers as MODULE:CALLABLE"
+            )
 
 
 def _weights(model: Any) -> list[Any]:
@@ -88,7 +140,8 @@ def _weights(model: Any) -> list[Any]:
 
 
 def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint) -> Workload:
-    lowered = lower_calls(calls, tf32=request.precision == "tf32")
+    fused = request.runtime == "compiled"
+    lowered = lower_calls(calls, tf32=request.precision == "tf32", fused=fused)
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
     source = f"traced on the meta device with PyTorch {torch.__version__}: {job.title}"
@@ -99,12 +152,12 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
         model_family=job.family,
         unknown=lowered.unknown,
         warnings=(OVERSTATED,) if any(isinstance(part, torch.nn.RNNBase) for part in job.model.modules()) else (),
-        notes=(source,),
+        notes=(source, *([COMPILED] if fused else [])),
         footprint=footprint,
     )
     if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
         workload = replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
-    return workload if request.precision in TENSOR_TYPES else with_precision(workload, request.precision)
+    return workload
 
 
 # Environment ----------------------------------------------------------------------------------------------------------

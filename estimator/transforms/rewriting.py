@@ -3,7 +3,7 @@
 These functions work on merged workloads from any file; shapes and the rule that added an operator identify attention.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Final, NamedTuple
@@ -241,13 +241,25 @@ def _eager_parts(operator: Operator) -> Iterator[tuple[Operator, float]]:
 # Precision ------------------------------------------------------------------------------------------------------------
 
 
-def with_precision(workload: Workload, precision: str) -> Workload:
+def checked_fusion(workload: Workload) -> Workload:
+    """The workload with a note if its fused attention is that of 32-bit numbers.  Raises WorkloadError for fused attention in fp64."""
+    names = {operator.precision for operator in workload.operators if operator.family == "attention"}
+    if "fp64" in names:
+        raise WorkloadError(f"{workload.name}: no kernel fuses attention in fp64; choose --attention eager")
+    if not names & {"fp32", "tf32"}:
+        return workload
+    note = "attention in fp32: PyTorch's memory-efficient kernel, taken as FlashAttention's blocks at the rate of fp32 or tf32"
+    return replace(workload, notes=(*workload.notes, note))
+
+
+def with_precision(workload: Workload, precision: str, wide: Collection[tuple[int, ...]] = ()) -> Workload:
     """The workload with the precision of most of its matrix products replaced by another.
 
     Operators in a third precision (a softmax in fp32) do not change, and a conversion without effect is removed.
     In fp32 and fp64 matrix products run on CUDA cores, PyTorch's default; tf32 uses tensor cores, and leaves all
     operators except matrix products in fp32.  Only linear layers and dense convolutions use 8-bit and 4-bit precisions;
-    their results and all else stay 16-bit.  Wider precisions remove the layout conversions of 16-bit convolutions.
+    their results and all else stay 16-bit, and so do layers of outputs and inputs (n, k) in `wide`.  Wider precisions remove the layout
+    conversions of 16-bit convolutions.
 
     Raises WorkloadError for an unknown precision.
     """
@@ -260,7 +272,8 @@ def with_precision(workload: Workload, precision: str) -> Workload:
     operators: list[Operator] = []
     counts: list[float] = []
     for operator, count in zip(workload.operators, workload.counts, strict=True):
-        changed = _recast(operator, old, new)
+        kept = new in NARROW and operator.operator == "linear" and (operator["n"], operator["k"]) in wide
+        changed = operator if kept else _recast(operator, old, new)
         if changed is not None:
             operators.append(changed)
             counts.append(count)

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from estimator.bundle.content import Bundle
 from estimator.model.coefficients import group_words
 from estimator.uncertainty.validity import TOLERATED_FACTOR, shape_excess
+from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
 from estimator.vocabulary.workload import Operator, Workload
 
@@ -34,6 +36,9 @@ RUNS: Final = "workload"
 
 ALWAYS_IN_RUNS: Final = "fp32"
 """Precision of streams in runs of any precision: sums and softmaxes use it."""
+
+INT8: Final = frozenset({"int8", "sq"})
+"""Precisions of products of 8-bit whole numbers."""
 
 ALIKE_PRECISIONS: Final = frozenset({"bf16", "fp16"})
 """Precisions whose kernels have the same tiles, rates and bytes."""
@@ -81,6 +86,19 @@ def unseen_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Seq
         None if operator.precision in group_words(group or "") else found[operator.family, operator.precision]
         for operator, group in zip(operators, groups, strict=True)
     )
+
+
+def check_int8(bundle: Bundle, operators: Sequence[Operator], gpu: GpuSpec) -> None:
+    """Refuse products in int8 that would only repeat fp8's: the fit has none, and the GPU has a rate for both.
+
+    Raises OperatingPointError.
+    """
+    asked = {operator.precision for operator in operators if operator.family in PRODUCTS} & INT8
+    if asked and gpu.on_tensor_cores("fp8") and not INT8 & set(bundle.once(fitted_precisions).get("gemm", ())):
+        raise OperatingPointError(
+            f"{bundle.name} was fitted on no products in {' or '.join(sorted(asked))}, whose time on {gpu.name} would be that of fp8: ask "
+            "for fp8, or fit a table of int8 products (precision sq)"
+        )
 
 
 def fitted_precisions(bundle: Bundle) -> dict[str, tuple[str, ...]]:

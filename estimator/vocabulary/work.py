@@ -123,17 +123,35 @@ def workload_work(workload: Workload) -> Work:
     return Work(*map(sum, zip(*rows, strict=True)))
 
 
+class Missing(NamedTuple):
+    """Operators of unknown kinds, all that are not added, and the share of the unknown ones in the elements written; nan: unknown."""
+
+    operators: int
+    whole: float
+    written: float
+
+    @property
+    def share(self) -> float:
+        """The larger of their shares in the operators and in the elements written: a stand-in for that in the time."""
+        return float(np.fmax(self.operators / self.whole, self.written))
+
+
+def missing_work(workload: Workload) -> Missing:
+    """The operators of unknown kinds of a workload."""
+    pairs = zip(workload.operators, workload.counts, strict=True)
+    listed = [(operator, count) for operator, count in pairs if not operator.origin.startswith(COMPLETED)]
+    missing = sum(entry.count for entry in workload.unknown)
+    elements = sum(entry.elements * entry.count for entry in workload.unknown)
+    known = sum(count * operator_work(one).write_byte / BYTES_PER_ELEMENT[one.precision_out or one.precision] for one, count in listed)
+    return Missing(missing, missing + sum(count for _, count in listed), elements / (elements + known) if elements else np.nan)
+
+
 def workload_warnings(workload: Workload) -> tuple[str, ...]:
     """One line for each property of a workload that a prediction does not cover, most serious first."""
     if not workload.unknown:
         return workload.warnings
-    pairs = zip(workload.operators, workload.counts, strict=True)
-    listed = [(operator, count) for operator, count in pairs if not operator.origin.startswith(COMPLETED)]
-    missing = sum(entry.count for entry in workload.unknown)
-    whole = missing + sum(count for _, count in listed)
-    elements = sum(entry.elements * entry.count for entry in workload.unknown)
-    known = sum(count * operator_work(one).write_byte / BYTES_PER_ELEMENT[one.precision_out or one.precision] for one, count in listed)
-    size = f", {elements / (elements + known):.1%} of the elements written" if elements else ", size unknown"
+    missing, whole, written = missing_work(workload)
+    size = f", {written:.1%} of the elements written" if np.isfinite(written) else ", size unknown"
     names = ", ".join(f"{entry.name:.80} ×{entry.count}" for entry in workload.unknown)
     line = (
         f"{missing} of {whole:.0f} operators ({missing / whole:.1%}{size}) are of kinds that cannot be modelled and are left out: {names}"

@@ -1,0 +1,331 @@
+"""The runtime `compiled`: which calls merge, what a merged kernel reads and writes, and what a compiled model keeps of an eager one."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.cli import main
+from estimator.tracing.calls import Call, Place, Tensor
+from estimator.tracing.fusion import merged_calls
+from estimator.tracing.lowering import lower_calls
+from estimator.tracing.request import TraceRequest
+from estimator.tracing.rules import rule_of
+from estimator.vocabulary.work import operator_work, workload_work
+from tests.estimator.traced import REASON, products, tally
+
+ROWS, WIDTH = 64, 96
+
+
+def tensor(rows=ROWS, width=WIDTH, dtype="bfloat16"):
+    return Tensor(shape=(rows, width), strides=(width, 1), dtype=dtype)
+
+
+class Tape:
+    """Calls on matrices with named storages, in the order in which they are made."""
+
+    def __init__(self):
+        self.calls, self.numbers, self.shapes = [], {}, {}
+
+    def place(self, name):
+        storage, _, half = name.partition("/")
+        number = self.numbers.setdefault(storage, len(self.numbers) + 1)
+        whole = self.shapes.setdefault(storage, tensor())
+        width = whole.shape[1] // 2 if half else whole.shape[1]
+        size = whole.elements * (4 if whole.dtype == "float32" else 2)
+        shown = Tensor(shape=(whole.shape[0], width), strides=whole.strides, dtype=whole.dtype)
+        return shown, Place(number, width if half == "2" else 0, size)
+
+    def call(self, name, out, *sources, shape=None, keys=None, **numbers):
+        read = [self.place(source) for source in sources]
+        if shape is not None:
+            self.shapes[out] = shape
+        result, at = self.place(out)
+        names = keys or {"mm": ("self", "mat2"), "native_layer_norm": ("input",)}.get(name, ("self", "other", "third"))
+        self.calls.append(
+            Call(
+                name=f"aten.{name}",
+                inputs=tuple((key, one) for key, (one, _) in zip(names, read, strict=False)),
+                outputs=(result,),
+                numbers=tuple((key, (value,)) for key, value in numbers.items()),
+                pointwise=name in ("add", "mul", "silu", "relu", "add_"),
+                read=tuple(at for _, at in read),
+                written=(at,),
+            )
+        )
+
+    def product(self, out, source, width=WIDTH):
+        self.shapes[f"weight {out}"] = tensor(self.place(source)[0].shape[1], width)
+        self.call("mm", out, source, f"weight {out}", shape=tensor(width=width))
+
+    def parts(self):
+        return [rule_of(call)(call) for call in self.calls]
+
+    def groups(self):
+        return merged_calls(self.calls, self.parts())
+
+    def bytes(self):
+        """Reads and writes of the compiled operators that are no products [tensor of ROWS × WIDTH in bf16]."""
+        lowered = lower_calls(self.calls, fused=True)
+        works = [
+            operator_work(o)
+            for o in lowered.operators
+            if o.family != "gemm"
+            for _ in range(int(lowered.counts[lowered.operators.index(o)]))
+        ]
+        unit = 2.0 * ROWS * WIDTH
+        return [(work.read_byte / unit, work.write_byte / unit) for work in works]
+
+
+def chain(tape):
+    tape.product("a", "x")
+    tape.call("add", "b", "a", "r")
+    tape.call("mul", "c", "b", "s")
+    tape.call("silu", "d", "c")
+    tape.product("e", "d")
+
+
+def gated(tape):
+    tape.product("gate", "x")
+    tape.call("silu", "s", "gate")
+    tape.product("up", "x")
+    tape.call("mul", "m", "s", "up")
+    tape.product("down", "m")
+
+
+def residual(tape):
+    tape.call("add", "r1", "r0", "x")
+    tape.call("native_layer_norm", "n", "r1", normalized_shape=WIDTH)
+    tape.product("p", "n")
+    tape.call("add", "r2", "r1", "p")
+    tape.product("q", "r2")
+
+
+def around(tape):
+    tape.call("relu", "a", "x")
+    tape.product("b", "a")
+    tape.call("add", "c", "a", "b")
+    tape.product("d", "c")
+
+
+def halves(tape):
+    tape.product("both", "x", 2 * WIDTH)
+    tape.call("silu", "s", "both/1", shape=tensor())
+    tape.call("mul", "m", "s", "both/2")
+    tape.product("d", "m")
+
+
+def whole_and_halves(tape):
+    tape.product("q", "x")
+    tape.call("mul", "a", "q", "cos")
+    tape.call("neg", "n", "q/2", shape=tensor(width=WIDTH // 2))
+    tape.call("cat", "t", "n", "q/1", shape=tensor(), keys=("tensors", "tensors"))
+    tape.call("mul", "b", "t", "sin")
+    tape.call("add", "c", "a", "b")
+    tape.product("d", "c")
+
+
+def halves_and_whole(tape):
+    tape.product("q", "x")
+    tape.call("relu", "n", "q/1", shape=tensor(width=WIDTH // 2))
+    tape.call("cat", "t", "n", "n", shape=tensor(), keys=("tensors", "tensors"))
+    tape.call("add", "c", "q", "t")
+    tape.product("d", "c")
+
+
+def other_size(tape):
+    tape.call("relu", "a", "x", shape=tensor(width=WIDTH))
+    tape.call("add", "b", "a", "y", shape=tensor(rows=ROWS + 1))
+
+
+def two_norms(tape):
+    tape.call("native_layer_norm", "a", "x", normalized_shape=WIDTH)
+    tape.call("native_layer_norm", "b", "a", normalized_shape=WIDTH // 2)
+
+
+def scores(tape):
+    tape.call("mul", "a", "x", "scale")
+    tape.call("_softmax", "b", "a", dim=1)
+    tape.call("relu", "c", "b")
+
+
+def result(tape):
+    tape.call("relu", "a", "x")
+    tape.call("add", "b", "a", "y")
+
+
+def in_place(tape):
+    tape.call("relu", "a", "x")
+    tape.call("add_", "a", "a", "y")
+    tape.product("p", "a")
+
+
+CASES = [
+    (chain, [[0], [1, 2, 3], [4]], [(3, 1)]),
+    (gated, [[0], [2], [1, 3], [4]], [(2, 1)]),
+    (residual, [[0, 1], [2], [3], [4]], [(2, 2), (2, 1)]),
+    (around, [[0], [1], [2], [3]], [(1, 1), (2, 1)]),
+    (halves, [[0], [1, 2], [3]], [(2, 1)]),
+    (whole_and_halves, [[0], [1, 2, 3, 4, 5], [6]], [(3, 1)]),
+    (halves_and_whole, [[0], [1, 2, 3], [4]], [(1, 1)]),
+    (other_size, [[0], [1]], None),
+    (two_norms, [[0], [1]], None),
+    (scores, [[0], [1], [2]], [(2, 1), (1, 1), (1, 1)]),
+    (result, [[0, 1]], [(2, 1)]),
+    (in_place, [[0, 1], [2]], [(2, 1)]),
+]
+
+
+@pytest.mark.parametrize(("make", "groups", "moved"), CASES)
+def test_what_merges_and_what_it_moves(make, groups, moved):
+    tape = Tape()
+    make(tape)
+    assert tape.groups() == groups
+    if moved is not None:
+        assert sorted(tape.bytes()) == sorted(moved)
+
+
+def random_tape(draw):
+    tape = Tape()
+    known = ["x", "y"]
+    for number in range(draw(st.integers(1, 25))):
+        source, other, name = (
+            draw(st.sampled_from(known)),
+            draw(st.sampled_from(known)),
+            draw(st.sampled_from(["mm", "relu", "add", "norm"])),
+        )
+        out = f"t{number}"
+        if name == "mm":
+            tape.product(out, source)
+        elif name == "norm":
+            tape.call("native_layer_norm", out, source, normalized_shape=WIDTH)
+        else:
+            tape.call(name, out, *((source, other) if name == "add" else (source,)))
+        known.append(out)
+    return tape
+
+
+@given(st.data())
+def test_every_call_runs_once_and_the_kernels_can_run_one_after_another(data):
+    tape = random_tape(data.draw)
+    groups = tape.groups()
+    assert sorted(place for group in groups for place in group) == list(range(len(tape.calls)))
+    owner = {place: number for number, group in enumerate(groups) for place in group}
+    writer = {call.written[0].number: place for place, call in enumerate(tape.calls)}
+    waiting = {
+        number: {owner[writer[at.number]] for place in group for at in tape.calls[place].read if at.number in writer} - {number}
+        for number, group in enumerate(groups)
+    }
+    while waiting:
+        ready = {number for number, needs in waiting.items() if not needs & waiting.keys()}
+        assert ready, "kernels wait for one another"
+        waiting = {number: needs for number, needs in waiting.items() if number not in ready}
+    products_of = [place for place, call in enumerate(tape.calls) if call.name == "aten.mm"]
+    assert all([place] in groups for place in products_of)
+    eager, merged = (lower_calls(tape.calls, fused=fused) for fused in (False, True))
+    moved = [
+        sum(c * (w.read_byte + w.write_byte) for c, w in zip(one.counts, map(operator_work, one.operators), strict=True))
+        for one in (eager, merged)
+    ]
+    assert moved[1] <= moved[0]
+    assert sum(merged.counts) == len(groups) <= sum(eager.counts)
+
+
+def test_a_list_of_operators_is_not_compiled(capsys, repository):
+    words = [str(repository / "examples" / "gpt2-prefill.json"), "--gpu", "a100", "--runtime"]
+    assert main([*words, "compiled"]) == 2
+    assert "--model" in capsys.readouterr().err
+    assert main([*words, "eager", "-q"]) == 0
+
+
+# With PyTorch ---------------------------------------------------------------------------------------------------------
+
+SETTINGS = {
+    "llama-3-8b": {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 256,
+                   "vocab_size": 500},
+    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100},
+    "resnet-101": {"depths": [1, 1, 1, 1]},
+    "mixtral-8x7b": {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
+                     "vocab_size": 100},
+}  # fmt: skip
+
+
+def traced(model, **asked):
+    pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
+    from estimator.tracing.torch_trace import trace_workload
+
+    return trace_workload(TraceRequest(model=model, batch=2, sequence=24, settings=SETTINGS.get(model, {}), **asked))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", SETTINGS)
+@pytest.mark.parametrize("phase", ["prefill", "train"])
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+def test_a_compiled_model_keeps_its_products_and_moves_less(model, phase, attention):
+    eager, merged = (traced(model, phase=phase, attention=attention, runtime=runtime) for runtime in ("eager", "compiled"))
+    assert products(merged) == products(eager)
+    assert tally(merged, "softmax", "prefill", "layout") == tally(eager, "softmax", "prefill", "layout")
+    works = [workload_work(one) for one in (eager, merged)]
+    assert works[1].flop == works[0].flop
+    assert works[1].read_byte + works[1].write_byte < works[0].read_byte + works[0].write_byte
+    assert sum(merged.counts) < sum(eager.counts)
+    assert merged.footprint == eager.footprint
+    assert merged.name == f"{eager.name}-compiled"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_layer_of_llama_has_the_kernels_of_the_compiler(monkeypatch):
+    """Beside products and attention: addition and norm twice, rotary of queries, of keys with their cache, values' cache, SiLU · gate."""
+    several = traced("llama-3-8b", attention="flash", runtime="compiled")
+    monkeypatch.setitem(SETTINGS, "llama-3-8b", SETTINGS["llama-3-8b"] | {"num_hidden_layers": 5})
+    more = traced("llama-3-8b", attention="flash", runtime="compiled")
+    names = ("linear", "prefill")
+    layer = {name: tally(more, name)[name] - tally(several, name)[name] for name in names}
+    assert layer == {"linear": 7, "prefill": 1}
+    assert sum(more.counts) - sum(several.counts) - sum(layer.values()) == 6
+    tokens, inner = 2 * 24, SETTINGS["llama-3-8b"]["intermediate_size"]
+    assert (tokens * inner, 2 * tokens * inner) in {o.shape for o in several.operators if o.operator == "other"}, "reads both, writes one"
+
+
+WRAPPED = """
+import torch
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.layer(x).relu() * 2 + 1
+
+def plain():
+    return Small(), (torch.zeros(4, 32),)
+
+def whole():
+    return torch.compile(Small()), (torch.zeros(4, 32),)
+
+def inner():
+    return torch.nn.Sequential(torch.compile(Small()), Small()), (torch.zeros(4, 32),)
+
+def itself():
+    model = Small()
+    model.compile()
+    return model, (torch.zeros(4, 32),)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("function", "runtime"), [("plain", ""), ("whole", "compiled"), ("inner", "compiled"), ("itself", "compiled")])
+def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_path, capsys, function, runtime):
+    pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
+    path = tmp_path / "lab.py"
+    path.write_text(WRAPPED)
+    assert main(["trace", f"{path}:{function}"]) == 0
+    out, err = capsys.readouterr()
+    workload = json.loads(out)
+    assert workload["name"].endswith("-compiled") == bool(runtime)
+    assert ("runtime compiled-1" in err) == bool(runtime)
+    assert main(["trace", f"{path}:{function}", "--runtime", "eager"]) == 0
+    eager = json.loads(capsys.readouterr().out)
+    assert sum(o["count"] for o in eager["operators"] if o["family"] == "elementwise") == 3 * (1 + (function == "inner"))

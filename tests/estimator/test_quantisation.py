@@ -1,0 +1,176 @@
+"""Stored weights: formats by `quantization_config`, layers that stay wide, and precisions that are refused by name."""
+
+import json
+
+import pytest
+
+from estimator.bundle.files import load_bundle
+from estimator.questions.estimates import estimate
+from estimator.tracing.models import load_model_config
+from estimator.tracing.quantisation import stays_wide, stored_format
+from estimator.tracing.request import TraceRequest
+from estimator.transforms.rewriting import with_precision
+from estimator.transforms.variation import variants
+from estimator.vocabulary.errors import EstimatorError, WorkloadError
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
+from estimator.vocabulary.specifications import load_gpu
+from tests.estimator.synthetic import transformer
+from tests.estimator.traced import REASON
+
+
+def compressed(weights, inputs=None, groups=1):
+    group = {"weights": {"type": weights[0], "num_bits": weights[1], "strategy": "channel"}, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "config_groups": {f"group_{i}": group for i in range(groups)}}
+
+
+FLOAT8 = {"type": "float", "num_bits": 8, "dynamic": True}
+CASES = [
+    ({}, ""),
+    ({"quant_method": "fp8"}, "fp8"),
+    ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8_static"),
+    ({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}, "fp8_block"),
+    ({"quant_method": "fp8", "weight_block_size": [64, 64]}, None),
+    ({"quant_method": "fbgemm_fp8"}, "fp8"),
+    ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8_static"),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, None),
+    ({"quant_method": "gptq", "bits": 4}, "int4_wo"),
+    ({"quant_method": "gptq", "bits": 8}, "int8_wo"),
+    ({"quant_method": "gptq", "bits": 3}, None),
+    ({"quant_method": "awq", "bits": 4}, "int4_wo"),
+    ({"quant_method": "awq"}, None),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, None),
+    ({"quant_method": "mxfp4"}, None),
+    ({"quant_method": "hqq"}, None),
+    ({"bits": 4}, None),
+    (compressed(("float", 8), FLOAT8), "fp8"),
+    (compressed(("float", 8), FLOAT8 | {"dynamic": False}), "fp8_static"),
+    (compressed(("int", 8), {"type": "int", "num_bits": 8}), "int8"),
+    (compressed(("int", 4)), "int4_wo"),
+    (compressed(("int", 8)), "int8_wo"),
+    (compressed(("int", 4), {"type": "int", "num_bits": 8}), None),
+    (compressed(("float", 4), {"type": "float", "num_bits": 4}), "nvfp4"),
+    (compressed(("float", 8)), None),
+    (compressed(("int", 4), groups=2), None),
+    ({"quant_method": "compressed-tensors"}, None),
+]
+
+
+@pytest.mark.parametrize(("stored", "expected"), CASES)
+def test_a_method_has_its_format_or_is_refused_by_name(stored, expected):
+    if expected is None:
+        with pytest.raises(WorkloadError, match=f"quant_method '{stored.get('quant_method', '')}'"):
+            stored_format("m", stored)
+    else:
+        assert stored_format("m", stored) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "named", "stays"),
+    [
+        ("lm_head", {}, True), ("model.layers.0.mlp.gate", {}, True), ("model.layers.0.mlp.gate_proj", {}, False),
+        ("model.layers.3.self_attn.o_proj", {"ignore": ["re:.*o_proj$"]}, True), ("a.q_proj", {"ignore": ["re:.*o_proj$"]}, False),
+        ("model.layers.3.mlp.up_proj", {"modules_to_not_convert": ["model.layers.3.mlp"]}, True),
+        ("vision.block.fc1", {"exclude_modules": ["vision*"]}, True), ("a.q_proj", {"modules_to_not_convert": None}, False),
+    ],
+)  # fmt: skip
+def test_layers_that_stay_wide_are_the_usual_ones_and_those_named(name, named, stays):
+    assert stays_wide(name, named) == stays
+
+
+def test_only_named_products_stay_wide():
+    workload = transformer(1024, 512, 4)
+    shapes = {(o["n"], o["k"]) for o in workload.operators if o.operator == "linear"}
+    for kept in shapes:
+        changed = with_precision(workload, "int4_wo", {kept})
+        found = {(o["n"], o["k"]): o.precision for o in changed.operators if o.operator == "linear"}
+        assert found == {shape: "bf16" if shape == kept else "int4_wo" for shape in shapes}
+
+
+@pytest.mark.parametrize("bundle", ["a100-pcie-40gb-eager", "a10-eager"])
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm", "l40s", "b200-sxm", "a100-sxm-80gb", "rtx-4090"])
+@pytest.mark.parametrize("precision", ["int8", "sq"])
+def test_no_answer_in_int8_repeats_that_in_fp8(bundle, gpu, precision):
+    def seconds(name):
+        workload = with_precision(transformer(1024, 512, 4), name)
+        try:
+            return estimate(workload, load_bundle(bundle), gpu=load_gpu(gpu))[0].latency_s
+        except EstimatorError:
+            return 0.0
+
+    narrow, whole = seconds("fp8"), seconds(precision)
+    assert narrow != whole
+
+
+@pytest.mark.parametrize(("precision", "said"), [("bf16", 0), ("fp16", 0), ("fp32", 1), ("tf32", 1), ("fp64", None)])
+def test_fused_attention_of_wide_numbers_is_said_or_refused(precision, said):
+    workload = transformer(1024, 512, 4)
+    if said is None:
+        with pytest.raises(WorkloadError, match="no kernel fuses attention in fp64"):
+            variants(workload, attention="flash", precision=precision)
+        assert variants(workload, attention="eager", precision=precision)
+    else:
+        (one,) = variants(workload, attention="flash", precision=precision)
+        assert sum("memory-efficient" in note for note in one.workload.notes) == said
+
+
+# With PyTorch ---------------------------------------------------------------------------------------------------------
+
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 500, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def traced(tmp_path, stored, **asked):
+    pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
+    from estimator.tracing.torch_trace import trace_workload
+
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | ({"quantization_config": stored} if stored else {})))
+    return trace_workload(TraceRequest(model=str(tmp_path), sequence=16, **asked))
+
+
+def test_a_configuration_keeps_what_says_how_its_weights_are_stored(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": {"quant_method": "fp8"}}))
+    assert load_model_config(str(tmp_path)).quantised == {"quant_method": "fp8"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("stored", "precision"), [case for case in CASES if case[1]])
+def test_a_quantised_checkpoint_has_its_products_and_memory_and_never_bf16_in_silence(tmp_path, stored, precision):
+    plain, narrow = traced(tmp_path, {}), traced(tmp_path, stored)
+    found = {(o["n"], o["k"]): o.precision for o in narrow.operators if o.operator == "linear"}
+    assert {name for shape, name in found.items() if shape != (500, 64)} == {precision}
+    assert found[500, 64] == "bf16"
+    layers = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96)
+    saved = layers * (BYTES_PER_ELEMENT["bf16"] - FORMATS[precision].weight_byte)
+    assert narrow.footprint.weights_byte == pytest.approx(plain.footprint.weights_byte - saved)
+    assert f"-{precision}-" in narrow.name
+    asked = traced(tmp_path, stored, precision="bf16")
+    assert asked.operators == plain.operators
+    assert sum("quantization_config" in note for note in asked.notes) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_layer_that_stays_and_has_the_shape_of_one_that_does_not_is_said(tmp_path):
+    stored = {"quant_method": "gptq", "bits": 4, "modules_to_not_convert": ["layers.0.mlp.down_proj"]}
+    assert "1 shapes" in traced(tmp_path, stored).warnings[0]
+    stored = {"quant_method": "gptq", "bits": 4, "modules_to_not_convert": ["down_proj"]}
+    narrow = traced(tmp_path, stored)
+    assert {o.precision for o in narrow.operators if o.operator == "linear" and o["k"] == 96} == {"bf16"}
+    assert narrow.warnings == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "falcon_mamba", "rwkv"])
+def test_layers_that_scan_a_state_are_refused_by_name(tmp_path, kind):
+    transformers = pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
+    from estimator.tracing.torch_trace import trace_workload
+
+    document = {"model_type": kind, "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 100}
+    if kind == "mamba2":
+        document |= {"num_heads": 2, "head_dim": 64}
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    with pytest.raises(WorkloadError, match="scan a state over the tokens") as caught:
+        trace_workload(TraceRequest(model=str(tmp_path), sequence=16))
+    assert any(f"layers {name}" in str(caught.value) for name in ("Mamba", "FalconMamba", "Rwkv")), transformers.__version__
