@@ -47,6 +47,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
     help="Separate kernels, or one; else eager, and own code as PyTorch runs its calls.",
 )
 @click.option("--runtime", type=click.Choice(RUNTIMES), help="Kernels as launched, or as torch.compile merges them; else as own code says.")
+@click.option("--master", is_flag=True, help="train: weights and moments in fp32 beside those in 16 bits (mixed precision).")
 @click.option("--head/--no-head", default=True, help="With the head of the task (default), or the bare model.")
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @click.option("--image-size", type=SIZE, metavar="PIXELS", help="Height and width instead of the model's own.")

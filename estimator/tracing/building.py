@@ -18,8 +18,14 @@ from estimator.tracing.recording import AttentionCalls, Held, Named, recording
 from estimator.tracing.request import SIZES, TraceRequest
 from estimator.vocabulary.errors import WorkloadError
 
-POSITIONS: Final = ("max_position_embeddings", "n_positions")
+POSITIONS: Final = ("max_position_embeddings", "n_positions", "max_target_positions")
 """Fields of a configuration that limit the length of a sequence."""
+
+USUAL_IMAGE: Final = 224
+"""Height and width of images where a configuration says none, as of ImageNet's classifiers [pixel]."""
+
+SOUND_POSITIONS: Final = "max_source_positions"
+"""The field of a speech model's configuration for the positions of its encoder; two windows of sound are one position (Whisper)."""
 
 VISION: Final = "vision_config"
 """The part of a configuration about images, in models that also have text."""
@@ -68,7 +74,7 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
         model=model,
         placed=(),
         named=arguments,
-        sizes=frozenset(SIZES) if model.main_input_name == "input_ids" else frozenset({"batch"}),
+        sizes=frozenset(SIZES) if {"input_ids", "decoder_input_ids"} & arguments.keys() else frozenset({"batch"}),
     )
 
 
@@ -101,31 +107,41 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
     accepted = inspect.signature(model.forward).parameters
     main = model.main_input_name
     if main == "pixel_values":
-        settings = getattr(model.config, VISION, model.config)
-        size = request.image_size or config.image_size or getattr(settings, "image_size", 0)
-        if not size:
-            raise WorkloadError(f"{request.model}: its configuration says no image size; give --image-size")
-        height, width = size if isinstance(size, list | tuple) else (size, size)
-        shape = (request.batch, settings.num_channels, height, width)
-        given = {main: torch.empty(shape, dtype=getattr(torch, request.tensor_type))}
+        given = {main: _images(torch, request, config, model)}
         if request.phase == "decode":
             raise WorkloadError(f"{request.model}: an image model has no cache; choose --phase prefill or train")
         labels = torch.empty((request.batch,), dtype=torch.int64)
     elif main == "input_ids":
-        if request.image_size:
+        two_towers = hasattr(model, "text_model") and hasattr(model, "vision_model")
+        if request.image_size and not two_towers:
             raise WorkloadError(f"{request.model}: takes tokens and no images; leave --image-size out")
-        _check_length(request, model.config)
+        _check_length(request, getattr(model.config, "text_config", model.config))
         given = {name: torch.ones((request.batch, request.sequence), dtype=torch.int64) for name in (main, "attention_mask")}
         labels = given[main]
         if getattr(model.config, "is_encoder_decoder", False):
             given["decoder_input_ids"] = given[main]
+        if two_towers:
+            given["pixel_values"] = _images(torch, request, config, model)
+    elif main == "input_features" and hasattr(model.config, SOUND_POSITIONS):
+        _check_length(request, model.config)
+        shape = (request.batch, model.config.num_mel_bins, 2 * getattr(model.config, SOUND_POSITIONS))
+        labels = torch.ones((request.batch, request.sequence), dtype=torch.int64)
+        given = {main: torch.empty(shape, dtype=getattr(torch, request.tensor_type)), "decoder_input_ids": labels}
     else:
-        raise WorkloadError(f"{request.model}: takes {main}; only token and image models are built by name: use MODULE:CALLABLE")
+        raise WorkloadError(f"{request.model}: takes {main}; only token, image and speech models are built by name: use MODULE:CALLABLE")
     if request.phase == "train":
         return given | ({"labels": labels} if "labels" in accepted else {})
     if request.logits == "last" and "logits_to_keep" in accepted:
         given["logits_to_keep"] = 1
     return _decoding_inputs(torch, request, model, given) if request.phase == "decode" else given
+
+
+def _images(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) -> Any:
+    """Images of the requested size, else of the configuration's, else of USUAL_IMAGE."""
+    settings = getattr(model.config, VISION, model.config)
+    size = request.image_size or config.image_size or getattr(settings, "image_size", 0) or USUAL_IMAGE
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return torch.empty((request.batch, settings.num_channels, height, width), dtype=getattr(torch, request.tensor_type))
 
 
 def _check_length(request: TraceRequest, settings: Any) -> None:

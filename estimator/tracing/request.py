@@ -20,6 +20,8 @@ LOGITS: Final = ("last", "all")
 TENSOR_TYPES: Final[dict[str, str]] = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Type of the weights by precision; narrower precisions are traced in 16 bits and then applied to the layers that support them."""
 
+SIXTEEN_BIT: Final = ("bf16", "fp16")
+
 NARROW_BASE: Final = "bf16"
 """Precision of the trace of a model that computes in 8 or 4 bits."""
 
@@ -44,6 +46,7 @@ class TraceRequest:
     precision   precision of weights and activations; "": as the configuration stores the weights, else bf16
     attention   "eager": separate kernels; "flash": one fused kernel; "": own code with scaled_dot_product_attention, else "eager"
     runtime     one of RUNTIMES; "": compiled if the own code says so (torch.compile), else eager
+    master      a training step keeps weights and moments in fp32 beside the weights that compute (mixed precision)
     head        with the task's head (a language model's vocabulary, a classifier), or the bare model
     logits      "last": of the last token only, as generation needs; "all"; a training step uses all
     image_size  height and width of images [pixel]; 0: from the configuration
@@ -57,6 +60,7 @@ class TraceRequest:
     precision: str = ""
     attention: Annotated[str, Words((*ATTENTION_FORMS, ""))] = ""
     runtime: Annotated[str, Words((*RUNTIMES, ""))] = ""
+    master: bool = False
     head: bool = True
     logits: Annotated[str, Words(LOGITS)] = "last"
     image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
@@ -72,7 +76,12 @@ class TraceRequest:
         model = self.model.rstrip("/").removesuffix("/config.json").rpartition("/")[2].removesuffix(".json")
         stated = [f"{name[0]}{getattr(self, name)}" for name in SIZES if name in sizes]
         stated += [f"i{self.image_size}"] if self.image_size else []
-        stated += [self.precision, self.attention, *([self.runtime] if self.runtime == "compiled" else [])]
+        stated += [
+            self.precision,
+            *(["master"] if self.master else []),
+            self.attention,
+            *([self.runtime] if self.runtime == "compiled" else []),
+        ]
         return "-".join((model, self.phase, *stated))
 
 
@@ -87,6 +96,8 @@ def checked_request(request: TraceRequest) -> TraceRequest:
     precision = canonical_precision(request.precision or NARROW_BASE)
     if precision is None:
         raise WorkloadError(f"unknown precision {request.precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
+    if request.master and (request.phase != "train" or precision not in SIXTEEN_BIT):
+        raise WorkloadError(f"master weights are of a training step in 16 bits, not of {request.phase} in {precision}; leave --master out")
     if request.phase == "train" and precision not in TENSOR_TYPES:
         raise WorkloadError(f"a training step in {precision} is not modelled; choose one of {', '.join(TENSOR_TYPES)}")
     return replace(request, precision=precision)

@@ -217,8 +217,9 @@ def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], A
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise WorkloadError(f"{request.model}: has no weights to train; choose --phase prefill")
-    optimizer = torch.optim.AdamW(parameters, foreach=True)
-    for parameter in parameters:  # one step, so that its moments exist
+    kept = [parameter.detach().float() for parameter in parameters] if request.master else parameters
+    optimizer = torch.optim.AdamW(kept, foreach=True)
+    for parameter in kept:  # one step, so that its moments exist
         parameter.grad = torch.empty_like(parameter)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -226,9 +227,15 @@ def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], A
     def step() -> None:
         with torch.enable_grad():
             _loss(torch, model(*job.placed, **job.named)).backward()
+        if request.master:
+            for one, parameter in zip(kept, parameters, strict=True):
+                one.grad = None if parameter.grad is None else parameter.grad.float()
         optimizer.step()
+        if request.master:
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, kept)
 
-    return step, tensors_in(torch, list(optimizer.state.values()))
+    return step, tensors_in(torch, [kept if request.master else [], list(optimizer.state.values())])
 
 
 def _loss(torch: Any, result: Any) -> Any:

@@ -41,7 +41,7 @@ SIGNATURES = {
     "sweep_chunks": "workloads, bundle, gpu, most_numbers, settings",
     "variants": "workload, at, batch, sequence, precision, attention",
     "with_attention": "workload, form",
-    "with_precision": "workload, precision",
+    "with_precision": "workload, precision, wide",
     "with_sizes": "workload, at, to",
     "write_workload": "workload, path",
 }

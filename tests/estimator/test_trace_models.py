@@ -157,6 +157,70 @@ def test_the_image_side_of_a_model_of_text_and_images_is_built_for_its_size(tmp_
     assert next(o for o in workload.operators if o.family == "softmax")["dim"] == tokens
 
 
+TOWER = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+NAMED = {
+    "clip": {"architectures": ["CLIPModel"], "text_config": TOWER, "vision_config": TOWER | {"image_size": 32, "patch_size": 8}},
+    "siglip": {"architectures": ["SiglipModel"], "text_config": TOWER, "vision_config": TOWER | {"image_size": 32, "patch_size": 8}},
+    "whisper": {
+        "architectures": ["WhisperForConditionalGeneration"], "encoder_layers": 1, "decoder_layers": 1, "d_model": 32, "vocab_size": 100,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+        "max_source_positions": 40, "pad_token_id": 0,
+    },
+    "resnet": {"architectures": ["ResNetForImageClassification"], "depths": [1, 1, 1, 1]},
+}  # fmt: skip
+"""Models of two towers, of speech, and of images without a stated size."""
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_towers_speech_and_images_are_built_from_a_configuration(tmp_path, kind):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | NAMED[kind]))
+    counter, asked = FlopCounterMode(display=False), () if kind == "resnet" else ("sequence",)
+    with counter:
+        traced = trace_calls(TraceRequest(model=str(tmp_path), batch=2, sequence=16), asked)
+    twice = trace_workload(TraceRequest(model=str(tmp_path), batch=4, sequence=16))
+    assert flop(traced.workload) == counter.get_total_flops() > 0.0
+    assert flop(twice) / flop(traced.workload) == pytest.approx(2.0, rel=0.01)  # the scores of two towers grow with its square
+    assert traced.workload.unknown == ()
+    with pytest.raises(WorkloadError, match="longer than" if asked else "no sequence to choose"):
+        trace_calls(TraceRequest(model=str(tmp_path), sequence=1024), ("sequence",))
+
+
+def test_a_resnet_has_the_usual_image_unless_asked_otherwise(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "resnet"} | NAMED["resnet"]))
+    sides = [trace_workload(TraceRequest(model=str(tmp_path), image_size=size)).operators[0]["height"] for size in (0, 224, 96)]
+    assert sides == [224, 224, 96]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_master_weights_add_memory_and_copies_and_no_product(precision):
+    plain, master = (trace_workload(tiny("qwen2", phase="train", precision=precision, master=mixed)) for mixed in (False, True))
+    weights = plain.footprint.weights_byte / 2  # buffers, such as the frequencies of a rotary embedding, are no weights
+    assert master.footprint.weights_byte == plain.footprint.weights_byte
+    assert master.footprint.optimizer_byte == pytest.approx(12 * weights, rel=0.01)
+    assert master.footprint.optimizer_byte == 3 * plain.footprint.optimizer_byte
+    assert products(master) == products(plain)
+    added = {
+        o: c - dict(zip(plain.operators, plain.counts, strict=True)).get(o, 0) for o, c in zip(master.operators, master.counts, strict=True)
+    }
+    casts = sum(
+        c * o["elements"] for o, c in added.items() if (o.operator, o.precision, o.precision_out) == ("typecast", precision, "fp32")
+    )
+    over_lists = [
+        (o["elements"], c)
+        for o, c in zip(master.operators, master.counts, strict=True)
+        if o.operator == "other" and o.precision == precision
+    ]
+    back = sum(elements * count for elements, count in over_lists if elements > weights / 2)
+    assert casts == pytest.approx(weights, rel=0.01), "gradients to fp32"
+    assert back == pytest.approx(weights, rel=0.01), "weights back to 16 bits"
+    with pytest.raises(WorkloadError, match="leave --master out"):
+        trace_workload(tiny("qwen2", phase="prefill", master=True))
+    with pytest.raises(WorkloadError, match="leave --master out"):
+        trace_workload(tiny("qwen2", phase="train", precision="fp32", master=True))
+
+
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 WIDE = {
