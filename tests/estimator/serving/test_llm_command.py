@@ -101,6 +101,7 @@ REFUSED = [
     (("--batch", 1, "--engine", "tgi"), 1, "unknown engine 'tgi'; known: "),
     (("--batch", 1, "--engine", "missing.toml"), 1, "missing.toml"),
     (("--batch", 1, "--weights", "int3"), 1, "int3"),
+    (("--batch", 1, "--weights", "fp8"), 1, "cannot run gemm.linear fp8"),
     (("--batch", 1, "--freqs", 9000), 1, "9000 MHz"),
 ]
 
