@@ -63,6 +63,19 @@ def test_lists_make_a_table_in_the_order_of_the_options(capsys):
     assert [line.split(",")[0] for line in lines.splitlines()] == ["model", *["llama-3-8b"] * 3]
 
 
+def test_a_short_prompt_adds_little_to_steps_that_run_anyway(capsys):
+    found = answers(capsys, "llama-3-8b", *LOAD, "--batch", 64, "--prompt", 4)
+    assert 0.0 < found["parts"]["prompts"] < 0.1
+
+
+def test_all_gpus_of_a_group_draw_power(capsys):
+    one, two = answers(capsys, "llama-3-8b", *LOAD, "--batch", 64, "--tensor-parallel", "1,2")
+    assert (one["gpus"], two["gpus"]) == (1, 2)
+    assert 1.2 < two["power_w"] / one["power_w"] < 2.0
+    assert 1.2 < two["tokens_per_s"] / one["tokens_per_s"] < 2.0
+    assert two["parts"]["collectives"] > one["parts"]["collectives"] == 0.0
+
+
 def test_the_best_point_is_the_cheapest_within_the_limits(capsys):
     words = ("llama-3-8b", *LOAD, "--batch", "1,8,32,64")
     found = answers(capsys, *words)
