@@ -14,7 +14,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 TABLE: Final = ROOT / "docs" / "constants.csv"
 FOLDERS: Final = (
-    "collector/sensing", "estimator/counts", "estimator/engine", "estimator/model", "estimator/tracing", "estimator/uncertainty",
+    "collector/sensing", "estimator/counts", "estimator/engine", "estimator/model", "estimator/serving", "estimator/tracing",
+    "estimator/uncertainty",
     "fitter/blocks", "fitter/bundle", "fitter/instructions", "fitter/latency", "fitter/power", "fitter/rows", "fitter/transfer",
     "fitter/validate",
 )  # fmt: skip

@@ -5,51 +5,40 @@ Source of the fields and of their defaults: the configuration classes of Transfo
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from estimator.tracing.models import load_model_config
+from estimator.vocabulary.documents import parse_toml
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.reader import FaultError, Span, read
+from estimator.vocabulary.reader import MAX_FILE_BYTES, FaultError, Span, Words, read
+from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.resources import resource_folder
 
 
-class Kind(NamedTuple):
-    """Properties of an architecture that its config.json does not state.
-
-    gated: the inner layer is a product of two.  qk_norm: queries and keys are normalised.  tied: default of tie_word_embeddings.
-    window: layers with a sliding window: "all", "half" (every second one) or "upper" (from max_window_layers on, if use_sliding_window).
-    head_dim: default, 0 for hidden / heads.  offset: additional learned positions.  routed: experts.  latent: latent attention.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Properties of an architecture that its config.json does not state, described in `configs/serving/architectures.toml`"""
 
     gated: bool = True
     qk_norm: bool = False
     tied: bool = False
     window: Literal["", "all", "half", "upper"] = ""
-    head_dim: int = 0
-    learned_positions: bool = False
-    offset: int = 0
+    head_dim: Annotated[int, Span(0, 1e4)] = 0
+    positions: bool = False
+    offset: Annotated[int, Span(0, 1e4)] = 0
     routed: bool = False
     latent: bool = False
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "gpt2": Kind(gated=False, tied=True, learned_positions=True),
-    "opt": Kind(gated=False, tied=True, learned_positions=True, offset=2),
-    "llama": Kind(),
-    "mistral": Kind(window="all"),
-    "phi3": Kind(window="all"),
-    "qwen2": Kind(window="upper"),
-    "qwen3": Kind(window="upper", qk_norm=True, head_dim=128),
-    "mixtral": Kind(window="all", routed=True),
-    "qwen2_moe": Kind(window="upper", routed=True),
-    "qwen3_moe": Kind(window="upper", qk_norm=True, routed=True),
-    "glm4_moe": Kind(qk_norm=True, routed=True, head_dim=128),
-    "gpt_oss": Kind(window="half", routed=True, head_dim=64),
-    "deepseek_v2": Kind(routed=True, latent=True),
-    "deepseek_v3": Kind(routed=True, latent=True),
-    "kimi_k2": Kind(routed=True, latent=True),
-}
-"""Architectures by `model_type`."""
+@cache
+def kinds() -> Mapping[str, Kind]:
+    """Architectures by `model_type`."""
+    content = read_regular(resource_folder("serving") / "architectures.toml", MAX_FILE_BYTES)
+    found: Mapping[str, Kind] = read(Mapping[str, Kind], parse_toml(content))
+    return found
+
 
 NAMES: Final[dict[str, tuple[str, ...]]] = {
     "hidden_size": ("n_embd",),
@@ -58,15 +47,17 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
     "max_position_embeddings": ("n_positions",),
     "intermediate_size": ("ffn_dim", "n_inner"),
     "num_experts": ("num_local_experts", "n_routed_experts"),
-    "dtype": ("torch_dtype",),
 }
 """Other names of fields."""
 
 LATENT_SIZES: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
-"""Sizes of latent attention for which the family `mla` holds [1].  Source: DeepSeek-V2 (arXiv 2405.04434), Kimi K2 (arXiv 2507.20534)."""
+"""Sizes of latent attention for which the family `mla` holds [1].  Sources: DeepSeek-V2 (arXiv 2405.04434), Kimi K2 (arXiv 2507.20534)."""
+
+MOST: Final = 2**24
+"""Largest size or number of tokens of an architecture that is read [1] (assumed)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Routed experts: how many, how many each token takes, their inner size; inner size of the shared ones; layers that have experts."""
 
@@ -77,8 +68,7 @@ class Experts:
     layers: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
+class Latent(NamedTuple):
     """Latent attention: ranks of queries (0: not compressed) and of keys and values, sizes of a head's rotary, other and value part."""
 
     query_rank: int
@@ -160,12 +150,12 @@ class Architecture:
     @property
     def qk_norm(self) -> bool:
         """Whether queries and keys are normalised."""
-        return KINDS[self.kind].qk_norm
+        return kinds()[self.kind].qk_norm
 
     @property
     def gated(self) -> bool:
         """Whether the inner layer is a product of two."""
-        return KINDS[self.kind].gated
+        return kinds()[self.kind].gated
 
     @property
     def dense_layers(self) -> int:
@@ -208,27 +198,23 @@ class Architecture:
     def check(self, layout: Layout) -> None:
         """Refuse a layout that does not divide the model.  Raises WorkloadError."""
         tensor, expert = layout.tensor_parallel, layout.expert_parallel
-        inner = tensor * layout.copies // expert if layout.gpus % expert == 0 else 0
-        experts = self.experts
-        faults = (
-            (tensor < 1 or expert < 1, "tensor and expert parallelism must be at least 1"),
-            (self.heads % tensor, f"tensor parallelism {tensor} does not divide {self.heads} heads"),
-            (self.kv_heads % tensor and tensor % self.kv_heads, f"tensor parallelism {tensor} does not divide {self.kv_heads} key heads"),
-            (self.dense_layers and self.inter % tensor, f"tensor parallelism {tensor} does not divide the inner size {self.inter}"),
-            (expert > 1 and not experts, f"expert parallelism {expert} needs a model with experts"),
-            (
-                layout.gpus % expert or layout.gpus % tensor,
-                f"one of tensor parallelism {tensor} and expert parallelism {expert} must divide the other",
-            ),
-            (experts and experts.count % expert, f"expert parallelism {expert} does not divide {experts.count if experts else 0} experts"),
-            (
-                experts and inner and (experts.inter % inner or experts.shared_inter % tensor),
-                f"{inner} GPUs do not divide the inner size of an expert",
-            ),
-        )
-        fault = next((text for wrong, text in faults if wrong), "")
-        if fault:
-            raise WorkloadError(f"{self.name}: {fault}; choose another parallelism")
+        if min(tensor, expert) < 1 or layout.gpus % min(tensor, expert):
+            raise WorkloadError(
+                f"tensor parallelism {tensor} and expert parallelism {expert}: one must divide the other; both are at least 1"
+            )
+        own = self.experts or Experts(1, 1, 0, 0, 0)
+        rests = {
+            f"{self.heads} heads": self.heads % tensor,
+            f"{self.kv_heads} key heads": max(self.kv_heads, tensor) % min(self.kv_heads, tensor),
+            f"the inner size {self.inter}": self.dense_layers and self.inter % tensor,
+            f"{own.count if self.experts else 'no'} experts": own.count % expert,
+            f"the inner size {own.inter} of an expert": own.inter % (layout.gpus // expert) + own.shared_inter % tensor,
+        }
+        whole = next((name for name, rest in rests.items() if rest), "")
+        if whole:
+            raise WorkloadError(
+                f"{self.name}: tensor parallelism {tensor} and expert parallelism {expert} do not divide {whole}; choose others"
+            )
 
 
 def _pair(prefix: str, wide: int, hidden: int, inter: int, layers: int, copies: int = 1) -> list[Product]:
@@ -246,8 +232,8 @@ def read_config(source: str | Path | Mapping[str, object]) -> Mapping[str, objec
     """
     if isinstance(source, Mapping):
         return source
-    found, path = load_model_config(str(source)), Path(source)
-    name = path.resolve().parent.name if path.name == "config.json" else path.name.removesuffix(".json")
+    found, path = load_model_config(str(source)), Path(source).resolve()
+    name = path.parent.name if path.name == "config.json" else path.name.removesuffix(".json")
     return {"name": name, "model_type": found.model_type, **found.config, **found.weights}
 
 
@@ -257,18 +243,17 @@ class _Fields:
     def __init__(self, values: Mapping[str, object]) -> None:
         self.values = values
 
-    def get(self, name: str) -> Any:
-        return next((self.values[one] for one in (name, *NAMES.get(name, ())) if self.values.get(one) is not None), None)
+    def get(self, name: str, default: Any = None) -> Any:
+        return next((self.values[one] for one in (name, *NAMES.get(name, ())) if self.values.get(one) is not None), default)
 
     def number(self, name: str, default: int | None = None) -> int:
-        value = self.get(name)
-        if value is None and default is None:
+        value = self.get(name, default)
+        if value is None:
             raise FaultError(f"lacks the field {name!r}, which serving needs")
-        return int(read(Annotated[int, Span(0 if default == 0 else 1, 1e9)], default if value is None else value, name))
+        return int(read(Annotated[int, Span(0 if default == 0 else 1, MOST)], value, name))
 
     def truth(self, name: str, default: bool) -> bool:
-        value = self.get(name)
-        return bool(read(bool, default if value is None else value, name))
+        return bool(read(bool, self.get(name, default), name))
 
 
 def read_architecture(source: str | Path | Mapping[str, object]) -> Architecture:
@@ -285,24 +270,16 @@ def read_architecture(source: str | Path | Mapping[str, object]) -> Architecture
 
 
 def _architecture(name: str, fields: _Fields) -> Architecture:
-    model = str(fields.get("model_type"))
-    if model not in KINDS:
-        what = (
-            "lacks the field 'model_type'"
-            if fields.get("model_type") is None
-            else f"has the architecture {model[:60]!r}, which is not served"
-        )
-        raise FaultError(f"{what}; known: {', '.join(KINDS)}")
-    kind, heads, hidden, layers = (
-        KINDS[model],
-        fields.number("num_attention_heads"),
-        fields.number("hidden_size"),
-        fields.number("num_hidden_layers"),
-    )
+    model = str(fields.get("model_type", ""))
+    if model not in kinds():
+        fault = f"has the architecture {model!r:.60}, which is not served" if model else "lacks the field 'model_type'"
+        raise FaultError(f"{fault}; known: {', '.join(kinds())}")
+    kind, layers = kinds()[model], fields.number("num_hidden_layers")
+    heads, hidden = fields.number("num_attention_heads"), fields.number("hidden_size")
     latent = _latent(fields) if kind.latent else None
     head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", kind.head_dim or hidden // heads)
     longest, window = _longest(fields), fields.number("sliding_window", 0)
-    window_layers = _window_layers(kind, fields, layers) if window else 0
+    window_layers = _window_layers(kind, fields, layers) * bool(window)
     kv_heads = heads if latent else fields.number("num_key_value_heads", heads)
     if heads % kv_heads:
         raise FaultError(f"= {kv_heads} must divide {heads} heads", "num_key_value_heads")
@@ -323,7 +300,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         window=window if window_layers else 0,
         window_layers=window_layers,
         longest=longest,
-        positions=longest + kind.offset if kind.learned_positions else 0,
+        positions=longest + kind.offset if kind.positions else 0,
         experts=experts,
         latent=latent,
     )
@@ -332,7 +309,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
 def _experts(fields: _Fields, layers: int) -> Experts:
     inter = fields.number("moe_intermediate_size", fields.number("intermediate_size"))
     first, step = fields.number("first_k_dense_replace", 0), fields.number("decoder_sparse_step", 1) * fields.number("moe_layer_freq", 1)
-    dense = fields.get("mlp_only_layers") or ()
+    dense = read(tuple[Annotated[int, Span()], ...], fields.get("mlp_only_layers", ()), "mlp_only_layers")
     return Experts(
         count=fields.number("num_experts"),
         chosen=fields.number("num_experts_per_tok"),
@@ -346,8 +323,7 @@ def _latent(fields: _Fields) -> Latent:
     for name, size in LATENT_SIZES.items():
         if fields.number(name) != size:
             raise FaultError(f"= {fields.get(name)} differs from {size}, the only size of latent attention that is known", name)
-    rank, rope, plain, value = LATENT_SIZES.values()
-    return Latent(query_rank=fields.number("q_lora_rank", 0), rank=rank, rope_dim=rope, plain_dim=plain, value_dim=value)
+    return Latent(fields.number("q_lora_rank", 0), *LATENT_SIZES.values())
 
 
 def _longest(fields: _Fields) -> int:
@@ -355,21 +331,16 @@ def _longest(fields: _Fields) -> int:
     stated, scaling = fields.number("max_position_embeddings", 0), fields.get("rope_scaling")
     if not isinstance(scaling, Mapping) or "yarn" not in (scaling.get("type"), scaling.get("rope_type")):
         return stated
-    factor = float(read(Annotated[float, Span(1.0, 1e4)], scaling.get("factor", 1.0), "rope_scaling", "factor"))
-    trained = read(Annotated[int, Span(1, 1e9)], scaling.get("original_max_position_embeddings") or stated, "rope_scaling")
-    return max(stated, int(factor * trained))
+    factor = read(Annotated[float, Span(1.0, 1e4)], scaling.get("factor", 1.0), "rope_scaling", "factor")
+    trained = _Fields(scaling).number("original_max_position_embeddings", stated)
+    return int(max(stated, factor * trained))
 
 
 def _window_layers(kind: Kind, fields: _Fields, layers: int) -> int:
     listed = fields.get("layer_types")
     if listed is not None:
-        kinds = read(tuple[Annotated[str, "a kind of attention"], ...], listed, "layer_types")
-        other = set(kinds) - {"full_attention", "sliding_attention"}
-        if other or len(kinds) != layers:
-            raise FaultError(
-                f"needs {layers} times full_attention or sliding_attention, has {', '.join(sorted(other)) or len(kinds)}", "layer_types"
-            )
-        return kinds.count("sliding_attention")
+        types = read(tuple[Annotated[str, Words(("full_attention", "sliding_attention"))], ...], listed, "layer_types")
+        return types[:layers].count("sliding_attention")
     if kind.window == "upper":
         upper = layers - min(fields.number("max_window_layers", 28), layers)
         return upper if fields.truth("use_sliding_window", default=False) else 0

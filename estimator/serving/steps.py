@@ -13,7 +13,7 @@ from estimator.serving.architecture import Architecture, Layout, Product
 from estimator.serving.weights import SIXTEEN, WIDENED, WIDENED_BYTE, Weights
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
-from estimator.vocabulary.workload import TABLED, Operator, Workload, merge_counts
+from estimator.vocabulary.workload import Operator, Workload, merge_counts
 
 __all__ = ["Layout", "Step", "cache_bytes", "step_workload", "weight_bytes"]
 
@@ -63,7 +63,6 @@ class _Pass:
 
     def operator(self, family: str, name: str, *shape: float, precision: str = SIXTEEN, out: str = "", cached: str = "") -> Operator:
         """An operator without a cost for the host."""
-        named = family in TABLED or family in ("gemm", "attention")
         return Operator(
             family=family,
             operator=name,
@@ -71,7 +70,7 @@ class _Pass:
             shape=tuple(map(float, shape)),
             precision_out=out,
             precision_kv=cached,
-            library=self.library if named else "",
+            library=self.library,
             host_share=0.0,
         )
 
@@ -207,10 +206,7 @@ def _between(run: _Pass) -> Iterator[Launch]:
         ("other", (1.0 + active) * passed, 2.0 * passed, 2 * model.layers),
         ("other", passed, 2.0 * passed, 1),
     ]
-    if not model.positions:
-        rows.append(("other", turned, turned, model.layers))
-    if model.qk_norm:
-        rows.append(("other", turned, turned, model.layers))
+    rows.append(("other", turned, turned, model.layers * (model.qk_norm + (model.positions == 0))))  # norms of heads, positions
     if latent:
         normed = tokens * (latent.query_rank + latent.rank)
         rows.append(("other", normed, normed, model.layers))

@@ -1,21 +1,24 @@
 """Number formats of a served model's weights and cache: from `quantization_config`, or as the user wants.
 
-Source of the fields: Transformers 4.57 (`QuantizationConfigMixin` and its children), compressed-tensors, ModelOpt.
+The methods are data: `configs/serving/formats.toml`.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Annotated, Final
 
-from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import FORMATS
-from estimator.vocabulary.reader import FaultError, read
+from estimator.vocabulary.reader import FaultError, Words, read, read_file
+from estimator.vocabulary.resources import resource_folder
 
 Fields = Mapping[str, object]
+Names = Mapping[str, str]
 
 SIXTEEN: Final = "bf16"
-"""The 16-bit format.  Kernels take as long with bf16 as with fp16, and tables hold bf16; engines convert fp32 weights to 16 bit."""
+"""The 16-bit format."""
 
 WIDENED: Final = "widened"
 """Name of 4-bit weights that a kernel widens to 16 bit before each product (bitsandbytes)."""
@@ -23,86 +26,42 @@ WIDENED: Final = "widened"
 WIDENED_BYTE: Final = 0.5 + 4.0 / 64.0
 """Storage of such a weight, with a 32-bit scale for every 64 [byte].  Source: bitsandbytes, default block size."""
 
-OPTIONS: Final[dict[str, str]] = {
-    "bf16": SIXTEEN,
-    "fp16": SIXTEEN,
-    "fp8": "fp8",
-    "fp8-static": "fp8_static",
-    "fp8-block": "fp8_block",
-    "w8a8": "sq",
-    "int8": "int8_wo",
-    "w8a16": "int8_wo",
-    "int4": "int4_wo",
-    "w4a16": "int4_wo",
-    "nvfp4": "nvfp4",
-    "mxfp4": "w4a16_mxfp4",
-    "mxfp4-mxfp8": "w4a8_mxfp4_mxfp8",
-    "bitsandbytes": WIDENED,
-}
-"""Formats that a user may name for the weights."""
+LAYER: Final = re.compile(r"layers?\\?\.(?:(\d+)\b|\*)")
+"""Layer in the name of a module."""
 
-EXPERTS_ALONE: Final = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})
-"""Formats that only experts have; the other layers keep 16 bit.  Source: gpt-oss model card."""
+SKIPPED: Final = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
+"""Fields with names of modules that are not quantised."""
 
-CACHES: Final[dict[str, str]] = {"bf16": SIXTEEN, "fp16": SIXTEEN, "auto": SIXTEEN, "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
-"""Formats of cached keys and values by the name in engines."""
 
-DTYPES: Final = frozenset({"bfloat16", "float16", "float32"})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Modules:
+    """Matrices that a name of a module means"""
 
-BITS: Final[dict[str, str]] = {"4": "int4_wo", "8": "int8_wo"}
-"""Formats of weights with an integer type, and activations in 16 bit."""
+    pattern: str
+    matrices: tuple[str, ...]
 
-GROUPS: Final[dict[tuple[str, object, object], str]] = {
-    ("float", 8, 8): "fp8",
-    ("float", 4, 4): "nvfp4",
-    ("int", 8, 8): "sq",
-    ("int", 8, None): "int8_wo",
-    ("int", 4, None): "int4_wo",
-}
-"""Formats of compressed-tensors by type and bits of weights, and bits of activations."""
 
-ALGORITHMS: Final[dict[str, str]] = {
-    "FP8": "fp8_static",
-    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
-    "FP8_BLOCK_SCALES": "fp8_block",
-    "FP8_PB_WO": "fp8_block",
-    "NVFP4": "nvfp4",
-    "W4A16": "int4_wo",
-    "W4A16_AWQ": "int4_wo",
-    "W4A16_GPTQ": "int4_wo",
-    "W8A16": "int8_wo",
-    "W8A8_SQ_PER_CHANNEL": "sq",
-}
-"""Formats of ModelOpt by `quant_algo`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Formats:
+    """What `configs/serving/formats.toml` holds"""
 
-FIXED: Final[dict[str, str]] = {"fbgemm_fp8": "fp8", "mxfp4": "w4a16_mxfp4", "eetq": "int8_wo"}
-"""Methods with one format."""
+    weights: Names
+    cache: Names
+    stored: Names
+    methods: Mapping[str, tuple[Names, ...]]
+    modules: tuple[_Modules, ...]
 
-PARTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    (r"head|embed|norm|router|gate(?!_)", ()),
-    (r"shared_expert\w*\.?(gate|up)", ("shared_up",)),
-    (r"shared_expert\w*\.?down", ("shared_down",)),
-    (r"shared_expert", ("shared_up", "shared_down")),
-    (r"expert|block_sparse_moe", ("expert_up", "expert_down")),
-    (r"[qkv]_proj|qkv|[qk]v?_[ab]|q_a|query_key_value", ("qkv", "qkv_a", "q_b", "kv_b")),
-    (r"o_proj|out_proj", ("out",)),
-    (r"attn|attention", ("qkv", "qkv_a", "q_b", "kv_b", "out")),
-    (r"gate_proj|up_proj|gate_up|fc1", ("up",)),
-    (r"down_proj|fc2", ("down",)),
-    (r"mlp|feed_forward", ("up", "down", "expert_up", "expert_down", "shared_up", "shared_down")),
-)
-"""Matrices that a name in a list of modules without quantisation means: those of the first pattern that is found."""
 
-EVERYTHING: Final = tuple(dict.fromkeys(name for _, names in PARTS for name in names))
-
-LAYER: Final = re.compile(r"layers?\\?\.(\d+)\b")
+@cache
+def _formats() -> _Formats:
+    return read_file(_Formats, resource_folder("serving") / "formats.toml", "the formats", EstimatorError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """Formats of the products of layers, of experts, of the head, and of the cache.
 
-    kept: share of the layers in which a kind of matrix stays in 16 bit [1], by name.  static: scales of activations are given.
+    kept: kinds of matrices that stay in 16 bit, with the share of the layers in which they do [1].
     """
 
     layer: str
@@ -113,18 +72,14 @@ class Weights:
 
     @property
     def static(self) -> bool:
-        """Whether the kernel before a product converts the activations."""
+        """Whether scales of activations are given: the kernel before a product converts them."""
         return self.layer == "fp8_static"
 
     def formats(self, product: str) -> Iterator[tuple[str, float]]:
         """Formats of a kind of matrix, and the share of its layers that has each."""
-        if product in ("head", "router"):
-            yield (self.head if product == "head" else SIXTEEN), 1.0
-            return
-        kept = dict(self.kept).get(product, 0.0)
-        shares = {self.experts if product.startswith("expert_") else self.layer: 1.0 - kept}
-        shares[SIXTEEN] = shares.get(SIXTEEN, 0.0) + kept
-        yield from ((name, share) for name, share in shares.items() if share)
+        own = {"head": self.head, "router": SIXTEEN, "expert_up": self.experts, "expert_down": self.experts}.get(product, self.layer)
+        kept = dict(self.kept).get(product, 0.0) if own != SIXTEEN else 0.0
+        yield from ((name, share) for name, share in ((own, 1.0 - kept), (SIXTEEN, kept)) if share)
 
     def bytes_of(self, product: str) -> float:
         """Mean storage of a weight of a kind of matrix [byte]."""
@@ -132,124 +87,85 @@ class Weights:
 
 
 def read_weights(config: Fields, weights: str | None = None, kv: str | None = None) -> Weights:
-    """Formats that a configuration states; `weights` and `kv` (keys of OPTIONS and CACHES) come before it.
+    """Formats that a configuration states; `weights` and `kv` (options of the command) come before it.
 
     Raises WorkloadError for an unknown method or format, by name, and for a configuration without any statement on its weights.
     """
-    name = str(config.get("name") or config.get("model_type") or "the configuration")
-    quant = config.get("quantization_config")
     try:
-        stated = read(Fields, quant, "quantization_config") if quant else {}
-        found = _chosen(weights, OPTIONS, "weights") if weights else _stated(config, stated)
-        cache = _chosen(kv, CACHES, "kv") if kv else _stated_cache(stated)
-        kept = _kept(stated, config) if stated and not weights else ()
+        quant = read(Fields, config.get("quantization_config") or {}, "quantization_config")
+        scheme = _facts(quant)
+        scaled = (scheme.get("kv_cache_scheme.type"), scheme.get("kv_cache_scheme.num_bits")) == ("float", "8")
+        stated = "fp8" if scaled or scheme.get("kv_cache_quant_algo") == "FP8" else "auto"
+        found = _chosen(_formats().weights, weights, "weights") if weights else _quantised(quant) if quant else _stored(config)
+        return Weights(
+            layer=SIXTEEN if "mxfp4" in found else found,  # of experts alone; source: gpt-oss, model card
+            experts=found,
+            head=found if quant.get("lm_head") is True and not weights else SIXTEEN,
+            cache=_chosen(_formats().cache, kv or stated, "kv"),
+            kept=() if weights else _kept(quant, config),
+        )
     except FaultError as fault:
-        raise WorkloadError(f"{name}: {fault}") from None
-    head = found if stated.get("lm_head") is True and not weights else SIXTEEN
-    return Weights(layer=SIXTEEN if found in EXPERTS_ALONE else found, experts=found, head=head, cache=cache, kept=kept)
+        raise WorkloadError(f"{config.get('name') or config.get('model_type')}: {fault}") from None
 
 
-def _chosen(name: str, known: Mapping[str, str], option: str) -> str:
-    if name not in known:
-        raise FaultError(f"= {name[:40]!r} is unknown; known: {', '.join(known)}", option)
-    return known[name]
+def _chosen(known: Names, name: object, option: str) -> str:
+    return known[read(Annotated[str, Words(tuple(known))], name, option)]
 
 
-def _stated(config: Fields, quant: Fields) -> str:
-    """The format of a configuration's weights."""
-    if not quant:
-        dtype = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
-        if dtype not in DTYPES:
-            what = f"has the unknown precision {dtype[:40]!r}" if dtype else "does not state the precision of its weights (torch_dtype)"
-            raise FaultError(f"{what}; name one as --weights {', '.join(OPTIONS)}".replace("the document ", ""))
-        return SIXTEEN
-    method = str(quant.get("quant_method") or quant.get("quant_algo") or "").lower()
-    if method in FIXED:
-        return FIXED[method]
-    detail, found = METHODS[method](quant) if method in METHODS else ("", None)
-    if found is None:
-        known = f"known methods: {', '.join((*METHODS, *FIXED))}" if method not in METHODS else "no kernel of it is known"
-        asked = f"{method[:40] or 'without a quant_method'}{detail and ' with '}{detail}"
-        raise FaultError(f"= {asked}; {known}; name what runs instead as --weights {', '.join(OPTIONS)}", "quantization_config")
+def _stored(config: Fields) -> str:
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    if dtype is None:
+        raise FaultError(f"= none: the precision of the weights is not stated; {_remedy()}", "torch_dtype")
+    return _chosen(_formats().stored, dtype, "torch_dtype")
+
+
+def _remedy() -> str:
+    return f"name one as --weights {', '.join(_formats().weights)}"
+
+
+def _quantised(quant: Fields) -> str:
+    """The format of all groups of a quantised model."""
+    top = _facts(quant)
+    method = (top.get("quant_method") or top.get("quant_algo") or "without quant_method").lower()
+    known = _formats().methods
+    rules = next((known[name] for name in known if re.match(rf"{name}(_|$)", method)), None)
+    if rules is None:
+        raise FaultError(f"= {method[:40]} is unknown; known: {', '.join(known)}; {_remedy()}", "quant_method")
+    groups = read(Mapping[str, Fields], quant.get("config_groups") or {"": {}}, "config_groups")
+    found = set()
+    for group in groups.values():
+        facts = top | _facts(group)
+        fitting = (rule for rule in rules if all(re.fullmatch(rule[name], facts.get(name, "")) for name in rule if name != "format"))
+        asked = {name: facts[name][:40] for rule in rules for name in rule if facts.get(name)}
+        found.add(next((rule["format"] for rule in fitting), f"? {asked}"))
+    if len(found) > 1 or min(found).startswith("?"):
+        raise FaultError(
+            f"= {method} with {' and '.join(sorted(found))} has no known kernel; {_remedy()}".replace("? ", ""), "quant_method"
+        )
+    return found.pop()
+
+
+def _facts(fields: Fields, inside: str = "") -> dict[str, str]:
+    """Fields of nested objects as texts, by names with dots; without those that are null or false."""
+    found: dict[str, str] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            found |= _facts(value, f"{inside}{name}.")
+        elif value is not None and value is not False:
+            found[inside + name] = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value).replace("True", "true")
     return found
 
 
-Found = tuple[str, str | None]
-"""What a method states beside its name, and the format; None if no format fits."""
-
-
-def _fp8(quant: Fields) -> Found:
-    block, scheme = quant.get("weight_block_size"), str(quant.get("activation_scheme", "dynamic"))
-    if block:
-        return f"blocks of {block}", "fp8_block" if list(block) == [128, 128] else None  # type: ignore[call-overload]
-    return f"{scheme} scales", {"dynamic": "fp8", "static": "fp8_static"}.get(scheme)
-
-
-def _integers(quant: Fields) -> Found:
-    bits = str(quant.get("bits") or quant.get("w_bit") or "no")
-    return f"{bits} bits", BITS.get(bits)
-
-
-def _bitsandbytes(quant: Fields) -> Found:
-    return "neither 4 nor 8 bits", WIDENED if quant.get("load_in_4bit") or quant.get("_load_in_4bit") else "sq" if quant.get(
-        "load_in_8bit"
-    ) else None
-
-
-def _groups(quant: Fields) -> Found:
-    """compressed-tensors: all groups must have one format."""
-    groups = read(Mapping[str, Fields], quant.get("config_groups") or {}, "config_groups")
-    kinds = {_group(group) for group in groups.values()}
-    return next(iter(kinds)) if len(kinds) == 1 else (f"{len(kinds)} formats in its groups", None)
-
-
-def _group(group: Fields) -> Found:
-    weights, given = read(Fields, group.get("weights") or {}, "weights"), group.get("input_activations")
-    inputs = read(Fields, given, "input_activations") if given else {}
-    kind, bits = str(weights.get("type", "int")), (weights.get("num_bits"), inputs.get("num_bits"))
-    found = GROUPS.get((kind, *bits))
-    if found == "fp8":
-        found = "fp8_block" if weights.get("strategy") == "block" else "fp8" if inputs.get("dynamic") else "fp8_static"
-    return f"{kind} weights of {bits[0]} bits, activations of {bits[1] or 16}", found
-
-
-def _algorithm(quant: Fields) -> Found:
-    algorithm = str(quant.get("quant_algo", ""))
-    return f"quant_algo {algorithm[:40]!r}", ALGORITHMS.get(algorithm)
-
-
-METHODS: Final = {
-    "fp8": _fp8,
-    "gptq": _integers,
-    "awq": _integers,
-    "gptq_marlin": _integers,
-    "awq_marlin": _integers,
-    "compressed-tensors": _groups,
-    "bitsandbytes": _bitsandbytes,
-    "modelopt": _algorithm,
-    "modelopt_fp4": _algorithm,
-}
-"""Methods whose format depends on further fields, by `quant_method`."""
-
-
-def _stated_cache(quant: Fields) -> str:
-    """The format of the cache: 8-bit floats if the weights come with scales for it."""
-    scheme = quant.get("kv_cache_scheme")
-    kind = (scheme.get("type"), scheme.get("num_bits")) if isinstance(scheme, Mapping) else None
-    return "fp8" if kind == ("float", 8) or quant.get("kv_cache_quant_algo") == "FP8" else SIXTEEN
-
-
 def _kept(quant: Fields, config: Fields) -> tuple[tuple[str, float], ...]:
-    """Share of the layers in which matrices stay in 16 bit, by their names."""
+    """Kinds of matrices that stay in 16 bit, with the share of the layers in which they do."""
     layers = config.get("num_hidden_layers")
     count = layers if isinstance(layers, int) and layers > 0 else 1
     named: dict[str, set[int]] = {}
-    for option in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"):
+    for option in SKIPPED:
         for module in read(tuple[str, ...], quant.get(option) or (), option):
             place = LAYER.search(module)
-            own = range(count) if place is None else range(int(place[1]), int(place[1]) + 1)
+            own = {int(place[1])} if place and place[1] else set(range(count))
             rest = module[place.end() :] if place else module
-            names = next((names for pattern, names in PARTS if re.search(pattern, rest)), EVERYTHING if place else ())
-            for name in names:
-                named.setdefault(name, set()).update(i for i in own if i < count)
-    return tuple((name, len(found) / count) for name, found in named.items())
+            for name in next((one.matrices for one in _formats().modules if re.search(one.pattern, rest)), ()):
+                named.setdefault(name, set()).update(own.intersection(range(count)))
+    return tuple((name, len(found) / count) for name, found in named.items() if found)

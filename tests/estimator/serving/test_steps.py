@@ -1,0 +1,272 @@
+"""Served models: parameters as published, work that is conserved whatever the parallelism, and one clear line for what is not served."""
+
+import json
+import re
+
+import pytest
+
+from estimator.serving.architecture import Layout, read_architecture, read_config
+from estimator.serving.steps import Step, cache_bytes, step_workload, weight_bytes
+from estimator.serving.weights import read_weights
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.quantities import FORMATS
+from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.workload import make_operator
+
+PUBLISHED = {
+    "gpt2": 0.1244, "opt-1.3b": 1.316, "llama-2-7b": 6.738, "llama-3-8b": 8.030, "mistral-7b": 7.242, "qwen2-1.5b": 1.544,
+    "llama-3.1-8b": 8.030, "llama-3.1-70b": 70.554, "qwen3-32b": 32.762, "mixtral-8x7b": 46.703, "qwen3-30b-a3b": 30.532,
+    "gpt-oss-120b": 116.829, "deepseek-v3": 671.026,
+}  # fmt: skip
+"""Parameters [10^9] of shipped models.  Source: the safetensors index or the model card of each; DeepSeek-V3 without its further head."""
+
+DENSE = {
+    "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 1000, "max_position_embeddings": 4096,
+}  # fmt: skip
+ROUTED = DENSE | {"model_type": "qwen3_moe", "moe_intermediate_size": 256, "num_experts": 8, "num_experts_per_tok": 2}
+PROMPT, DECODE = Step(prompts=((1024, 1024),)), Step(sequences=16, context=3000.0)
+
+
+def served(config, layout=None, step=DECODE, weights=None, kv=None, **more):
+    return step_workload(read_architecture(config), read_weights(read_config(config), weights, kv), layout or Layout(), step, **more)
+
+
+def tally(workload, *families):
+    """Flop, and bytes read, of operators of some families."""
+    pairs = [(one, count) for one, count in zip(workload.operators, workload.counts, strict=True) if one.family in families]
+    works = [(operator_work(one), count) for one, count in pairs]
+    return sum(work.flop * count for work, count in works), sum(work.read_byte * count for work, count in works)
+
+
+@pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
+def test_parameters_are_the_published_ones(name, published):
+    assert read_architecture(name).parameters / 1e9 == pytest.approx(published, rel=2e-3)
+
+
+@pytest.mark.parametrize(("name", "layout"), [
+    ("llama-3.1-70b", Layout(tensor_parallel=8)), ("gpt2", Layout(tensor_parallel=4)), ("mixtral-8x7b", Layout(tensor_parallel=8)),
+    ("mixtral-8x7b", Layout(tensor_parallel=4, expert_parallel=2)), ("gpt-oss-120b", Layout(tensor_parallel=8, expert_parallel=8)),
+])  # fmt: skip
+@pytest.mark.parametrize("step", [Step(prompts=((700, 700), (100, 900))), Step(sequences=32, context=512.0)])
+def test_the_work_of_all_gpus_is_that_of_one(name, layout, step):
+    whole, part = served(name, step=step, skew=0.0), served(name, layout, step, skew=0.0)
+    model = read_architecture(name)
+    for family in ("attention", "moe", "gemm"):
+        flop, byte = tally(whole, family)
+        copied = (
+            (layout.gpus - 1) * 2.0 * step.tokens * model.experts.count * model.hidden * model.layers
+            if model.experts and family == "gemm"
+            else 0.0
+        )
+        assert layout.gpus * tally(part, family)[0] == pytest.approx(flop + copied, rel=2e-3)
+        assert family != "attention" or layout.gpus * tally(part, family)[1] == pytest.approx(byte)
+    weights = read_weights(read_config(name))
+    assert layout.gpus * weight_bytes(model, weights, layout) == pytest.approx(weight_bytes(model, weights, Layout()), rel=0.02)
+    assert layout.gpus * cache_bytes(model, weights, layout) == pytest.approx(cache_bytes(model, weights, Layout()))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_prompt_costs_two_flop_a_parameter_that_its_tokens_use(name):
+    model = read_architecture(name)
+    tokens = 256
+    work = tally(served(name, step=Step(prompts=((tokens, tokens),)), skew=0.0), "gemm", "moe")[0]
+    idle = model.embeddings + (0 if model.tied else model.vocab * model.hidden)  # a gather, and a head for one row of the prompt
+    if model.experts:
+        own = model.experts
+        idle += 3 * model.hidden * own.inter * own.layers * (own.count - own.chosen)
+    assert work == pytest.approx(2.0 * tokens * (model.parameters - idle), rel=0.02)
+
+
+def test_decoding_reads_the_weights_and_the_cache_once():
+    config, layout = read_config("qwen3-32b"), Layout(tensor_parallel=2)
+    for kv in ("bf16", "fp8"):
+        model, weights = read_architecture(config), read_weights(config, "fp8-block", kv)
+        workload = served(config, layout, weights="fp8-block", kv=kv)
+        embedded = 2.0 * model.embeddings / 2.0
+        assert tally(workload, "gemm")[1] == pytest.approx(weight_bytes(model, weights, layout) - embedded, rel=0.03)
+        cached = DECODE.sequences * DECODE.context * cache_bytes(model, weights, layout)
+        assert tally(workload, "attention")[1] == pytest.approx(cached, rel=0.01)
+
+
+def test_latent_attention_is_cached_once_for_all_heads_and_on_every_gpu():
+    config = read_config("deepseek-v3")
+    model, weights = read_architecture(config), read_weights(config)
+    assert cache_bytes(model, weights, Layout(tensor_parallel=8)) == 61 * 576 * 2.0
+    eighth, whole = served(config, Layout(tensor_parallel=8)), served(config)
+    assert tally(eighth, "mla")[0] * 8 == pytest.approx(tally(whole, "mla")[0])
+    assert tally(eighth, "mla")[1] > 0.8 * tally(whole, "mla")[1]
+    assert {one.operator for one in served(config, step=PROMPT).operators if one.family == "mla"} == {"mla_prefill"}
+
+
+def test_windows_shorten_attention_and_cache_of_their_layers_only():
+    model, weights = read_architecture("gpt-oss-120b"), read_weights(read_config("gpt-oss-120b"))
+    windows = {one["window"]: count for one, count in zip(*_parts(served("gpt-oss-120b")), strict=True) if one.family == "attention"}
+    assert windows == {0.0: 18.0, 128.0: 18.0}
+    whole = cache_bytes(model, weights, Layout())
+    assert cache_bytes(model, weights, Layout(), context=1280.0) == pytest.approx(0.55 * whole)
+    assert cache_bytes(model, weights, Layout(), context=100.0) == whole
+
+
+def test_data_parallel_attention_sends_tokens_to_all_experts():
+    layout = Layout(expert_parallel=8)
+    workload = served("deepseek-v3", layout, Step(sequences=16, context=1000.0))
+    sent = next(one for one in workload.operators if one.family == "communication")
+    assert (layout.copies, sent.operator, sent["num_gpus"], sent["message_bytes"]) == (8, "all_to_all", 8, 16 * 8 * 7168 * 2)
+    experts = next(one for one in workload.operators if one.family == "moe")
+    assert (experts["tokens"], experts["ep"], experts["tp"]) == (128, 8, 1)
+
+
+def _parts(workload):
+    return workload.operators, workload.counts
+
+
+@pytest.mark.parametrize("config", [*PUBLISHED, DENSE, ROUTED | {"quantization_config": {"quant_method": "awq", "bits": 4}}])
+@pytest.mark.parametrize("step", [Step(prompts=((128, 256), (128, 256)), sequences=3, context=99.5), Step(sequences=1, context=1.0)])
+def test_operators_are_valid_cost_the_host_nothing_and_name_the_library(config, step):
+    workload = served(config, step=step, library="vllm")
+    for one in workload.operators:
+        options = {"precision_out": one.precision_out, "library": one.library, "host_share": 0.0}
+        options |= {"precision_kv": one.precision_kv} if one.precision_kv else {}
+        assert make_operator(one.family, one.operator, one.precision, **one.named_shape(), **options) == one
+    assert {one.library for one in workload.operators} == {"vllm"}
+    assert bool(workload.notes) == any(one.family == "moe" for one in workload.operators)
+
+
+def group(kind, bits, activations=None, **weights):
+    inputs = activations and {"num_bits": activations, "dynamic": weights.pop("dynamic", True)}
+    return {
+        "config_groups": {"a": {"weights": {"strategy": "channel", "type": kind, "num_bits": bits, **weights}, "input_activations": inputs}}
+    }
+
+
+METHODS = [
+    ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
+    ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8_static"),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
+    ({"quant_method": "fbgemm_fp8"}, "fp8"),
+    ({"quant_method": "gptq", "bits": 4}, "int4_wo"),
+    ({"quant_method": "gptq", "bits": 8}, "int8_wo"),
+    ({"quant_method": "awq", "w_bit": 4}, "int4_wo"),
+    ({"quant_method": "compressed-tensors", **group("float", 8, 8)}, "fp8"),
+    ({"quant_method": "compressed-tensors", **group("float", 8, 8, dynamic=False)}, "fp8_static"),
+    ({"quant_method": "compressed-tensors", **group("float", 8, 8, strategy="block", block_structure=[128, 128])}, "fp8_block"),
+    ({"quant_method": "compressed-tensors", **group("int", 8, 8)}, "sq"),
+    ({"quant_method": "compressed-tensors", **group("int", 4)}, "int4_wo"),
+    ({"quant_method": "compressed-tensors", **group("int", 8)}, "int8_wo"),
+    ({"quant_method": "compressed-tensors", **group("float", 4, 4, group_size=16)}, "nvfp4"),
+    ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8_static"),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "sq"),
+]
+
+
+@pytest.mark.parametrize(("quant", "expected"), METHODS)
+def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expected):
+    config = DENSE | {"quantization_config": quant}
+    formats = {one.precision for one in served(config).operators if one.family == "gemm" and one["n"] != 1000}
+    assert formats == {expected}
+    model, weights = read_architecture(config), read_weights(config)
+    own = sum(one.weights for one in model.products(Layout()) if one.name != "head")
+    wide = weight_bytes(model, read_weights(DENSE), Layout())
+    assert wide - weight_bytes(model, weights, Layout()) == pytest.approx(own * (2.0 - FORMATS[expected].weight_byte))
+
+
+def test_four_bit_weights_of_bitsandbytes_are_widened_before_the_product():
+    config = DENSE | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    many, single = served(config), served(config, step=Step(sequences=1, context=10.0))
+    assert tally(many, "gemm") == tally(served(DENSE), "gemm")
+    matrices = 4 * (512 * 1024 + 512 * 512 + 3 * 512 * 2048)
+    assert tally(many, "elementwise")[1] - tally(served(DENSE), "elementwise")[1] == pytest.approx(0.5625 * matrices)
+    assert {one.precision for one in single.operators if one.family == "gemm"} == {"int4_wo", "bf16"}
+
+
+@pytest.mark.parametrize(("skipped", "kept"), [
+    (["lm_head", "model.layers.0.mlp.gate", "model.layers.1.input_layernorm"], {}),
+    (["model.layers.*.self_attn", "re:.*lm_head"], {"qkv": 1.0, "out": 1.0}),
+    ([f"model.layers.{i}.self_attn.o_proj" for i in range(4)], {"out": 1.0}),
+    (["model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj", "model.layers.3.mlp.down_proj"], {"up": 0.25, "down": 0.25}),
+    (["model.layers.9.self_attn"], {}),
+    (["model.layers.3*"], {"qkv": 0.25, "out": 0.25, "up": 0.25, "down": 0.25}),
+])  # fmt: skip
+def test_modules_that_are_not_converted_keep_16_bit(skipped, kept):
+    config = DENSE | {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": skipped}}
+    found = dict(read_weights(config).kept)
+    assert {name: share for name, share in found.items() if name in ("qkv", "out", "up", "down")} == kept
+    names = {(1024, 512): "qkv", (512, 512): "out", (4096, 512): "up", (512, 2048): "down"}
+    for one, count in zip(*_parts(served(config)), strict=True):
+        if one.family == "gemm" and (name := names.get((one["n"], one["k"]))):
+            share = kept.get(name, 0.0)
+            assert count == 4.0 * (share if one.precision == "bf16" else 1.0 - share)
+
+
+def quantised(**quant):
+    return DENSE | {"quantization_config": quant}
+
+
+REFUSED = [
+    (DENSE | {"model_type": "mamba2"}, {}, "'mamba2'.*not served; known: gpt2"),
+    ({"hidden_size": 3}, {}, "lacks the field 'model_type'"),
+    ({key: value for key, value in DENSE.items() if key != "hidden_size"}, {}, "lacks the field 'hidden_size'"),
+    (DENSE | {"num_attention_heads": "8"}, {}, "num_attention_heads must be a whole number"),
+    (DENSE | {"num_key_value_heads": 3}, {}, "num_key_value_heads = 3 must divide 8 heads"),
+    (DENSE | {"layer_types": ["linear_attention"] * 4}, {}, "layer_types.*linear_attention"),
+    (read_config("deepseek-v3") | {"kv_lora_rank": 256}, {}, "kv_lora_rank = 256 differs from 512"),
+    (DENSE | {"torch_dtype": None}, {}, "torch_dtype = none: the precision.*is not stated; name one as --weights bf16"),
+    (DENSE | {"torch_dtype": "float8_e4m3fn"}, {}, "torch_dtype = 'float8_e4m3fn' is unknown"),
+    (DENSE, {"weights": "fp7"}, "weights = 'fp7' is unknown; known: bf16"),
+    (DENSE, {"kv": "fp4"}, "kv = 'fp4' is unknown"),
+    (quantised(quant_method="aqlm"), {}, "quant_method = aqlm is unknown; known: fp8.*--weights bf16"),
+    (quantised(bits=4), {}, "without quant_method"),
+    (quantised(quant_method="gptq", bits=3), {}, "gptq with .*'bits': '3'"),
+    (quantised(quant_method="fp8", weight_block_size=[64, 64]), {}, "fp8 with .*64,64"),
+    (quantised(quant_method="fp8", activation_scheme="odd"), {}, "fp8 with .*'odd'"),
+    (quantised(quant_method="compressed-tensors", **group("int", 4, 8)), {}, "compressed-tensors with .*'weights.num_bits': '4'.*'8'"),
+    (quantised(quant_method="compressed-tensors"), {}, "compressed-tensors with {} has no known kernel"),
+    (quantised(quant_method="modelopt", quant_algo="W2"), {}, "modelopt with .*'W2'"),
+    (DENSE, {"layout": Layout(tensor_parallel=3)}, "8 heads"),
+    (DENSE | {"num_attention_heads": 12, "num_key_value_heads": 4}, {"layout": Layout(tensor_parallel=6)}, "4 key heads"),
+    (DENSE | {"intermediate_size": 2049}, {"layout": Layout(tensor_parallel=2)}, "inner size 2049"),
+    (DENSE, {"layout": Layout(expert_parallel=2)}, "no experts"),
+    (DENSE, {"layout": Layout(tensor_parallel=0)}, "at least 1"),
+    (ROUTED, {"layout": Layout(expert_parallel=3)}, "8 experts"),
+    (ROUTED, {"layout": Layout(tensor_parallel=4, expert_parallel=8 * 3)}, "8 experts"),
+    (ROUTED | {"moe_intermediate_size": 254}, {"layout": Layout(tensor_parallel=4)}, "inner size 254 of an expert"),
+    (ROUTED, {"weights": "bitsandbytes"}, "experts in bitsandbytes"),
+    (DENSE, {"step": Step(prompts=((5000, 5000),))}, "5000 tokens are beyond the context of 4096"),
+    (DENSE, {"step": Step(sequences=1, context=4097.0)}, "4097 tokens are beyond"),
+    (DENSE, {"step": Step()}, "a step needs tokens"),
+    (DENSE, {"step": Step(prompts=((9, 8),))}, "attends at least to itself"),
+]
+
+
+@pytest.mark.parametrize(("config", "more", "message"), REFUSED)
+def test_what_cannot_be_served_is_refused_in_one_line(config, more, message):
+    with pytest.raises(WorkloadError, match=message) as refusal:
+        served(config, **more)
+    assert "\n" not in str(refusal.value)
+
+
+def test_files_folders_and_names_are_read_alike(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    document = ROUTED | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": None},
+    }
+    (folder / "config.json").write_text(json.dumps(document))
+    found = [read_architecture(one) for one in (folder, folder / "config.json", str(folder))]
+    assert {one.name for one in found} == {"mine"}
+    assert len(set(found)) == 1
+    assert read_weights(read_config(folder)).experts == "fp8"
+    with pytest.raises(WorkloadError, match=re.escape("no model of this name")):
+        read_architecture(tmp_path / "none.json")
+
+
+def test_cached_formats_come_from_the_weights_or_the_user():
+    scheme = {"quant_method": "compressed-tensors", **group("float", 8, 8), "kv_cache_scheme": {"type": "float", "num_bits": 8}}
+    assert read_weights(quantised(**scheme)).cache == "fp8"
+    assert read_weights(quantised(**scheme), kv="bf16").cache == "bf16"
+    assert read_weights(DENSE, "fp8", "fp8").cache == "fp8"
+    casts = [one for one in served(DENSE, kv="fp8").operators if one.precision_out == "fp8"]
+    assert [one.operator for one in casts] == ["typecast"]
