@@ -49,7 +49,7 @@ Errors = tuple[float, float, float]
 def weights_of(run: Run, model: str) -> str:
     """The precision of a run's checkpoint: gpt-oss and DeepSeek-V3 exist in one; per tensor fp8 has static scales."""
     if model == "gpt-oss-120b":
-        return "mxfp4"
+        return "mxfp4-mxfp8" if run["gpu"].startswith(("b", "gb")) else "mxfp4"  # Blackwell converts the activations too
     return {"": "bf16", "fp8": "fp8-block" if model == "deepseek-v3" else "fp8-static", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}[
         run["gemm_precision"]
     ]
