@@ -18,7 +18,7 @@ from estimator.commands.options import (
     whole_numbers,
     with_options,
 )
-from estimator.commands.reporting import deliver, say
+from estimator.commands.reporting import deliver, remark_lines, say
 from estimator.options.command_line import named_file
 from estimator.vocabulary.errors import OperatingPointError
 
@@ -66,20 +66,18 @@ def llm_command(**options: Any) -> int:
         raise click.UsageError("name --batch (requests in flight) or --rate (requests per second)")
     if options["best"] is None and (options["ttft_limit"] or options["tpot_limit"]):
         raise click.UsageError("--ttft-limit and --tpot-limit choose among points: add --best")
-    from estimator.display.serving import served_csv, served_document, served_text
-    from estimator.display.text import json_text
+    from estimator.display.serving import served_csv, served_json, served_text
 
     found = answers(options)
     if options["best"]:
         found = [best_of(found, options)]
-    documents = [served_document(one) for one in found]
     forms = {
         "txt": lambda: served_text(found),
-        "json": lambda: json_text(documents[0] if len(documents) == 1 else documents),
+        "json": lambda: served_json(found),
         "csv": lambda: served_csv(found),
     }
     deliver(form, forms, options["out"])
-    warnings, notes = (list(dict.fromkeys(line for one in found for line in getattr(one, kind))) for kind in ("warnings", "notes"))
+    warnings, notes = (remark_lines([(one.model, line) for one in found for line in getattr(one, kind)]) for kind in ("warnings", "notes"))
     return say(warnings[:MOST_WARNINGS], notes[:MOST_WARNINGS], quiet=options["quiet"])
 
 

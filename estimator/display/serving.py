@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Document, Units, aligned, csv_lines, percent, printable
+from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, csv_lines, json_text, percent, printable
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
 
@@ -31,9 +31,10 @@ LEAST_SHARE: Final = 0.005
 MOST_ROWS: Final = 60
 
 
-def served_document(answer: "ServedEstimate") -> Document:
-    """One answer as JSON data."""
-    return asdict(answer)
+def served_json(answers: Sequence["ServedEstimate"]) -> str:
+    """One JSON document: an object for one answer, a list for several."""
+    documents = [asdict(answer) for answer in answers]
+    return json_text(documents[0] if len(documents) == 1 else documents)
 
 
 def served_csv(answers: Sequence["ServedEstimate"]) -> str:

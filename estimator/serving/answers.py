@@ -16,7 +16,7 @@ from estimator.serving.engines import Engine, load_engine
 from estimator.serving.intervals import measures, shares, steady_states
 from estimator.serving.steps import cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
-from estimator.uncertainty.validity import GIB, Validity
+from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
 
 MEASURES: Final = ("ttft_s", "tpot_s", "slot_s", "tokens_per_s", "power_w", "energy_per_token_j")
@@ -168,6 +168,9 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     slots = np.fmin(asked, most)
     costs = step_costs(served, board, nodes_of(1.0 if serving.rate else slots.min(), slots.max()))
     cycle = steady_states(served, costs, slots, None if serving.rate is None else serving.rate / copies)
+    if not np.all(np.isfinite(cycle.slot_s[0])):
+        reason = why_no_time([line for _, line in costs.points.warnings], "--weights or --gpu")
+        raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
     columns, parts = measures(cycle, copies, asked), shares(cycle, costs)
     found = []
     for i, batch, clock, mhz in points:

@@ -63,6 +63,19 @@ def test_lists_make_a_table_in_the_order_of_the_options(capsys):
     assert [line.split(",")[0] for line in lines.splitlines()] == ["model", *["llama-3-8b"] * 3]
 
 
+def test_a_short_prompt_adds_little_to_steps_that_run_anyway(capsys):
+    found = answers(capsys, "llama-3-8b", *LOAD, "--batch", 64, "--prompt", 4)
+    assert 0.0 < found["parts"]["prompts"] < 0.1
+
+
+def test_all_gpus_of_a_group_draw_power(capsys):
+    one, two = answers(capsys, "llama-3-8b", *LOAD, "--batch", 64, "--tensor-parallel", "1,2")
+    assert (one["gpus"], two["gpus"]) == (1, 2)
+    assert 1.2 < two["power_w"] / one["power_w"] < 2.0
+    assert 1.2 < two["tokens_per_s"] / one["tokens_per_s"] < 2.0
+    assert two["parts"]["collectives"] > one["parts"]["collectives"] == 0.0
+
+
 def test_the_best_point_is_the_cheapest_within_the_limits(capsys):
     words = ("llama-3-8b", *LOAD, "--batch", "1,8,32,64")
     found = answers(capsys, *words)
@@ -96,11 +109,12 @@ REFUSED = [
     (("--batch", 1, "--tpot-limit", 5), 2, "add --best"),
     (("--batch", 1, "--output", 1), 1, "output = 1"),
     (("--batch", 1, "--prompt", 8000, "--output", 1000), 1, "context of llama-3-8b, 8192"),
-    (("--batch", 1, "--tensor-parallel", 3), 1, "does not divide"),
-    (("--batch", 1, "--expert-parallel", 2), 1, "needs a model with experts"),
+    (("--batch", 1, "--tensor-parallel", 3), 1, "tensor parallelism 3"),
+    (("--batch", 1, "--expert-parallel", 2), 1, "no experts"),
     (("--batch", 1, "--engine", "tgi"), 1, "unknown engine 'tgi'; known: "),
     (("--batch", 1, "--engine", "missing.toml"), 1, "missing.toml"),
     (("--batch", 1, "--weights", "int3"), 1, "int3"),
+    (("--batch", 1, "--weights", "fp8"), 1, "cannot run gemm.linear fp8"),
     (("--batch", 1, "--freqs", 9000), 1, "9000 MHz"),
 ]
 

@@ -39,6 +39,7 @@ def test_a_closed_loop_keeps_its_laws(seed):
     assert np.all(np.diff(found.tokens_per_s) > 0)
     assert np.all(np.diff(found.tpot_s) > 0)
     assert found.decode_s + found.prompt_s + found.waiting_s == pytest.approx(found.slot_s)
+    assert (load.output - 1) * found.tpot_s + found.ttft_loaded_s - load.host.step_s == pytest.approx(found.slot_s)
     assert (found.prompt_j + found.output_j) / load.output == pytest.approx(found.power_w / found.tokens_per_s)
     assert np.all((found.power_w > 100.0) & (found.power_w < 700.0))
     assert np.all(found.ttft_s <= found.ttft_loaded_s)
