@@ -207,7 +207,7 @@ class Architecture:
             f"{self.heads} heads": self.heads % tensor,
             f"{self.kv_heads} key heads": max(self.kv_heads, tensor) % min(self.kv_heads, tensor),
             f"the inner size {self.inter}": self.dense_layers and self.inter % tensor,
-            f"{own.count if self.experts else 'no'} experts": own.count % expert,
+            f"{own.count} experts" if self.experts else "a model without experts": own.count % expert,
             f"the inner size {own.inter} of an expert": own.inter % (layout.gpus // expert) + own.shared_inter % tensor,
         }
         whole = next((name for name, rest in rests.items() if rest), "")

@@ -54,10 +54,6 @@ class _Pass:
     skew: float
 
     @property
-    def tokens(self) -> int:
-        return self.step.tokens
-
-    @property
     def logits(self) -> int:
         return len(self.step.prompts) + self.step.sequences
 
@@ -87,21 +83,16 @@ def step_workload(
     run = _Pass(model=architecture, weights=weights, layout=layout, step=step, library=library, skew=skew)
     launches = [*_products(run), *_attention(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))
-    notes: tuple[str, ...] = ()
-    if architecture.experts:
-        spread = f"follow a power law with exponent {skew:g}" if skew else "are equal"
-        notes = (f"routing is assumed: the loads of the experts {spread}",)
+    routing = f"assumed routing: loads of the experts follow a power law with exponent {skew:g} (0: equal loads)"
+    notes = (routing,) if architecture.experts else ()
     return Workload(name=architecture.name, model_family=architecture.kind, operators=operators, counts=counts, notes=notes)
 
 
 def weight_bytes(architecture: Architecture, weights: Weights, layout: Layout) -> float:
-    """Weights that one GPU holds [byte]; the head counts once if it is the table of tokens, which is divided like it."""
-    own = sum(
-        one.weights * weights.bytes_of(one.name) for one in architecture.products(layout) if one.name != "head" or not architecture.tied
-    )
-    return own + BYTES_PER_ELEMENT[SIXTEEN] * (
-        architecture.embeddings / layout.tensor_parallel + (2 * architecture.layers + 1) * architecture.hidden
-    )
+    """Weights that one GPU holds [byte], without norms; the head counts once if it is the table of tokens, which is divided like it."""
+    held = [one for one in architecture.products(layout) if one.name != "head" or not architecture.tied]
+    embedded = BYTES_PER_ELEMENT[SIXTEEN] * architecture.embeddings / layout.tensor_parallel
+    return sum(one.weights * weights.bytes_of(one.name) for one in held) + embedded
 
 
 def cache_bytes(architecture: Architecture, weights: Weights, layout: Layout, context: float = 0.0) -> float:
@@ -134,19 +125,19 @@ def _products(run: _Pass) -> Iterator[Launch]:
         if one.name == "kv_b":
             yield from _latent_products(run, one)
         else:
-            yield from _linear(run, one, run.logits if one.name == "head" else run.tokens)
+            yield from _linear(run, one, run.logits if one.name == "head" else run.step.tokens)
 
 
 def _linear(run: _Pass, product: Product, rows: int) -> Iterator[Launch]:
-    for precision, share in run.weights.formats(product.name):
-        if precision != WIDENED:
-            yield run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=precision), share * product.layers
-        elif rows == 1:  # a kernel of its own widens the weights in registers
-            yield run.operator("gemm", "linear", 1, rows, product.n, product.k, precision="int4_wo"), share * product.layers
-        else:
-            size = product.n * product.k
-            yield run.operator("elementwise", "other", size, size * WIDENED_BYTE / BYTES_PER_ELEMENT[SIXTEEN]), share * product.layers
-            yield run.operator("gemm", "linear", 1, rows, product.n, product.k), share * product.layers
+    """Products with one kind of matrix; weights of bitsandbytes are widened before, or in registers for a single row."""
+    size = product.n * product.k
+    for form, share in run.weights.formats(product.name):
+        count, precision = share * product.layers, form
+        if form == WIDENED:
+            precision = "int4_wo" if rows == 1 else SIXTEEN
+        if form == WIDENED and rows > 1:
+            yield run.operator("elementwise", "other", size, size * WIDENED_BYTE / BYTES_PER_ELEMENT[SIXTEEN]), count
+        yield run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=precision), count
 
 
 def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:
@@ -188,7 +179,7 @@ def _routed(run: _Pass) -> Iterator[Launch]:
             raise WorkloadError(f"{model.name}: experts in bitsandbytes have no known kernel; name other weights (--weights int4)")
         inner = layout.gpus // layout.expert_parallel
         sizes = (model.hidden, experts.inter, experts.chosen, experts.count, inner, layout.expert_parallel, run.skew, 1)
-        yield run.operator("moe", "moe", run.tokens * layout.copies, *sizes, precision=precision), share * experts.layers
+        yield run.operator("moe", "moe", run.step.tokens * layout.copies, *sizes, precision=precision), share * experts.layers
 
 
 # Other kernels --------------------------------------------------------------------------------------------------------------------------
@@ -196,7 +187,7 @@ def _routed(run: _Pass) -> Iterator[Launch]:
 
 def _between(run: _Pass) -> Iterator[Launch]:
     """Element-wise kernels between the products of layers: (operator, written, read, count), in 16-bit elements."""
-    model, tokens, gpus = run.model, run.tokens, run.layout.tensor_parallel
+    model, tokens, gpus = run.model, run.step.tokens, run.layout.tensor_parallel
     passed, active = tokens * model.hidden, 0.5 if run.weights.static else 1.0  # a static scale is applied where a kernel writes
     heads, kv_heads = model.heads // gpus, max(model.kv_heads // gpus, 1)
     latent = model.latent
@@ -223,10 +214,8 @@ def _between(run: _Pass) -> Iterator[Launch]:
 
 def _ends(run: _Pass) -> Iterator[Launch]:
     """Embedding before the layers, greedy choice of the next tokens after them."""
-    embedded, wide = run.tokens * run.model.hidden, run.logits * run.model.vocab
+    embedded, wide = run.step.tokens * run.model.hidden, run.logits * run.model.vocab
     yield run.operator("copy", "gather", embedded, embedded), 1
-    if run.model.positions:
-        yield run.operator("elementwise", "add", embedded, 2 * embedded), 1
     yield run.operator("elementwise", "typecast", wide, wide, out="fp32"), 1
     yield run.operator("reduction", "max", run.logits, run.model.vocab, precision="fp32"), 1
 
@@ -234,7 +223,7 @@ def _ends(run: _Pass) -> Iterator[Launch]:
 def _collectives(run: _Pass) -> Iterator[Launch]:
     """Sums after attention and inner layer and after the embedding, parts of the logits, and tokens sent to experts and back."""
     model, layout, width = run.model, run.layout, BYTES_PER_ELEMENT[SIXTEEN]
-    passed, gpus = run.tokens * model.hidden * width, layout.tensor_parallel
+    passed, gpus = run.step.tokens * model.hidden * width, layout.tensor_parallel
     if gpus > 1:
         yield run.operator("communication", "all_reduce", passed, gpus), 2 * model.layers + 1
         yield run.operator("communication", "all_gather", run.logits * -(-model.vocab // gpus) * gpus * width, gpus), 1

@@ -89,6 +89,33 @@ def test_decoding_reads_the_weights_and_the_cache_once():
         assert tally(workload, "attention")[1] == pytest.approx(cached, rel=0.01)
 
 
+@pytest.mark.parametrize(("name", "kernels"), [("llama-3.1-8b", 325), ("llama-3.1-70b", 805), ("qwen3-32b", 709)])
+def test_a_step_has_ten_kernels_a_layer_and_two_sums(name, kernels):
+    """Numbers of kernels as in a replayed graph of vLLM: 10 a layer and 5 (Qwen3 normalises heads in one more)."""
+    model, parallel = read_architecture(name), served(name, Layout(tensor_parallel=8))
+    assert sum(served(name).counts) == kernels
+    sums = {one.operator: count for one, count in zip(*_parts(parallel), strict=True) if one.family == "communication"}
+    assert sums == {"all_reduce": 2 * model.layers + 1, "all_gather": 1}
+    assert sum(parallel.counts) == kernels + 2 * model.layers + 2
+
+
+def test_small_kernels_read_each_tensor_once():
+    tokens, hidden, inter, cached, layers = DECODE.sequences, 512, 2048, 2 * 4 * 64, 4
+    turned = (8 + 4) * 64
+    per_layer = 2 * 2 * hidden + turned + cached + 2 * inter
+    expected = 2.0 * tokens * (layers * per_layer + 2 * hidden + 1000)
+    assert tally(served(DENSE), "elementwise")[1] == expected
+    static = [one for one in served(DENSE, weights="fp8-static").operators if one.operator == "silu"]
+    assert static[0]["elements"] == tokens * inter / 2  # written in 8 bit
+
+
+def test_a_piece_of_a_prompt_expands_the_latent_vectors_of_all_tokens_before_it():
+    expanded = [
+        one for one in served("deepseek-v3", step=Step(prompts=((100, 900),))).operators if one.family == "gemm" and one["k"] == 512
+    ]
+    assert [(one["m"], one["n"]) for one in expanded] == [(900, 128 * 256)]
+
+
 def test_latent_attention_is_cached_once_for_all_heads_and_on_every_gpu():
     config = read_config("deepseek-v3")
     model, weights = read_architecture(config), read_weights(config)
@@ -227,7 +254,7 @@ REFUSED = [
     (DENSE, {"layout": Layout(tensor_parallel=3)}, "8 heads"),
     (DENSE | {"num_attention_heads": 12, "num_key_value_heads": 4}, {"layout": Layout(tensor_parallel=6)}, "4 key heads"),
     (DENSE | {"intermediate_size": 2049}, {"layout": Layout(tensor_parallel=2)}, "inner size 2049"),
-    (DENSE, {"layout": Layout(expert_parallel=2)}, "no experts"),
+    (DENSE, {"layout": Layout(expert_parallel=2)}, "a model without experts"),
     (DENSE, {"layout": Layout(tensor_parallel=0)}, "at least 1"),
     (ROUTED, {"layout": Layout(expert_parallel=3)}, "8 experts"),
     (ROUTED, {"layout": Layout(tensor_parallel=4, expert_parallel=8 * 3)}, "8 experts"),
