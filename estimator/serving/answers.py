@@ -280,7 +280,11 @@ def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ..
 def _engine_notes(serving: Serving, served: Served, busy: float) -> tuple[str, ...]:
     """Assumptions about the engine, and whether its host sets the pace."""
     engine = served.engine
-    told = "" if engine.known else f"{serving.engine or 'no engine named'}: host times of {engine.label}, ± {engine.host.spread:.0%}"
+    told = (
+        ""
+        if engine.known
+        else f"{serving.engine or 'no engine named'}: half of the host times of {engine.label}, ± {engine.host.spread:.0%}"
+    )
     paced = f"the boards wait {1.0 - busy:.0%} of the time: the host sets the pace" if busy < BUSY_ENOUGH and serving.rate is None else ""
     return tuple(filter(None, (told, paced)))
 

@@ -48,8 +48,8 @@ def test_an_answer_has_its_values_and_their_limits(capsys, load):
 def test_an_engine_that_is_not_named_widens_the_interval(capsys):
     words = ("llama-3-8b", *LOAD, "--batch", 64)
     known, unknown = (answers(capsys, *words, *more) for more in (("--engine", "vllm-0.12"), ()))
-    assert unknown["tokens_per_s"] == known["tokens_per_s"]
-    assert unknown["tokens_per_s_low"] < known["tokens_per_s_low"]
+    assert unknown["tokens_per_s"] > known["tokens_per_s"]  # later versions hide more of the host
+    assert unknown["tokens_per_s_high"] / unknown["tokens_per_s_low"] > known["tokens_per_s_high"] / known["tokens_per_s_low"]
     assert "no engine named" in unknown["notes"][0]
 
 
@@ -110,7 +110,7 @@ REFUSED = [
     (("--batch", 1, "--output", 1), 1, "output = 1"),
     (("--batch", 1, "--prompt", 8000, "--output", 1000), 1, "context of llama-3-8b, 8192"),
     (("--batch", 1, "--tensor-parallel", 3), 1, "tensor parallelism 3"),
-    (("--batch", 1, "--expert-parallel", 2), 1, "no experts"),
+    (("--batch", 1, "--expert-parallel", 2), 1, "without experts"),
     (("--batch", 1, "--engine", "tgi"), 1, "unknown engine 'tgi'; known: "),
     (("--batch", 1, "--engine", "missing.toml"), 1, "missing.toml"),
     (("--batch", 1, "--weights", "int3"), 1, "int3"),
