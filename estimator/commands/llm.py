@@ -18,7 +18,7 @@ from estimator.commands.options import (
     whole_numbers,
     with_options,
 )
-from estimator.commands.reporting import deliver, remark_lines, say
+from estimator.commands.reporting import deliver, report
 from estimator.options.command_line import named_file
 from estimator.vocabulary.errors import OperatingPointError
 
@@ -29,7 +29,6 @@ GOALS: Final = ("energy_per_token", "tokens_per_s")
 USUAL_BATCHES: Final = tuple(2**power for power in range(9))
 """Requests in flight among which --best looks if none are named."""
 
-MOST_WARNINGS: Final = 3
 MILLISECONDS: Final = 1e-3
 TOKENS: Final = click.IntRange(1, 10**8)
 
@@ -37,7 +36,7 @@ TOKENS: Final = click.IntRange(1, 10**8)
 @click.command(
     context_settings=SETTINGS,
     epilog="TTFT, TPOT: time to the first output token, and per token after it. Lists (--batch, --tensor-parallel, "
-    "--gpu, --freqs) make a table. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings or does not fit.",
+    "--gpu, --freqs) make a table. Exit status: 0 done, 1 not done, 2 wrong usage, 3 does not fit or overloaded.",
 )
 @with_options(
     click.argument("model", metavar="CONFIG", callback=named_file),
@@ -77,8 +76,8 @@ def llm_command(**options: Any) -> int:
         "csv": lambda: served_csv(found),
     }
     deliver(form, forms, options["out"])
-    warnings, notes = (remark_lines([(one.model, line) for one in found for line in getattr(one, kind)]) for kind in ("warnings", "notes"))
-    return say(warnings[:MOST_WARNINGS], notes[:MOST_WARNINGS], quiet=options["quiet"])
+    warnings, notes = ([(one.model, line) for one in found for line in getattr(one, kind)] for kind in ("warnings", "notes"))
+    return report(warnings, notes, options, unusable=any(one.state for one in found))
 
 
 def answers(options: Options) -> "list[ServedEstimate]":
