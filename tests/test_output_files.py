@@ -39,7 +39,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "estimate blocks": BUNDLE,
     "estimate compare": (WORKLOAD, *BUNDLE),
     "estimate explain": (WORKLOAD, *BUNDLE),
-    "estimate llm": ("llama-3-8b", *BUNDLE, "--prompt", "64", "--output", "8", "--batch", "1", "--weights", "bf16"),
+    "estimate llm": ("llama-3-8b", *BUNDLE, "--prompt", "64", "--output", "8", "--batch", "1", "--weights", "--runtime", "bf16"),
     "estimate sweep": (WORKLOAD, *BUNDLE),
     "estimate trace": ("gpt2",),
     "fit": ("{input}",),
