@@ -39,7 +39,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "estimate blocks": BUNDLE,
     "estimate compare": (WORKLOAD, *BUNDLE),
     "estimate explain": (WORKLOAD, *BUNDLE),
-    "estimate llm": ("llama-3-8b", *BUNDLE, "--prompt", "64", "--output", "8", "--batch", "1", "--weights", "--runtime", "bf16"),
+    "estimate llm": ("llama-3-8b", *BUNDLE, "--prompt", "64", "--output", "8", "--batch", "1", "--weights", "bf16"),
     "estimate sweep": (WORKLOAD, *BUNDLE),
     "estimate trace": ("gpt2",),
     "fit": ("{input}",),
@@ -53,7 +53,7 @@ READ = [
     "--compare", "--config", "--duration", "--efficiency", "--energies", "--engine", "--families", "--fault", "--freq", "--freqs", "--gpu",
     "--gpu-spec", "--host", "--idle-power", "--kernels", "--key", "--kv", "--load", "--longest", "--model", "--name", "--note",
     "--planned-budget", "--pmd", "--power", "--precision", "--prior", "--published", "--rails", "--readings",
-    "--reference", "--require", "--scheduler", "--sensor",
+    "--reference", "--require", "--runtime", "--scheduler", "--sensor",
     "--sequence", "--set", "--signature", "--tensor-parallel", "--version", "--weights", "--workload", "--zero",
 ]  # fmt: skip
 """Options with a text that name no file to write; another one is an output, or is added here."""
