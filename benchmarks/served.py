@@ -56,7 +56,7 @@ def weights_of(run: Run, model: str) -> str:
 
 
 def plain_runs(path: Path) -> Iterator[Run]:
-    """Runs of which each GPU's share follows from the table."""
+    """The runs whose parallelism the table states in full."""
     with path.open() as stream:
         for run in csv.DictReader(stream):
             ranks = int(run["tensor_parallel"])

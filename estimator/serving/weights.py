@@ -35,7 +35,7 @@ SKIPPED: Final = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Modules:
-    """Matrices that a name of a module means"""
+    """Matrices that a name of a module stands for."""
 
     pattern: str
     matrices: tuple[str, ...]
@@ -43,7 +43,7 @@ class _Modules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Formats:
-    """What `configs/serving/formats.toml` holds"""
+    """The content of `configs/serving/formats.toml`."""
 
     weights: Names
     cache: Names
