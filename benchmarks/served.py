@@ -56,7 +56,7 @@ def weights_of(run: Run, model: str) -> str:
 
 
 def plain_runs(path: Path) -> Iterator[Run]:
-    """The runs whose parallelism the table states in full."""
+    """Runs of tensor parallelism alone on up to 8 GPUs."""
     with path.open() as stream:
         for run in csv.DictReader(stream):
             ranks = int(run["tensor_parallel"])
