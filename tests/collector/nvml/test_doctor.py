@@ -20,7 +20,8 @@ def test_a_healthy_board_has_no_fault(boards, environment):
     assert findings["GPU 0"]["state"] == "ok"
     assert "h200-sxm" in findings["GPU 0"]["seen"]
     assert findings["GPU 0 users"]["state"] == "ok"
-    assert "instant, average" in findings["GPU 0 power"]["seen"]
+    assert findings["GPU 0 power"]["seen"].startswith("instant: ")
+    assert "a call takes " in findings["GPU 0 power"]["seen"]
     assert not [finding for finding in findings.values() if finding["state"] == "fault"]
     assert (boards.get("lock_calls"), boards.get("reset_calls")) == (0, 0)
 
