@@ -149,11 +149,11 @@ def _idle_before(rest: Trace, calibration: SensorCalibration, power_limit_w: flo
 
 
 def states_within(states: StateReadings, start_s: float, end_s: float) -> StateReadings:
-    """States polled between two host times; the nearest state if none lies between them."""
+    """States polled between two host times; if there is none, the last one before their end, else the first one after it."""
     host_s = host_seconds(states.host_ns)
     inside = np.flatnonzero((host_s >= start_s) & (host_s <= end_s))
     if not len(inside) and len(host_s):
-        inside = np.array([int(np.abs(host_s - end_s).argmin())])
+        inside = np.array([max(0, int(np.searchsorted(host_s, end_s, side="right")) - 1)])
     return StateReadings(**{one.name: getattr(states, one.name)[inside] for one in fields(StateReadings)})
 
 

@@ -24,6 +24,9 @@ NOT_TRACED: Final = "not traced (--no-trace)"
 FIRST_TRACE_S: Final = 60.0
 """Time limit of the first trace of a process [s]: a process that hangs inside CUPTI cannot end itself, so it is ended, with the place."""
 
+EARLY_NS: Final = 1_000_000
+"""Longest time by which a kernel may seem to start before its trace began, by the clocks of board and host [ns]."""
+
 LATE_S: Final = (0.01, 0.05, 0.2)
 """Waits for records that CUPTI has not handed over yet [s]."""
 
@@ -37,6 +40,7 @@ class CuptiTracer:
         self._starts: list[int] = []
         self._missing = ""
         self._first = True
+        self._begin_ns = 0
         cupti.activity_register_callbacks(_buffer_requested, self._completed)
 
     def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
@@ -55,10 +59,10 @@ class CuptiTracer:
 
     def _trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
         cupti = self._cupti
+        self._records.clear()
+        self._starts.clear()
         try:
-            cupti.activity_flush_all(1)  # what an earlier trace waited for in vain
-            self._records.clear()
-            self._starts.clear()
+            self._begin_ns = int(cupti.get_timestamp()) - EARLY_NS
             cupti.activity_enable(cupti.ActivityKind.CONCURRENT_KERNEL)
         except cupti.cuptiError as error:
             self._missing = f"CUPTI records no kernels: {error}"
@@ -87,7 +91,7 @@ class CuptiTracer:
         """Copies the records of a buffer, which is invalid after the return."""
         kernels = (int(self._cupti.ActivityKind.CONCURRENT_KERNEL), int(self._cupti.ActivityKind.KERNEL))
         for record in activities:
-            if int(record.kind) in kernels:
+            if int(record.kind) in kernels and int(record.start) >= self._begin_ns:  # else an earlier trace waited for it in vain
                 self._starts.append(int(record.start))
                 self._records.append(_traced(record))
 

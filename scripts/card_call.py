@@ -1,0 +1,156 @@
+"""One call on a lent card: its remaining time, processes that end in time, and results in pieces for transport."""
+
+import io
+import math
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from estimator.vocabulary.whole_file import write_whole
+
+PIECE: Final = "results.tar.gz."
+PIECE_BYTES: Final = 15 << 20
+MOST_PIECES: Final = 8
+"""Files that come back from a lent machine: 8 of 16 MiB."""
+
+RECORDINGS: Final = "recordings"
+"""Folder that is left behind where the results do not fit."""
+
+SPARE_S: Final = 45.0
+"""Time of a call that no measurement gets [s]: 30 s of imports and context before it, ending and packing after it."""
+
+GRACE_S: Final = 12.0
+"""Time for a process to end after an interruption [s]."""
+
+LOOK_S: Final = 0.25
+GOOD: Final = (0, 3)
+"""Exit statuses of what is done; 3 is done with warnings."""
+SHOWN_LINES: Final = 12
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of `call_s` seconds that works in `folder`; `environment` is that of its processes.
+
+    `simulated_s` is the time that a rehearsal would have needed on a card.
+    """
+
+    folder: Path
+    call_s: float
+    environment: Mapping[str, str]
+    began_s: float
+    simulated_s: float = 0.0
+
+    def left_s(self) -> float:
+        """Time that is left of the call [s]."""
+        return self.call_s - (time.monotonic() - self.began_s) - self.simulated_s
+
+    def run(self, name: str, command: Sequence[str], limit_s: float, stall_s: float = math.inf) -> str:
+        """Runs a command, its result in `name`.json, the rest in `name`.log; returns "" or why it is not done.
+
+        It is interrupted after `limit_s` and at the end of the call, and killed as soon as it writes nothing for `stall_s`.
+        """
+        limit_s = min(limit_s, self.left_s() - GRACE_S)
+        if limit_s <= 0:
+            return "no time is left in this call"
+        click.echo(f"== {name}, {limit_s:.0f} s at most: {' '.join(command)}")
+        log = self.folder / f"{name}.log"
+        earlier = log.stat().st_size if log.exists() else 0
+        with (self.folder / f"{name}.json.part").open("wb") as out, log.open("ab") as errors:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=dict(self.environment), start_new_session=True
+            )
+            why = self._watched(process, time.monotonic() + limit_s, stall_s)
+        (self.folder / f"{name}.json.part").replace(self.folder / f"{name}.json")
+        click.echo("\n".join(log.read_bytes()[earlier:].decode(errors="replace").splitlines()[-SHOWN_LINES:]))
+        if not why and process.returncode not in GOOD:
+            why = f"exit status {process.returncode}"
+        if why:
+            click.echo(f"== {name}: {why}")
+        return why
+
+    def _watched(self, process: subprocess.Popen[bytes], end_s: float, stall_s: float) -> str:
+        """Waits for a process; returns why it was ended, "" where it ended itself."""
+        written, since_s = self._written(), time.monotonic()
+        while process.poll() is None:
+            time.sleep(LOOK_S)
+            now_s, found = time.monotonic(), self._written()
+            if found != written:
+                written, since_s = found, now_s
+            if now_s - since_s > stall_s:
+                os.killpg(process.pid, signal.SIGKILL)  # a hang: an orderly end would clear the kernel of suspicion
+                process.wait()
+                return f"nothing written for {stall_s:g} s"
+            if now_s > end_s:
+                _end(process)
+                return "time limit"
+        return ""
+
+    def _written(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, size and time of each result."""
+        found = []
+        for path in sorted(self.folder.rglob("*")):
+            try:
+                stat = path.stat()
+            except OSError:  # a file that a process replaces
+                continue
+            found.append((str(path), stat.st_size, stat.st_mtime_ns))
+        return tuple(found)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Interrupts a process and its children, and kills them where they go on."""
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def pack(folder: Path, target: Path) -> int:
+    """Writes all results of a folder as pieces into another one, without recordings where they are too many; returns their number."""
+    for left_out in ((), (RECORDINGS,)):
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=3) as archive:
+            for path in sorted(folder.iterdir()):
+                if path.name not in left_out and not path.name.startswith(PIECE):
+                    archive.add(path, path.name)
+        data = packed.getvalue()
+        count = -(-len(data) // PIECE_BYTES)
+        if count <= MOST_PIECES:
+            break
+        click.echo(f"== pack: {len(data) >> 20} MiB are too many; the recordings stay behind")
+    target.mkdir(parents=True, exist_ok=True)
+    for old in target.glob(f"{PIECE}*"):
+        old.unlink()
+    for number in range(min(count, MOST_PIECES)):
+        write_whole(target / f"{PIECE}{number:02}", data[number * PIECE_BYTES : (number + 1) * PIECE_BYTES])
+    return count
+
+
+def unpack(pieces: Path, folder: Path) -> list[str]:
+    """Unpacks the pieces of a folder into another one; returns the names of what came.  Raises OSError and tarfile.TarError."""
+    data = b"".join(path.read_bytes() for path in sorted(pieces.glob(f"{PIECE}*")))
+    if not data:
+        raise FileNotFoundError(f"{pieces}: holds no {PIECE}00")
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        archive.extractall(folder, filter="data")
+        return archive.getnames()
+
+
+def child_environment(root: Path, site: Path) -> dict[str, str]:
+    """Environment of a stage's processes: this tree, the wheels that travelled, CUDA's programs."""
+    python = [str(root), str(site), os.environ.get("PYTHONPATH", "")]
+    path = [os.environ.get("PATH", os.defpath), f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin", str(Path(sys.executable).parent)]
+    settings = {"PYTHONPATH": os.pathsep.join(filter(None, python)), "PATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+    return {"OMP_NUM_THREADS": "4", **os.environ, **settings}
