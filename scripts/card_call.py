@@ -5,10 +5,10 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,11 +19,7 @@ from estimator.vocabulary.whole_file import write_whole
 
 PIECE: Final = "results.tar.gz."
 PIECE_BYTES: Final = 15 << 20
-MOST_PIECES: Final = 8
-"""Files that come back from a lent machine: 8 of 16 MiB."""
-
-RECORDINGS: Final = "recordings"
-"""Folder that is left behind where the results do not fit."""
+"""Size of a piece: eight files of 16 MiB come back from a lent machine."""
 
 SPARE_S: Final = 45.0
 """Time of a call that no measurement gets [s]: 30 s of imports and context before it, ending and packing after it."""
@@ -31,6 +27,7 @@ SPARE_S: Final = 45.0
 GRACE_S: Final = 12.0
 """Time for a process to end after an interruption [s]."""
 
+NO_TIME: Final = "no time is left in this call"
 LOOK_S: Final = 0.25
 GOOD: Final = (0, 3)
 """Exit statuses of what is done; 3 is done with warnings."""
@@ -61,7 +58,7 @@ class Call:
         """
         limit_s = min(limit_s, self.left_s() - GRACE_S)
         if limit_s <= 0:
-            return "no time is left in this call"
+            return NO_TIME
         click.echo(f"== {name}, {limit_s:.0f} s at most: {' '.join(command)}")
         log = self.folder / f"{name}.log"
         earlier = log.stat().st_size if log.exists() else 0
@@ -74,8 +71,6 @@ class Call:
         click.echo("\n".join(log.read_bytes()[earlier:].decode(errors="replace").splitlines()[-SHOWN_LINES:]))
         if not why and process.returncode not in GOOD:
             why = f"exit status {process.returncode}"
-        if why:
-            click.echo(f"== {name}: {why}")
         return why
 
     def _watched(self, process: subprocess.Popen[bytes], end_s: float, stall_s: float) -> str:
@@ -95,16 +90,11 @@ class Call:
                 return "time limit"
         return ""
 
-    def _written(self) -> tuple[tuple[str, int, int], ...]:
-        """Name, size and time of each result."""
-        found = []
-        for path in sorted(self.folder.rglob("*")):
-            try:
-                stat = path.stat()
-            except OSError:  # a file that a process replaces
-                continue
-            found.append((str(path), stat.st_size, stat.st_mtime_ns))
-        return tuple(found)
+    def _written(self) -> dict[Path, int]:
+        """When each result was written [ns]; none of them while a process replaces one."""
+        with suppress(FileNotFoundError):
+            return {path: path.stat().st_mtime_ns for path in self.folder.iterdir()}
+        return {}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -118,24 +108,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def pack(folder: Path, target: Path) -> int:
-    """Writes all results of a folder as pieces into another one, without recordings where they are too many; returns their number."""
-    for left_out in ((), (RECORDINGS,)):
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=3) as archive:
-            for path in sorted(folder.iterdir()):
-                if path.name not in left_out and not path.name.startswith(PIECE):
-                    archive.add(path, path.name)
-        data = packed.getvalue()
-        count = -(-len(data) // PIECE_BYTES)
-        if count <= MOST_PIECES:
-            break
-        click.echo(f"== pack: {len(data) >> 20} MiB are too many; the recordings stay behind")
+    """Writes all results of a folder as pieces into another one; returns their number."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=3) as archive:
+        archive.add(folder, ".")
+    data = packed.getvalue()
     target.mkdir(parents=True, exist_ok=True)
-    for old in target.glob(f"{PIECE}*"):
-        old.unlink()
-    for number in range(min(count, MOST_PIECES)):
-        write_whole(target / f"{PIECE}{number:02}", data[number * PIECE_BYTES : (number + 1) * PIECE_BYTES])
-    return count
+    for number, start in enumerate(range(0, len(data), PIECE_BYTES)):
+        write_whole(target / f"{PIECE}{number:02}", data[start : start + PIECE_BYTES])
+    return number + 1
 
 
 def unpack(pieces: Path, folder: Path) -> list[str]:
@@ -150,7 +131,6 @@ def unpack(pieces: Path, folder: Path) -> list[str]:
 
 def child_environment(root: Path, site: Path) -> dict[str, str]:
     """Environment of a stage's processes: this tree, the wheels that travelled, CUDA's programs."""
-    python = [str(root), str(site), os.environ.get("PYTHONPATH", "")]
-    path = [os.environ.get("PATH", os.defpath), f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin", str(Path(sys.executable).parent)]
-    settings = {"PYTHONPATH": os.pathsep.join(filter(None, python)), "PATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
-    return {"OMP_NUM_THREADS": "4", **os.environ, **settings}
+    path = f"{os.environ.get('PATH', os.defpath)}:{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin"
+    python = f"{root}:{site}:{os.environ.get('PYTHONPATH', '')}"
+    return {"OMP_NUM_THREADS": "4", **os.environ, "PATH": path, "PYTHONPATH": python.rstrip(":"), "PYTHONUNBUFFERED": "1"}

@@ -55,6 +55,7 @@ POLL_COST, POLL_UPDATES = 5.0, 20.0
 """A period between readings is at least five times the cost of a call, and a twentieth of an update."""
 
 Document = dict[str, Any]
+NOTHING_TRACED: Final[Document] = {"named": 0, "of": 0, "kernel": ""}
 
 
 def costs(bench: Bench) -> Document:
@@ -109,7 +110,6 @@ def limit_lag(trace: Trace, start_ns: int, end_ns: int) -> Document:
         "update_s": float(np.median(np.diff(changed))) if len(changed) > 1 else math.nan,
         "reading": percentiles(np.diff(stamps_s)),
         "state": percentiles(np.diff(since_s)),
-        "clock_over_time": [[round(float(t), 4), float(f)] for t, f in zip(since_s, clock, strict=True)],
     }
 
 
@@ -131,9 +131,9 @@ def tracing(gpu: str) -> Document:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TRACE_S, check=False)
     except subprocess.TimeoutExpired:
-        return {"named": 0, "of": 0, "kernel": "", "why": f"no answer within {TRACE_S:g} s"}
+        return NOTHING_TRACED | {"why": f"no answer within {TRACE_S:g} s"}
     if done.returncode:
-        return {"named": 0, "of": 0, "kernel": "", "why": f"exit status {done.returncode}: {done.stderr.strip()[-300:]}"}
+        return NOTHING_TRACED | {"why": f"exit status {done.returncode}: {done.stderr.strip()[-300:]}"}
     answer: Document = json.loads(done.stdout)
     return answer
 
@@ -161,7 +161,7 @@ def decided(found: Document) -> Document:
     seen = found.get("load", {})
     cost_s = found.get("calls", {}).get("energy", {}).get("p50_s", math.nan)
     wanted_s = np.nanmax([POLL_COST * cost_s, seen.get("update_s", math.nan) / POLL_UPDATES, 1e-3 * POLL_MS[0]])
-    trace = found.get("trace", {"named": 0, "of": 0})
+    trace = found.get("trace", NOTHING_TRACED)
     states_s = TIMED_STATES * seen.get("state", {}).get("p50_s", math.nan)
     timed_s = math.ceil(20.0 * np.nanmax([TIMED_S[0], seen.get("settle_s", 0.0) / TIMED_SHARE, states_s])) / 20.0
     return {
@@ -171,31 +171,28 @@ def decided(found: Document) -> Document:
     }
 
 
-def looked(gpu: str, folder: Path, seed: int) -> Document:
+def looked(gpu: str, folder: Path) -> Document:
     """Every step in turn; smoke.json is whole after each."""
     found: Document = {"gpu": gpu, "failed": {}}
 
     def step(name: str, work: Callable[[], Document]) -> None:
         try:
             found[name] = work()
-        except (CollectorError, MicrobenchError, OSError, RuntimeError, ValueError) as error:
+        except (CollectorError, MicrobenchError, OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
             found["failed"][name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         found["settings"] = decided(found)
         write_whole(folder / "smoke.json", (json.dumps(found, indent=1) + "\n").encode())
 
     if not gpu.startswith(SIMULATED):
-        step(
-            "nvidia_smi",
-            lambda: {"text": subprocess.run(["nvidia-smi", "-q"], capture_output=True, text=True, timeout=30, check=False).stdout},
-        )
+        step("nvidia_smi", lambda: {"text": subprocess.check_output(["nvidia-smi", "-q"], text=True, timeout=30)})
     step("trace", lambda: tracing(gpu))
-    with open_bench(gpu, seed=seed, trace=False) as bench:
+    with open_bench(gpu, trace=False) as bench:
         step("calls", lambda: costs(bench))
         step("load", lambda: load(bench))
-        found["board"] = {"name": bench.gpu.identity().name, "driver": bench.gpu.identity().driver, "limit_w": bench.gpu.power_limit_w()}
+        found["board"] = bench.gpu_spec.name
         if not bench.simulated:
             step("fp8", fp8_products)
-        found["simulated_s"] = bench.clock.now_ns() * SECONDS_PER_NS if bench.simulated else 0.0
+        found["simulated_s"] = bench.simulated * bench.clock.now_ns() * SECONDS_PER_NS
     step("end", dict)
     return found
 
@@ -223,15 +220,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="card_smoke", description="First look at a lent card.")
     parser.add_argument("--gpu", default="0")
     parser.add_argument("--folder", type=Path, default=Path("build/real-card"))
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trace", action="store_true", help="only try to trace, and print what was seen")
     given = parser.parse_args(words)
     try:
         if given.trace:
-            with open_bench(given.gpu, seed=given.seed) as bench:
+            with open_bench(given.gpu) as bench:
                 click.echo(json.dumps(traced(bench)))
             return 0
-        click.echo("\n".join(lines_of(looked(given.gpu, given.folder, given.seed))), err=True)
+        click.echo("\n".join(lines_of(looked(given.gpu, given.folder))), err=True)
     except (CollectorError, MicrobenchError, OSError) as error:
         click.echo(f"card_smoke: {error}", err=True)
         return 1

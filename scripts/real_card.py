@@ -3,7 +3,7 @@
     python3 -m scripts.real_card --call-s 570                                  on the card: what is next, as long as the call lasts
     python3 -m scripts.real_card setup --pieces FOLDER --gpu sim:h100-sxm      off the card: unpack what came back
     python3 -m scripts.real_card fit card compare                              off the card: bundle, summary, comparison
-    python3 -m scripts.real_card --gpu sim:h100-sxm --fault limit_lag_s=0.05   a rehearsal, with planted faults
+    python3 -m scripts.real_card --gpu sim:board.toml --call-s 570            a rehearsal; the file can plant faults
 
 Results lie in --folder, and after each stage as pieces in $OUT; docs/how-to/real-board.md has the whole way.  No stage changes a clock, a
 power limit or a mode of the card.
@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import os
-import re
 import sys
 import tarfile
 import time
@@ -27,23 +26,28 @@ import click
 import numpy as np
 
 from collector.boards import REPLAYED, SIMULATED
+from collector.simulated.profile import load_board
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.whole_file import write_whole
-from scripts.card_call import RECORDINGS, SPARE_S, Call, child_environment, pack, unpack
+from scripts.card_call import NO_TIME, SPARE_S, Call, child_environment, pack, unpack
+from scripts.traffic_check import LEVELS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SITE: Final = Path(gettempdir()) / "wattprint-site"
 ANCHORS: Final = "real-card-anchors"
 CAMPAIGNS: Final = {"anchors": ANCHORS, "campaign": "real-card", "instructions": "real-card-instructions", "again": ANCHORS}
 """Campaign of each measuring stage; `again` measures the anchors a second time."""
-PLANNED_S: Final = {"campaign": 540.0}
-"""Board time for which a campaign chooses its kernels [s]; the others measure all of theirs."""
-ALL_S: Final = 3600.0
+PLANNED_S: Final = {"campaign": "540s"}
+"""Board time for which a campaign chooses its kernels; the others measure all of theirs."""
+SEED: Final = "1"
 SENSOR_S: Final = 35.0
 """Time of the sensor's loads in a rehearsal [s]."""
 MOST_TRIES: Final = 4
 """Processes of a measurement in one call: each hang ends one."""
 DONE, PART, FAILED = "done", "part", "failed"
+MISSING: Final = "rows are missing"
+MOST_CALLS: Final = 3
+"""Calls in which a stage is tried before the later ones go on without it."""
 Document = dict[str, Any]
 
 
@@ -52,7 +56,6 @@ class Card:
     """Options, the call, and the state of the stages, which is on disk after each."""
 
     gpu: str
-    seed: int
     stall_s: float
     call: Call
     state: Document
@@ -68,10 +71,10 @@ class Card:
         return self.gpu.startswith((SIMULATED, REPLAYED))
 
     @property
-    def board(self) -> str:
-        """The word for --gpu: in a rehearsal with planted faults their own profile."""
-        planted = self.folder / "board.toml"
-        return f"{SIMULATED}{planted}" if self.rehearsal and planted.is_file() else self.gpu
+    def sensor(self) -> list[str]:
+        """The option that names the characterised sensor, if there is one."""
+        known = self.folder / "sensor.json"
+        return ["--sensor", str(known)] if known.exists() else []
 
     @property
     def settings(self) -> Document:
@@ -93,29 +96,28 @@ class Card:
 
     def recording(self, name: str) -> str:
         """A free file for a recording."""
-        folder = self.folder / RECORDINGS
+        folder = self.folder / "recordings"
         folder.mkdir(exist_ok=True)
         return str(folder / f"{name}-{1 + len(list(folder.glob(f'{name}-*')))}.recording")
 
 
 def smoke(card: Card) -> str:
     """The first look, which decides the settings of all later stages."""
-    words = ("scripts.card_smoke", "--gpu", card.board, "--folder", str(card.folder), "--seed", str(card.seed))
+    words = ("scripts.card_smoke", "--gpu", card.gpu, "--folder", str(card.folder))
     why = card.python("first-look", 240.0, *words)
     card.call.simulated_s += float(card.read("smoke.json").get("simulated_s", 0.0))
     return why
 
 
 def doctor(card: Card) -> str:
-    """Obstacles, and what the driver says of its boards."""
-    card.python("devices", 40.0, "collector.cli", "devices", "--json")
+    """Obstacles to measuring."""
     return card.python("doctor", 60.0, "collector.cli", "doctor", "--gpu", card.gpu, "--json")
 
 
 def sensor(card: Card) -> str:
     """The power sensor."""
-    command = ("collector.cli", "sensor", "--gpu", card.board, "--freq", "current", "--record", card.recording("sensor"), "--json")
-    words = ("--seed", str(card.seed), "--poll-ms", str(card.settings["poll_ms"]), "--force", "--out", str(card.folder / "sensor.json"))
+    command = ("collector.cli", "sensor", "--gpu", card.gpu, "--freq", "current", "--record", card.recording("sensor"), "--json")
+    words = ("--seed", SEED, "--poll-ms", str(card.settings["poll_ms"]), "--force", "--out", str(card.folder / "sensor.json"))
     why = card.python("sensor-run", 150.0, *command, *words)
     if card.rehearsal:
         card.call.simulated_s += SENSOR_S + startup_s(card)
@@ -124,8 +126,7 @@ def sensor(card: Card) -> str:
 
 def startup_s(card: Card) -> float:
     """Planted time to open a board, which a rehearsal counts for each process [s]."""
-    planted = re.search(r"^startup_s = (\S+)$", (card.folder / "board.toml").read_text() if "/" in card.board else "", re.MULTILINE)
-    return float(planted[1]) if planted else 0.0
+    return load_board(card.gpu.removeprefix(SIMULATED)).faults.startup_s
 
 
 def campaign_file(card: Card, name: str) -> Path:
@@ -138,19 +139,18 @@ def campaign_file(card: Card, name: str) -> Path:
 
 
 def measure(card: Card, stage: str) -> str:
-    """A campaign with the budget that the call has left; it goes on in the next call, and after a hang in this one."""
+    """A campaign with the budget that the call has left; it goes on in the next call, and after a hang or a lost context in this one."""
     out, why = card.folder / f"{stage}.parquet", ""
     for _ in range(MOST_TRIES):
         budget_s = int(card.call.left_s() - SPARE_S)
         if budget_s < STAGES[stage].least_s - SPARE_S:
-            return why or "no time is left in this call"
+            return why or NO_TIME
         there = out.exists() or any(card.folder.glob(f"{out.name}.log*"))
-        known = card.folder / "sensor.json"
         words = [
-            *("collector.cli", "--gpu", card.board, "--freqs", "current", "--campaign", str(campaign_file(card, CAMPAIGNS[stage]))),
-            *("--budget", f"{budget_s}s", "--planned-budget", f"{PLANNED_S.get(stage, ALL_S):g}s", "--seed", str(card.seed), "--json"),
+            *("collector.cli", "--gpu", card.gpu, "--freqs", "current", "--campaign", str(campaign_file(card, CAMPAIGNS[stage]))),
+            *("--budget", f"{budget_s}s", "--planned-budget", PLANNED_S.get(stage, "1h"), "--seed", SEED, "--json"),
             *("--poll-ms", str(card.settings["poll_ms"]), *([] if card.settings["trace"] else ["--no-trace"])),
-            *(["--sensor", str(known)] if known.exists() else []),
+            *card.sensor,
             *(["--resume"] if there else []),
             *("--out", str(out), "--record", card.recording(stage)),
         ]
@@ -158,40 +158,38 @@ def measure(card: Card, stage: str) -> str:
         found = card.read(f"{stage}.json")
         if card.rehearsal:
             card.call.simulated_s += float(found.get("board_time_s", 0.0)) + startup_s(card)
-        if why:
-            card.state["events"].append(f"{stage}: {why}")
-        if not why.startswith("nothing written"):
+        if not why or why == "time limit":
             break
+        card.state["events"].append(f"{stage}: {why}")
     missing = found.get("rows_missing")
-    return why or (f"{missing} rows are missing" if missing else "")
+    return why or (f"{missing} {MISSING}" if missing else "")
 
 
 def tests(card: Card) -> str:
-    """The tests on hardware; a kernel that breaks the context ends a run, and the next passes over it."""
+    """The tests on hardware; a kernel that breaks the context ends the run, and the next call passes over it."""
     if card.rehearsal:
         return ""
     killers = card.folder / "tests-killers.txt"
     card.call.environment = {**card.call.environment, "WATTPRINT_KILLERS": str(killers.resolve())}
-    for _ in range(3):
-        before = killers.read_text() if killers.exists() else ""
-        why = card.python("hardware-tests", 240.0, "pytest", "-q", "-m", "gpu", "tests/hardware", "-p", "no:cacheprovider")
-        if (killers.read_text() if killers.exists() else "") == before:
-            break
-    return why
+    return card.python("hardware-tests", 240.0, "pytest", "-q", "-m", "gpu", "tests/hardware", "-p", "no:cacheprovider")
+
+
+def shipped(card: Card) -> str:
+    """The shipped bundle of this GPU."""
+    return str(card.read("smoke.json").get("board", "h100-sxm"))
 
 
 def bundle(card: Card) -> str:
     """The bundle of this card, before its fit the shipped one of its GPU."""
     own = card.folder / "bundle.json"
-    return str(own) if own.exists() else "h200-sxm" if "H200" in str(card.read("smoke.json").get("board")) else "h100-sxm"
+    return str(own) if own.exists() else shipped(card)
 
 
 def models(card: Card) -> str:
     """Whole models, measured and estimated."""
-    words = ["--gpu", card.board, "--bundle", bundle(card), "--folder", str(card.folder / "models")]
+    words = ["--gpu", card.gpu, "--bundle", bundle(card), "--folder", str(card.folder / "models")]
     words += ["--rehearse"] if card.rehearsal else []
-    known = card.folder / "sensor.json"
-    return card.python("models", 330.0, "scripts.end_to_end", *words, *(["--sensor", str(known)] if known.exists() else []))
+    return card.python("models", 330.0, "scripts.end_to_end", *words, *card.sensor)
 
 
 def traffic(card: Card) -> str:
@@ -199,12 +197,9 @@ def traffic(card: Card) -> str:
     if card.rehearsal:
         return ""
     kernels, counters = str(card.folder / "traffic-kernels.json"), str(card.folder / "counters.csv")
-    chosen = card.python("traffic-metrics", 60.0, "scripts.traffic_check", "metrics") or card.python(
-        "traffic-choose", 60.0, "scripts.traffic_check", "choose", kernels
-    )
-    if chosen:
-        return chosen
-    metrics = (card.folder / "traffic-metrics.json").read_text().strip()
+    if why := card.python("traffic-choose", 60.0, "scripts.traffic_check", "choose", kernels):
+        return why
+    metrics = ",".join(counter for level in LEVELS.values() for counter in level)
     profile = ["ncu", "--clock-control", "none", "--cache-control", "all", "--profile-from-start", "off", "--csv"]
     profile += ["--target-processes", "all", "--metrics", metrics, "--log-file", counters]
     launch = [sys.executable, "-m", "scripts.traffic_check", "launch", kernels, "--gpu", card.gpu]
@@ -227,7 +222,7 @@ def fit(card: Card) -> str:
             datasets.append(str(finished))
     if not datasets:
         return "no dataset is there; unpack what came back with setup --pieces FOLDER"
-    out = ("-o", str(card.folder / "bundle.json"), "--report", str(card.folder / "report.html"), "--json", "--seed", str(card.seed))
+    out = ("-o", str(card.folder / "bundle.json"), "--report", str(card.folder / "report.html"), "--json", "--seed", SEED)
     return card.python("fit", 900.0, "fitter.cli", *datasets, "--force", *out)
 
 
@@ -238,9 +233,9 @@ def compare(card: Card) -> str:
     if first.exists() and second.exists():
         words = ("scripts.anchor_check", str(first), str(second), "-o", str(card.folder / "agreement.json"))
         whys.append(card.python("anchor-check", 60.0, *words))
-    rows, shipped = card.folder / "campaign.parquet", "h200-sxm" if "h200" in bundle(card) else "h100-sxm"
+    rows = card.folder / "campaign.parquet"
     if rows.exists():
-        whys.append(card.python("shipped", 300.0, "fitter.cli", "check", shipped, str(rows), "--json"))
+        whys.append(card.python("shipped", 300.0, "fitter.cli", "check", shipped(card), str(rows), "--json"))
     for workload in sorted((card.folder / "models").glob("*.json")) if (card.folder / "bundle.json").exists() else ():
         if workload.stem != "end-to-end":
             whys.append(card.python(f"model-{workload.stem}", 60.0, "estimator.cli", str(workload), "--bundle", bundle(card), "--json"))
@@ -260,8 +255,6 @@ def summary(card: Card) -> str:
         one = card.read(f"{stage}.json")
         if one:
             lines.append(f"* {stage}: {one['rows']} of {one['rows_planned']} rows; flags {one['flags']}; without a row {one['rejected']}")
-        for kernel, why in card.read(f"{stage}.parquet.killers.json").get("ends", {}).items():
-            lines.append(f"* {stage}: {kernel}: {why} processes ended in it")
     for figure in ("latency", "power"):
         errors = np.array([(one[figure]["n"], one[figure]["mape"]) for one in fitted.get("errors", []) if one.get(figure)]).reshape(-1, 2)
         if errors.size:
@@ -300,18 +293,11 @@ STAGES: Final[dict[str, Stage]] = {
 
 
 def setup(card: Card, given: argparse.Namespace) -> str:
-    """Unpacks what came back, installs the wheels that travelled, plants the faults of a rehearsal."""
+    """Unpacks what came back and installs the wheels that travelled."""
     if given.pieces is not None:
         click.echo(f"== setup: {len(unpack(given.pieces, card.folder))} results from {given.pieces}")
         card.state |= card.read("state.json")
-    if given.fault:
-        name = card.gpu.removeprefix(SIMULATED)
-        profile = (resource_folder("simulated-boards") / f"{name}.toml").read_text(encoding="utf-8")
-        faults = dict(one.split("=", 1) for one in given.fault)
-        planted = [f"{key} = {value if re.fullmatch(r'[0-9.e-]+', value) else json.dumps(value)}" for key, value in faults.items()]
-        text = "\n".join([f'name = "{name}"', profile, "[faults]", *planted, ""])
-        write_whole(card.folder / "board.toml", text.encode())
-    wheels = sorted(map(str, given.wheels.glob("*.whl")))
+    wheels = sorted(map(str, Path(".whl").glob("*.whl")))
     if wheels and not card.rehearsal and not SITE.exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade"]
         return card.call.run("setup", [*pip, "--target", str(SITE), *wheels], 90.0)
@@ -321,20 +307,17 @@ def setup(card: Card, given: argparse.Namespace) -> str:
 def went_through(card: Card, names: Sequence[str], out: Path | None) -> bool:
     """Runs stages as long as the call has time, packs after each; returns whether all are done."""
     for name in names:
-        stage, known = STAGES[name], card.state["stages"].get(name, {"state": "", "seconds": 0.0, "calls": 0, "why": ""})
-        began_s, left_s = time.monotonic(), card.call.left_s()
-        if stage.on_card and left_s < stage.least_s:
-            why = known["why"] or "no time is left in this call"
-            click.echo(f"== {name}: no time is left in this call; call again")
-        else:
-            why = stage.work(card)
-        part = "rows are missing" in why or "no time" in why
-        seconds = known["seconds"] + (left_s - card.call.left_s() if stage.on_card else time.monotonic() - began_s)
-        known = {"state": PART if part else FAILED if why else DONE, "seconds": round(seconds, 1), "calls": known["calls"] + 1, "why": why}
-        card.state["stages"][name] = known
+        stage, known = STAGES[name], card.state["stages"].get(name, {"seconds": 0.0, "calls": 0})
+        left_s = card.call.left_s()
+        begins = left_s >= stage.least_s or not stage.on_card
+        why = stage.work(card) if begins else NO_TIME
+        state = (PART if NO_TIME in why or MISSING in why else FAILED) if why else DONE
+        seconds = known["seconds"] + left_s - card.call.left_s()
+        card.state["stages"][name] = {"state": state, "seconds": round(seconds, 1), "calls": known["calls"] + begins, "why": why}
         write_whole(card.folder / "state.json", (json.dumps(card.state, indent=1) + "\n").encode())
+        click.echo(f"== {name}: {state}{': ' + why if why else ''}; {card.call.left_s():.0f} s left of the call")
         if out is not None and stage.on_card:
-            click.echo(f"== {name}: {known['state']}, {card.call.left_s():.0f} s left; {pack(card.folder, out)} pieces in {out}")
+            click.echo(f"== packed: {pack(card.folder, out)} pieces in {out}")
     return all(card.state["stages"][name]["state"] == DONE for name in names)
 
 
@@ -347,16 +330,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/real-card"), help="results")
     parser.add_argument("--out", type=Path, default=Path(os.environ["OUT"]) if os.environ.get("OUT") else None, help="where pieces go")
     parser.add_argument("--pieces", type=Path, help="folder of pieces that came back (setup)")
-    parser.add_argument("--wheels", type=Path, default=Path(".whl"), help="wheels to install without an index (setup)")
-    parser.add_argument("--fault", action="append", default=[], metavar="KEY=VALUE", help="a planted fault of a rehearsal (setup)")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stall-s", type=float, default=100.0, help="a measurement that writes nothing for so long hangs [s]")
     given = parser.parse_args(words)
     if unknown := [name for name in given.stages if name not in ("setup", *STAGES)]:
         parser.error(f"no stage is called {unknown[0]}; stages: setup, {', '.join(STAGES)}")
     given.folder.mkdir(parents=True, exist_ok=True)
     call = Call(given.folder, given.call_s, child_environment(ROOT, SITE), time.monotonic())
-    card = Card(gpu=given.gpu, seed=given.seed, stall_s=given.stall_s, call=call, state={"stages": {}, "events": []})
+    card = Card(gpu=given.gpu, stall_s=given.stall_s, call=call, state={"stages": {}, "events": []})
     card.state |= card.read("state.json")
     try:
         why = setup(card, given)
@@ -365,10 +345,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     if why:
         click.echo(f"== setup: {why}; goes on without")
-    done = [name for name, one in card.state["stages"].items() if one["state"] == DONE]
+    over = [name for name, one in card.state["stages"].items() if one["state"] == DONE or one["calls"] >= MOST_CALLS]
     names = [name for name in given.stages if name != "setup"]
     if not given.stages:
-        names = [name for name, stage in STAGES.items() if stage.on_card and name not in done]
+        names = [name for name, stage in STAGES.items() if stage.on_card and name not in over]
     return 0 if went_through(card, names, given.out) else 3
 
 

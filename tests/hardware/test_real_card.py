@@ -127,11 +127,11 @@ def test_what_did_not_come_back_and_unknown_stages_are_told_in_a_line(tmp_path, 
     assert "no stage is called smok" in capsys.readouterr().err
 
 
-def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp_path):
-    words = ["--gpu", "sim:h100-sxm", "--folder", str(tmp_path)]
-    faults = ["limit_lag_s=0.05", "call_s=0.012", "startup_s=30", "late_trace_share=0.9"]
-    planted = [word for fault in faults for word in ("--fault", fault)]
-    assert real_card(["setup", "smoke", "card", *words, *planted]) == 0
+def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp_path, repository):
+    profile = (repository / "configs" / "simulated-boards" / "h100-sxm.toml").read_text()
+    board = tmp_path / "board.toml"
+    board.write_text(f"{profile}\n[faults]\nlimit_lag_s = 0.05\ncall_s = 0.012\nstartup_s = 30\nlate_trace_share = 0.9\n")
+    assert real_card(["smoke", "doctor", "card", "--gpu", f"sim:{board}", "--folder", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "smoke.json").read_text())
     assert found["failed"] == {}
     assert found["load"]["capped"]
@@ -183,5 +183,5 @@ def test_results_come_back_in_pieces_that_may_travel(tmp_path):
     (folder / "recordings" / "a.recording").write_bytes(content)
     assert pack(folder, out) == 2
     assert max(path.stat().st_size for path in out.iterdir()) <= 16 << 20
-    assert "recordings/a.recording" in unpack(out, back)
+    assert "./recordings/a.recording" in unpack(out, back)
     assert (back / "recordings" / "a.recording").read_bytes() == content
