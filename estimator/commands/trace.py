@@ -41,6 +41,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option(
     "--precision", callback=precision_word, metavar="NAME", help="fp32, tf32, bf16, …; else as the configuration stores weights, or bf16."
 )
+@click.option("--weights", metavar="NAME", help="Format of the layers' weights instead of the configuration's: bf16, fp8, w8a8, w4a16, …")
 @click.option(
     "--attention",
     type=click.Choice(ATTENTION_FORMS),
