@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from estimator.commands.options import Options, as_wrong_usage
+from estimator.commands.reporting import remark_lines, say
 from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ MOST_QUESTIONS: Final = 100_000
 
 
 def questions(options: Options) -> "list[Asked]":
-    """A query for every workload, bundle and GPU; workloads vary fastest.
+    """A query for every workload, bundle and GPU that can run it; workloads vary fastest.
 
     Raises EstimatorError for files that cannot be used, UsageError for options that exclude each other and lists that cannot be read.
     """
@@ -35,7 +36,7 @@ def questions(options: Options) -> "list[Asked]":
     from estimator.questions.judging import Asked
 
     chosen, launch_us = _variants(options), options["host_launch_us"]
-    return [
+    asked = [
         Asked(
             variant=variant,
             bundle=bundle,
@@ -49,6 +50,25 @@ def questions(options: Options) -> "list[Asked]":
         for bundle, gpu, clocks, idle_power in boards(options)
         for variant in chosen
     ]
+    return _able(asked, quiet=options["quiet"])
+
+
+def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
+    """The queries without those of a board of several that cannot run its workload, which stderr names; all if none can run."""
+    if len({(id(one.bundle), id(one.gpu)) for one in asked}) == 1:
+        return asked
+    from estimator.questions.choosing import answered
+    from estimator.questions.judging import at_clocks
+    from estimator.questions.points import joined_sweeps
+    from estimator.uncertainty.validity import no_time_line
+
+    cases = joined_sweeps(list(answered([at_clocks(one, None) for one in asked]))).cases
+    reasons = [no_time_line(case.warnings) or next(iter(case.too_large), "") for case in cases]
+    found = [one for one, reason in zip(asked, reasons, strict=True) if not reason]
+    if found:
+        left_out = [(case.workload, f"left out: {reason}") for case, reason in zip(cases, reasons, strict=True) if reason]
+        say([], remark_lines(left_out), quiet=quiet)
+    return found or asked
 
 
 Clocks = tuple[float, ...] | None

@@ -20,7 +20,7 @@ from estimator.commands.options import (
 )
 from estimator.commands.reporting import deliver, report
 from estimator.options.command_line import named_file
-from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.errors import EstimatorError, OperatingPointError
 
 if TYPE_CHECKING:
     from estimator.serving.answers import ServedEstimate
@@ -67,33 +67,46 @@ def llm_command(**options: Any) -> int:
         raise click.UsageError("--ttft-limit and --tpot-limit choose among points: add --best")
     from estimator.display.serving import served_csv, served_json, served_text
 
-    found = answers(options)
-    if options["best"]:
-        found = [best_of(found, options)]
+    found, without = answers(options)
+    points = [best_of(found, options)] if options["best"] else found
     forms = {
-        "txt": lambda: served_text(found),
-        "json": lambda: served_json(found),
-        "csv": lambda: served_csv(found),
+        "txt": lambda: served_text(points),
+        "json": lambda: served_json(points),
+        "csv": lambda: served_csv(points),
     }
     deliver(form, forms, options["out"])
-    warnings, notes = ([(one.model, line) for one in found for line in getattr(one, kind)] for kind in ("warnings", "notes"))
-    return report(warnings, notes, options, unusable=any(one.state for one in found))
+    warnings, notes = ([(one.model, line) for one in points for line in getattr(one, kind)] for kind in ("warnings", "notes"))
+    return report(warnings, [*without, *notes], options, unusable=any(one.state for one in points))
 
 
-def answers(options: Options) -> "list[ServedEstimate]":
-    """Every GPU, number of GPUs, load and clock.  Raises EstimatorError."""
+def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, str]]]":
+    """Every GPU, number of GPUs, load and clock; and of several GPUs those that cannot run the model, each with the reason.
+
+    Raises EstimatorError, the first one if no GPU can run it.
+    """
     from estimator.engine.board import open_board
     from estimator.serving.answers import Serving, serve_many
 
     batches = () if options["rate"] else options["batch"] or USUAL_BATCHES
     given = {name: options[name] for name in ("model", "prompt", "output", "rate", "expert_parallel", "weights", "kv", "engine")}
-    found: list[ServedEstimate] = []
+    servings = [Serving(tensor_parallel=ranks, **given) for ranks in options["tensor_parallel"]]
+    found: list[list[ServedEstimate]] = []
+    refused: list[EstimatorError] = []
     power_cap, efficiency = options["power_cap"], options["efficiency"]
     for bundle, gpu, clocks, idle in boards(options):
         board = open_board(bundle, gpu=gpu, sm_clock_mhz=clocks, power_cap_w=power_cap, efficiency=efficiency, idle_power=idle)
-        for ranks in options["tensor_parallel"]:
-            found += serve_many(Serving(tensor_parallel=ranks, **given), board, batches)
-    return found
+        try:
+            found.append([one for serving in servings for one in serve_many(serving, board, batches)])
+        except EstimatorError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    held = [any(one.memory.sequences for one in own) for own in found]
+    without = [(options["model"], f"left out: {error}") for error in refused]
+    without += [
+        (own[0].model, f"left out: {own[0].gpu} {own[0].state}") for own, holds in zip(found, held, strict=True) if holds < any(held)
+    ]
+    return [one for own, holds in zip(found, held, strict=True) if holds >= any(held) for one in own], without
 
 
 def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate":

@@ -87,7 +87,7 @@ def stored_format(quant: Fields) -> str:
     return found.pop()
 
 
-def facts(fields: Fields, inside: str = "") -> Mapping[str, str]:
+def facts(fields: Fields, inside: str = "") -> dict[str, str]:
     """Fields of nested objects as texts, by names with dots; without those that are null or false."""
     found: dict[str, str] = {}
     for name, value in fields.items():
