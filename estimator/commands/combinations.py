@@ -1,14 +1,14 @@
 """From a command's options to queries: every combination of the listed workloads, boards, sizes, precisions and forms."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from estimator.commands.options import Options, as_wrong_usage
+from estimator.commands.models import model_variants
+from estimator.commands.options import OF_MODELS, Options, as_wrong_usage
 from estimator.commands.reporting import remark_lines, say
 from estimator.vocabulary.errors import EstimatorError
 
@@ -99,9 +99,10 @@ def _variants(options: Options) -> "list[Variant]":
             f"{count} combinations of batch, sequence, precision and attention; the most is {MOST_QUESTIONS}, use larger steps"
         )
     if options["model"]:
-        return _traced(options["model"], options["phase"], runtime=options["runtime"], **varied)
-    if "compiled" in options["runtime"]:
-        raise click.UsageError("--runtime compiled needs the flow between operators, which a list does not hold: give the model by --model")
+        return model_variants(options)
+    odd = next((name for name in OF_MODELS if options[name]), "")
+    if odd:
+        raise click.UsageError(f"--{odd.replace('_', '-')} is of models, and a list of operators is none: give the model by --model")
     from estimator.formats import read_workload
     from estimator.transforms.variation import variants
 
@@ -112,35 +113,6 @@ def _variants(options: Options) -> "list[Variant]":
         if files.setdefault(workload.name, path) != path:  # two files may have one name; their results must stay apart
             workload = replace(workload, name=f"{workload.name} ({path})")
         found += variants(workload, at=options["at"], **varied)
-    return found
-
-
-def _traced(
-    model: str,
-    phase: str,
-    *,
-    runtime: Sequence[str],
-    batch: Sequence[int],
-    sequence: Sequence[int],
-    precision: Sequence[str],
-    attention: Sequence[str],
-) -> "list[Variant]":
-    """The model in every size, precision and form, traced one by one.  Raises EstimatorError if PyTorch is not installed."""
-    from estimator.commands.reporting import stdout_on_stderr
-    from estimator.tracing.request import TraceRequest
-    from estimator.tracing.torch_trace import trace_calls
-    from estimator.transforms.variation import Variant
-
-    asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
-    found = []
-    for b, s, name, form, run in product(batch or (1,), sequence or (512,), precision or ("",), attention or ("",), runtime or ("",)):
-        request = TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form, runtime=run)
-        with stdout_on_stderr():
-            traced = trace_calls(request, asked)
-        b, s = (value if size in traced.sizes else 0 for size, value in (("batch", b), ("sequence", s)))
-        tokens = b if phase == "decode" else b * s
-        forms = {"precision": traced.precision, "attention": traced.attention}
-        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, **forms))
     return found
 
 

@@ -8,9 +8,11 @@ import click
 from estimator.commands.combinations import boards
 from estimator.commands.options import (
     BOARD,
+    KV,
     POSITIVE,
     SETTINGS,
     TEXT_FORMATS,
+    WEIGHTS,
     WHERE,
     Options,
     answer_form,
@@ -47,8 +49,8 @@ TOKENS: Final = click.IntRange(1, 10**8)
     click.option("--rate", type=POSITIVE, metavar="R", help="Requests per second instead."),
     click.option("--tensor-parallel", metavar="LIST", default="1", callback=whole_numbers, help="GPUs that share every layer."),
     click.option("--expert-parallel", type=click.IntRange(1, 4096), default=1, metavar="N", help="Groups of GPUs that share the experts."),
-    click.option("--weights", metavar="NAME", help="Format of the weights instead of the config's: bf16, fp8, fp8-static, int4, …"),
-    click.option("--kv", metavar="NAME", help="Format of the cache instead of the config's: bf16, fp8."),
+    WEIGHTS,
+    KV,
     click.option("--engine", metavar="NAME", callback=named_file, help="vllm, tensorrt-llm, sglang, one with its version, or a TOML file."),
     click.option("--best", type=click.Choice(GOALS), help="Only the point of least energy, or of most tokens."),
     click.option("--ttft-limit", type=POSITIVE, metavar="MS", help="With --best: mean time to the first token under load."),
