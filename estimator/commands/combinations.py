@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from estimator.vocabulary.gpu import GpuSpec
 
 MICROSECONDS: Final = 1e-6
+CHOICES: Final = "--precision or --gpu"
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
 MOST_QUESTIONS: Final = 100_000
@@ -60,14 +61,16 @@ def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
     from estimator.questions.choosing import answered
     from estimator.questions.judging import at_clocks
     from estimator.questions.points import joined_sweeps
-    from estimator.uncertainty.validity import no_time_line
+    from estimator.uncertainty.validity import why_no_time
 
-    cases = joined_sweeps(list(answered([at_clocks(one, None) for one in asked]))).cases
-    reasons = [no_time_line(case.warnings) or next(iter(case.too_large), "") for case in cases]
-    found = [one for one, reason in zip(asked, reasons, strict=True) if not reason]
-    if found:
-        left_out = [(case.workload, f"left out: {reason}") for case, reason in zip(cases, reasons, strict=True) if reason]
-        say([], remark_lines(left_out), quiet=quiet)
+    points = joined_sweeps(list(answered([at_clocks(one, None) for one in asked])))
+    found, left_out = [], []
+    for one, case, latency_s in zip(asked, points.cases, points.latency_s.tolist(), strict=True):
+        if math.isfinite(latency_s) and not case.too_large:
+            found.append(one)
+        else:
+            left_out.append((case.workload, f"left out: {next(iter(case.too_large), '') or why_no_time(case.warnings, CHOICES)}"))
+    say([], remark_lines(left_out) if found else [], quiet=quiet)
     return found or asked
 
 
@@ -100,7 +103,7 @@ def _variants(options: Options) -> "list[Variant]":
         )
     if options["model"]:
         return model_variants(options)
-    odd = next((name for name in OF_MODELS if options[name]), "")
+    odd = next((name for name in OF_MODELS if options[name] not in (None, False, (), ("eager",))), "")
     if odd:
         raise click.UsageError(f"--{odd.replace('_', '-')} is of models, and a list of operators is none: give the model by --model")
     from estimator.formats import read_workload
@@ -146,7 +149,7 @@ def _clocks(gpu: "GpuSpec", text: str | None) -> Clocks:
         return parse_clocks(text, gpu)
 
 
-def check_finite(points: "Sweep", choices: str = "--precision or --gpu") -> None:
+def check_finite(points: "Sweep", choices: str = CHOICES) -> None:
     """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.  Raises EstimatorError."""
     from estimator.uncertainty.validity import why_no_time
 

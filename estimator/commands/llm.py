@@ -92,23 +92,22 @@ def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, st
     batches = () if options["rate"] else options["batch"] or USUAL_BATCHES
     given = {name: options[name] for name in ("model", "prompt", "output", "rate", "expert_parallel", "weights", "kv", "engine")}
     servings = [Serving(tensor_parallel=ranks, **given) for ranks in options["tensor_parallel"]]
-    found: list[list[ServedEstimate]] = []
+    found: list[ServedEstimate] = []
+    large: list[ServedEstimate] = []
     refused: list[EstimatorError] = []
     power_cap, efficiency = options["power_cap"], options["efficiency"]
     for bundle, gpu, clocks, idle in boards(options):
         board = open_board(bundle, gpu=gpu, sm_clock_mhz=clocks, power_cap_w=power_cap, efficiency=efficiency, idle_power=idle)
         try:
-            found.append([one for serving in servings for one in serve_many(serving, board, batches)])
+            own = [one for serving in servings for one in serve_many(serving, board, batches)]
         except EstimatorError as error:
             refused.append(error)
-    if not found:
+        else:
+            (found if any(one.memory.sequences for one in own) else large).extend(own)
+    if not (found or large):
         raise refused[0]
-    held = [any(one.memory.sequences for one in own) for own in found]
-    without = [(options["model"], f"left out: {error}") for error in refused]
-    without += [
-        (own[0].model, f"left out: {own[0].gpu} {own[0].state}") for own, holds in zip(found, held, strict=True) if holds < any(held)
-    ]
-    return [one for own, holds in zip(found, held, strict=True) if holds >= any(held) for one in own], without
+    reasons = [str(error) for error in refused] + [f"{one.gpu} {one.state}" for one in large if found]
+    return found or large, [(options["model"], f"left out: {reason}") for reason in reasons]
 
 
 def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate":

@@ -23,12 +23,9 @@ def model_variants(options: Options) -> "list[Variant]":
     found: list[Variant] = []
     for runtime in options["runtime"] or (_usual_runtime(options),):
         foreign = OF_TRACES if runtime == SERVING else OF_SERVING
-        odd = next((name for name in foreign if options[name]), "")
-        if odd:
-            other = "eager or compiled" if runtime == SERVING else SERVING
-            raise click.UsageError(
-                f"--{odd.replace('_', '-')} has no meaning in the runtime {runtime or 'eager'}: choose --runtime {other}"
-            )
+        for name in foreign:
+            if options[name]:
+                raise click.UsageError(f"--{name.replace('_', '-')} has no meaning with --runtime {runtime or 'eager'}: leave one out")
         found += _served(options) if runtime == SERVING else _traced(options, runtime)
     return found
 
@@ -45,11 +42,12 @@ def _usual_runtime(options: Options) -> str:
 
 def _served(options: Options) -> "list[Variant]":
     from estimator.serving.single_step import single_step
-    from estimator.vocabulary.errors import WorkloadError
 
     model, parallel = options["model"], options["tensor_parallel"] or 1
-    if ":" in model and not Path(model).exists():
-        raise WorkloadError(f"{model}: own code is traced, not served; --runtime serving, --kv and --tensor-parallel need a config.json")
+    if options["phase"] == "train" or (":" in model and not Path(model).exists()):
+        raise click.UsageError(
+            "own code and training are traced; --runtime serving, --kv and --tensor-parallel are of a served config.json"
+        )
     return [
         single_step(model, options["phase"], batch=b, sequence=s, weights=options["weights"], kv=options["kv"], tensor_parallel=parallel)
         for b, s in product(options["batch"] or (1,), options["sequence"] or (512,))

@@ -38,8 +38,7 @@ MOST_NUMBERS: Final = 1_000_000
 class Prepared:
     """Workloads lowered onto a board: the parts of an estimate that do not depend on the clock.
 
-    operators, counts, coefficients, log_correction, groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
-    unfitted (n,)            kernels without a time (`unfitted_int8`)
+    operators, counts, coefficients, log_correction (inf: no time, `unfitted_int8`), groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
     host_s, events           by workload: time of its launches [s], events of POWER_TERMS (v, 7)
     edges, block_edges       (v + 1) start of the kernels, and of the blocks, of each workload
     kinds, kind              the kinds of kernels, and the index of each kernel's kind
@@ -55,7 +54,6 @@ class Prepared:
     parts: SweepParts
     coefficients: Array
     log_correction: Array
-    unfitted: BoolArray
     groups: tuple[str | None, ...]
     excesses: tuple[float, ...]
     kinds: tuple[Kind, ...]
@@ -111,7 +109,6 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         parts=sweep_parts(phases, coefficients),
         coefficients=coefficients,
         log_correction=np.where(unfitted, np.inf, corrections * (gpu.architecture == bundle.gpu.architecture)),
-        unfitted=unfitted,
         groups=tuple(served),
         excesses=excesses,
         kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]

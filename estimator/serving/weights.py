@@ -21,8 +21,6 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import FORMATS
 from estimator.vocabulary.reader import FaultError, read
 
-__all__ = ["SIXTEEN", "WIDENED", "WIDENED_BYTE", "Weights", "read_weights"]
-
 SIXTEEN: Final = "bf16"
 """The 16-bit format."""
 

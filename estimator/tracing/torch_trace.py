@@ -32,11 +32,11 @@ from estimator.tracing.quantisation import (
 )
 from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
 from estimator.tracing.request import NARROW_BASE, TENSOR_TYPES, TraceRequest, checked_request
-from estimator.transforms.rewriting import checked_fusion, with_precision, with_widened
+from estimator.transforms.rewriting import checked_fusion, widened, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.reader import FaultError
-from estimator.vocabulary.workload import Footprint, Workload
+from estimator.vocabulary.workload import Footprint, Operator, Workload, merge_counts
 
 REMEDY: Final = "pip install 'wattprint[torch]'"
 
@@ -126,11 +126,11 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
 def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:
     """The format of the layers' weights, as asked or as stored; "" if neither says one.  Raises WorkloadError."""
     try:
-        if request.weights and request.precision:
+        if not request.weights:
+            return stored_format(stored) if stored else ""
+        if request.precision:
             raise FaultError("excludes precision: name one of them", "weights")
-        if request.weights:
-            return chosen_format(formats().weights, request.weights, "weights")
-        return stored_format(stored) if stored else ""
+        return chosen_format(formats().weights, request.weights, "weights")
     except FaultError as fault:
         raise WorkloadError(f"{request.model}: {fault}") from None
 
@@ -152,8 +152,18 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Map
     saved = sum(weight.numel() for weight in (*narrow, *experts)) * (BYTES_PER_ELEMENT[NARROW_BASE] - held)
     footprint = workload.footprint and replace(workload.footprint, weights_byte=workload.footprint.weights_byte - saved)
     told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {form} too, and taken in {form}"
-    changed = with_widened(workload, WIDENED_BYTE, wide - both) if form == WIDENED else with_precision(workload, form, wide - both)
+    changed = _widened(workload, wide - both) if form == WIDENED else with_precision(workload, form, wide - both)
     return replace(changed, footprint=footprint, warnings=(*changed.warnings, *([told] if both else [])))
+
+
+def _widened(workload: Workload, wide: Collection[tuple[int, ...]]) -> Workload:
+    """The workload with 4-bit weights that are widened before products, other than those of outputs and inputs in `wide`."""
+    pairs: list[tuple[Operator, float]] = []
+    for one, count in zip(workload.operators, workload.counts, strict=True):
+        plain = one.operator != "linear" or one.shape[2:] in wide
+        pairs += [(kernel, count) for kernel in ((one,) if plain else widened(one, WIDENED_BYTE))]
+    operators, counts = merge_counts(*zip(*pairs, strict=True))
+    return replace(workload, operators=operators, counts=counts)
 
 
 def _refuse_scans(request: TraceRequest, model: Any) -> None:

@@ -282,26 +282,13 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
     return replace(workload, operators=merged, counts=totals, footprint=footprint)
 
 
-def with_widened(workload: Workload, weight_byte: float, wide: Collection[tuple[int, ...]] = ()) -> Workload:
-    """The workload with 4-bit weights, of `weight_byte` each, that a kernel widens to 16 bits before each product, or in registers for a
-    single row; layers of outputs and inputs (n, k) in `wide` have none.
-    """
-    operators: list[Operator] = []
-    counts: list[float] = []
-    for operator, count in zip(workload.operators, workload.counts, strict=True):
-        changed = operator
-        if operator.operator == "linear" and (operator["n"], operator["k"]) not in wide:
-            size = operator["n"] * operator["k"]
-            if operator["m"] == 1.0:
-                changed = replace(operator, precision="int4_wo", precision_out=operator.precision_out or operator.precision)
-            else:
-                read = size * weight_byte / BYTES_PER_ELEMENT[operator.precision]
-                operators.append(make_operator("elementwise", "other", operator.precision, elements=size, reads=read))
-                counts.append(count)
-        operators.append(changed)
-        counts.append(count)
-    merged, totals = merge_counts(operators, counts)
-    return replace(workload, operators=merged, counts=totals)
+def widened(product: Operator, weight_byte: float) -> tuple[Operator, ...]:
+    """A 16-bit product whose 4-bit weights, of `weight_byte` each, a kernel widens before it, or in registers for a single row."""
+    if product["m"] == 1.0:
+        return (replace(product, precision="int4_wo"),)
+    size = product["n"] * product["k"]
+    shape = (size, size * weight_byte / BYTES_PER_ELEMENT[product.precision])
+    return replace(product, family="elementwise", operator="other", shape=shape), product
 
 
 def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:

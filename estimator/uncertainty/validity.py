@@ -101,19 +101,12 @@ def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
     return f"SM clock {sm_clock_mhz:g} MHz is outside what {gpu.name} can lock: {low:g} to {high:g} MHz"
 
 
-def no_time_line(warnings: Sequence[str]) -> str:
-    """The line of `stuck_lines` among these warnings, "" without one."""
-    return next((line for line in warnings if line.endswith((NO_RATE, NO_INT8))), "")
-
-
 def why_no_time(warnings: Sequence[str], choices: str) -> str:
     """The reason why an answer with these warnings has no finite time, and the remedy; choices: options for a precision and a GPU."""
-    line = no_time_line(warnings)
-    return (
-        f"{line}; choose another {choices}"
-        if line
-        else "a setting is beyond reason; check the host's launch time, the changed figures and the bundle"
-    )
+    for line in warnings:
+        if line.endswith((NO_RATE, NO_INT8)):
+            return f"{line}; choose another {choices}"
+    return "a setting is beyond reason; check the host's launch time, the changed figures and the bundle"
 
 
 SIMULATED: Final = "bundle {} was fitted on a simulated board: its numbers say nothing about a GPU"
