@@ -38,7 +38,8 @@ MOST_NUMBERS: Final = 1_000_000
 class Prepared:
     """Workloads lowered onto a board: the parts of an estimate that do not depend on the clock.
 
-    operators, counts, coefficients, log_correction (inf: no time, `unfitted_int8`), groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
+    operators, counts, coefficients, groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
+    log_correction           of the n kernels; inf: no time (`unfitted_int8`)
     host_s, events           by workload: time of its launches [s], events of POWER_TERMS (v, 7)
     edges, block_edges       (v + 1) start of the kernels, and of the blocks, of each workload
     kinds, kind              the kinds of kernels, and the index of each kernel's kind
