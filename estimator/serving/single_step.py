@@ -48,8 +48,9 @@ def single_step(
         cache_byte=batch * sequence * cache_bytes(architecture, formats, layout, context=sequence),
         passing_byte=engine.reserve_bytes,
     )
-    name = f"{architecture.name}-{phase}-b{batch}-s{sequence}-{formats.layer}-kv-{formats.cache}-serving-tp{tensor_parallel}"
-    told = f"kernels as {engine.label} launches them, without its host (estimate llm has it); energy and tokens: one GPU's share"
+    name = f"{architecture.name}-{phase}-b{batch}-s{sequence}-{formats.layer}-kv-{formats.cache}-serving"
+    name += f"-tp{tensor_parallel}" if tensor_parallel > 1 else ""
+    told = f"kernels as {engine.label} launches them, without its host (estimate llm has it), on one GPU of {tensor_parallel}"
     return Variant(
         workload=replace(workload, name=name, notes=(told, *workload.notes), footprint=held),
         batch=batch,

@@ -146,8 +146,10 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Map
     narrow = [weight for weight, stays in layers if not stays]
     both = wide & {tuple(weight.shape) for weight in narrow}
     experts = [weight for weight in model.parameters() if weight.ndim == EXPERTS_AXES]
-    if experts and form == WIDENED:
-        raise WorkloadError(f"{workload.name}: experts in bitsandbytes have no known kernel; name other weights (--weights int4)")
+    if form == WIDENED and (experts or model.training):
+        raise WorkloadError(
+            f"{workload.name}: experts and training in bitsandbytes have no known kernel; name other weights (--weights bf16)"
+        )
     held = WIDENED_BYTE if form == WIDENED else FORMATS[form].weight_byte
     saved = sum(weight.numel() for weight in (*narrow, *experts)) * (BYTES_PER_ELEMENT[NARROW_BASE] - held)
     footprint = workload.footprint and replace(workload.footprint, weights_byte=workload.footprint.weights_byte - saved)
@@ -163,7 +165,8 @@ def _widened(workload: Workload, wide: Collection[tuple[int, ...]]) -> Workload:
         plain = one.operator != "linear" or one.shape[2:] in wide
         pairs += [(kernel, count) for kernel in ((one,) if plain else widened(one, WIDENED_BYTE))]
     operators, counts = merge_counts(*zip(*pairs, strict=True))
-    return replace(workload, operators=operators, counts=counts)
+    told = "weights in 4 bits, widened to 16 before products"
+    return replace(workload, operators=operators, counts=counts, notes=(*workload.notes, told))
 
 
 def _refuse_scans(request: TraceRequest, model: Any) -> None:

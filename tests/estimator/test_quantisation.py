@@ -181,6 +181,9 @@ def test_weights_of_bitsandbytes_are_widened_before_the_products_of_several_rows
     assert written[0] - written[1] == size
     single = traced(tmp_path, stored, phase="decode")
     assert {o.precision for o, _ in pairs(single) if o.operator == "linear" and o["n"] != 500} == {"int4_wo"}
+    assert any("weights in 4 bits" in note for note in single.notes)
+    with pytest.raises(WorkloadError, match="training in bitsandbytes"):
+        traced(tmp_path, stored, phase="train")
 
 
 def pairs(workload):
@@ -215,7 +218,7 @@ MIXTURES = [
 @pytest.mark.parametrize(("fields", "stored", "dense", "experts"), MIXTURES)
 def test_experts_have_the_stored_format_and_their_router_stays(tmp_path, fields, stored, dense, experts):
     if experts is None:
-        with pytest.raises(WorkloadError, match="experts in bitsandbytes have no known kernel"):
+        with pytest.raises(WorkloadError, match="experts and training in bitsandbytes have no known kernel"):
             traced(tmp_path, stored, **fields)
         return
     found = traced(tmp_path, stored, **fields)
