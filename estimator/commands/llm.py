@@ -106,7 +106,7 @@ def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, st
             (found if any(one.memory.sequences for one in own) else large).extend(own)
     if not (found or large):
         raise refused[0]
-    reasons = [str(error) for error in refused] + [f"{one.gpu} {one.state}" for one in large if found]
+    reasons = (*refused, *(f"{one.gpu} {one.state}" for one in large if found))
     return found or large, [(options["model"], f"left out: {reason}") for reason in reasons]
 
 

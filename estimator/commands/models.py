@@ -22,8 +22,7 @@ def model_variants(options: Options) -> "list[Variant]":
     """The model in every size, precision and form, in each runtime.  Raises EstimatorError if PyTorch is needed and not installed."""
     found: list[Variant] = []
     for runtime in options["runtime"] or (_usual_runtime(options),):
-        foreign = OF_TRACES if runtime == SERVING else OF_SERVING
-        for name in foreign:
+        for name in OF_TRACES if runtime == SERVING else OF_SERVING:
             if options[name]:
                 raise click.UsageError(f"--{name.replace('_', '-')} has no meaning with --runtime {runtime or 'eager'}: leave one out")
         found += _served(options) if runtime == SERVING else _traced(options, runtime)
@@ -34,10 +33,8 @@ def _usual_runtime(options: Options) -> str:
     """Decoding as an engine serves it, where the model is one that it serves and nothing else is asked for; else as the code says ("")."""
     from estimator.serving.single_step import is_served
 
-    asked = any(options[name] for name in OF_SERVING)
-    if asked or (options["phase"] == "decode" and not any(options[name] for name in OF_TRACES) and is_served(options["model"])):
-        return SERVING
-    return ""
+    traced, served = (any(options[name] for name in names) for names in (OF_TRACES, OF_SERVING))
+    return SERVING if served or (options["phase"] == "decode" and not traced and is_served(options["model"])) else ""
 
 
 def _served(options: Options) -> "list[Variant]":

@@ -30,9 +30,6 @@ SOUND_POSITIONS: Final = "max_source_positions"
 VISION: Final = "vision_config"
 """The part of a configuration about images, in models that also have text."""
 
-LOGITS_KEPT: Final = "logits_to_keep"
-"""The input of a Transformers model for the number of last tokens whose logits are wanted."""
-
 CACHE: Final = "past_key_values"
 """The input of a Transformers model for its cache."""
 
@@ -134,8 +131,8 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
         raise WorkloadError(f"{request.model}: takes {main}; only token, image and speech models are built by name: use MODULE:CALLABLE")
     if request.phase == "train":
         return given | ({"labels": labels} if "labels" in accepted else {})
-    if request.logits == "last" and LOGITS_KEPT in accepted:
-        given[LOGITS_KEPT] = 1
+    if request.logits == "last" and "logits_to_keep" in accepted:
+        given["logits_to_keep"] = 1
     return _decoding_inputs(torch, request, model, given) if request.phase == "decode" else given
 
 
@@ -159,9 +156,9 @@ def _check_length(request: TraceRequest, settings: Any) -> None:
 
 def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: Named) -> Named:
     """One new token for each sequence, and from a pass that is not recorded a cache of the tokens before it and what an encoder made."""
-    new = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
-    cut = (new,) if new != "input_ids" else (new, "attention_mask")
-    before = {name: tensor[:, :-1] if name in cut else tensor for name, tensor in given.items() if name != LOGITS_KEPT}
+    encoded = "decoder_input_ids" in given
+    cut = ("decoder_input_ids",) if encoded else ("input_ids", "attention_mask")
+    before = {name: tensor[:, :-1] if name in cut else tensor for name, tensor in given.items()}
     cache = None
     if CACHE in inspect.signature(model.forward).parameters:
         with torch.no_grad(), recording(torch, [], AttentionCalls(form=request.attention), Held()):
@@ -169,9 +166,8 @@ def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: Named
             cache = getattr(made, CACHE, None)
     if cache is None:
         raise WorkloadError(f"{request.model}: keeps no cache of keys and values, so it does not decode; choose --phase prefill or train")
-    encoded = {} if new == "input_ids" else {"encoder_outputs": (made.encoder_last_hidden_state,)}
-    rest = {name: tensor for name, tensor in given.items() if name != "input_ids"}
-    return rest | encoded | {new: given[new][:, -1:], CACHE: cache, "use_cache": True}
+    made_before = {"encoder_outputs": (made.encoder_last_hidden_state,)} if encoded else {}
+    return given | made_before | {cut[0]: given[cut[0]][:, -1:], CACHE: cache, "use_cache": True}
 
 
 def user_job(torch: Any, request: TraceRequest) -> Job:

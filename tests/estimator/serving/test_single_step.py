@@ -62,7 +62,7 @@ def test_decoding_is_that_of_an_engine_unless_something_else_is_asked_for(capsys
     config = written(tmp_path)
     words = ("--model", config, "--gpu", "h100", "--batch", 2, "--sequence", 64, "--json")
     status, out, err = run(capsys, *words, "--phase", "decode")
-    assert (status, "-serving-" in json.loads(out)["workload"], "without its host" in err) == (0, True, True)
+    assert (status, "-serving" in json.loads(out)["workload"], "without its host" in err) == (0, True, True)
     assert run(capsys, *words, "--phase", "decode", "--runtime", "serving")[1] == out
     assert json.loads(run(capsys, *words, "--tensor-parallel", 2)[1])["workload"].endswith("prefill-b2-s64-bf16-kv-bf16-serving-tp2")
     assert not is_served("resnet-101")
