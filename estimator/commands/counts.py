@@ -167,7 +167,8 @@ def _scaled(kernels: "list[CountedKernel]", table: "EnergyTable", constant_w: fl
         row = _row(total, exponent) | parts | scaling(one, total, modules, exponent) | given
         rows.append({"modules": modules, **{name: value for name, value in row.items() if name not in ("name", "launches")}})
     click.echo(rows_text(rows, form), nl=False)
-    assumed = f"assumed: {'an even spread' if share is None else f'{100 * share:g} %'} of the DRAM's traffic local, no loss but the links'"
+    local = "spread evenly over the modules" if share is None else f"{100 * share:g} % local"
+    assumed = f"assumed: the DRAM's traffic is {local}, and nothing else than links limits the scaling"
     return say(warnings, (assumed,), quiet=options["quiet"])
 
 

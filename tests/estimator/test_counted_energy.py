@@ -223,7 +223,7 @@ def test_the_command_predicts_several_modules_from_the_counts_of_one(tmp_path):
     assert two["link_j"] == pytest.approx(0.75 * 256e9 * 8 * 10e-12)
     assert two["constant_j"] == pytest.approx(25.0 * 2 * 0.75)
     assert many["time_s"] == pytest.approx(0.75 * 256 * (256 / 31) / (32 * 128))
-    assert "25 % of the DRAM's traffic local" in found.stderr
+    assert "the DRAM's traffic is 25 % local" in found.stderr
     (switched,) = json.loads(run(*words[:-2], "switched", "--modules", "32", "--json").stdout)
     assert (switched["topology"], switched["local_share"]) == ("switch", 1 / 32)
     assert switched["time_s"] == pytest.approx(31 / 32 * 256 / (32 * 128))
