@@ -46,12 +46,12 @@ def test_the_limit_takes_hold_with_its_time_constant_and_ends_where_it_ends_with
     since_s = states.host_ns * 1e-9 - begin_s
     share = (1980.0 - states.sm_clock_mhz) / (1980.0 - ends[0])
     assert ends[0] == ends[1] < 1700.0
-    inside = (since_s > 2.5 * lag_s) & (since_s < 1.9)
-    assert share[inside] == pytest.approx(-np.expm1(-since_s[inside] / lag_s), abs=0.25)
+    inside = (since_s > 0.015) & (since_s < 1.9)  # past the governor's first step
+    assert share[inside] == pytest.approx(-np.expm1(-since_s[inside] / lag_s), abs=0.35)
     assert states.throttle_mask[-1] & THROTTLE_BITS["sw_power_cap"]
 
 
-@pytest.mark.parametrize("lag_s", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("lag_s", [0.0, 0.1, 2.0])
 def test_a_capped_row_is_throttled_and_no_worse(calibration, lag_s):
     (row,) = rows(calibration, [point(LARGE)], Faults(limit_lag_s=lag_s))
     assert "throttled" in row["flags"]
