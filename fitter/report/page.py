@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from html import escape
-from typing import Final
 
 import pandas as pd
 
 from estimator.bundle.content import Bundle
-from estimator.display.pages import page_html, section_html, table_html, text_html
+from estimator.display.pages import facts_html, report_page, table_html
 from fitter.instructions.display import instruction_tables
 from fitter.report.errors import held_frame, scatters_html, worst_html
 from fitter.report.text import bundle_facts, coefficient_tables, dataset_table
@@ -15,18 +14,6 @@ from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
 from fitter.validate.predictions import QUANTITIES, compared, summary_row
 from fitter.validate.tables import error_table
-
-REPORT_STYLE: Final = """
-a{color:var(--p0)}
-.skip{position:absolute;left:-99rem}
-.skip:focus{position:static;display:inline-block;padding:.5rem}
-nav ul{columns:14rem;padding-left:1.2rem;margin:.5rem 0}
-.charts>figure{max-width:44rem}
-.p0,.p1,.p2{stroke-opacity:.85}
-@media(max-width:40rem){body{padding:.75rem .75rem 3rem}svg{font-size:14px}dl{grid-template-columns:1fr}}
-@media print{.skip,nav{display:none}}
-"""
-"""Style rules of the report in addition to those of all pages."""
 
 
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
@@ -43,11 +30,7 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.
         ("rejected", "Rejected rows", _rejected(selection)),
         ("data", "Data sets", dataset_table(bundle).html()),
     )
-    shown = [(identity, title, body) for identity, title, body in parts if body]
-    links = "".join(f'<li><a href="#{identity}">{escape(title)}</a></li>' for identity, title, _ in shown)
-    before = f'<a class="skip" href="#main">Skip to the report</a><nav aria-label="Sections"><ul>{links}</ul></nav>'
-    title = f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}"
-    return page_html(title, (section_html(title, body, identity) for identity, title, body in shown), style=REPORT_STYLE, before=before)
+    return report_page(f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}", parts)
 
 
 def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
@@ -55,8 +38,7 @@ def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.
     facts = {"Rows": f"{used:,} used of {selection.row_count:,} read", **_headlines(held_out), **bundle_facts(bundle)}
     simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
     notes = "".join(f"<li>{escape(note[:4000])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
-    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items())
-    return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
+    return (simulated if bundle.simulated else "") + facts_html(facts) + (f"<ul>{notes}</ul>" if notes else "")
 
 
 def _headlines(held_out: Mapping[str, pd.DataFrame]) -> dict[str, str]:
