@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +14,12 @@ from collector.dataset.reader import KernelDataset, read_kernel_dataset
 from collector.dataset.schema import FLAGS, IDENTITY_COLUMNS, UNUSABLE, flag_counts
 from collector.devices.protocols import limiting_reasons
 from collector.errors import DatasetError
-from estimator.display.charts import Axis, Series, axis_over, scatter_svg
+from estimator.display.charts import Series, axis_over, scatter_svg
 from estimator.display.pages import facts_html, figure_html, report_page, table_html
 from estimator.vocabulary.quantities import Array, BoolArray
 
 MOST_FAMILIES: Final = 5
 """Families with a colour of their own; the others share one."""
-
-DOUBTFUL_SHARE: Final = 0.2
-"""Share of rows with one flag from which the summary names it."""
 
 BESIDE: Final = 0.009
 """Distance between families that ran at one clock, as a share of the highest clock [1]; only their points move."""
@@ -104,39 +101,27 @@ def deviations(table: pa.Table) -> dict[str, Array]:
 
 def _rejected(data: KernelDataset) -> Counter[str]:
     """Number of kernels that did not run by reason, over all files."""
-    total: Counter[str] = Counter()
-    for file in data.files:
-        total.update(file.metadata.get("rejected") or {})
-    return total
+    return sum((Counter(file.metadata.get("rejected") or {}) for file in data.files), Counter[str]())
 
 
 def _summary(data: KernelDataset, flags: dict[str, int], agreement: dict[str, Array]) -> str:
-    table, metadata = data.table, data.metadata
-    rows, bad = table.num_rows, []
+    table, rows, bad = data.table, data.table.num_rows, []
     if any(file.metadata.get("simulated") for file in data.files):
         bad.append("Measured on a simulated board: these numbers test the program, they say nothing about a GPU.")
     if not all(file.metadata.get("complete") for file in data.files):
         bad.append("The campaign did not finish: the same command with --resume goes on.")
-    bad += [
-        f"{flag}: {count / rows:.0%} of the rows; {FLAGS.get(flag, '')}." for flag, count in flags.items() if count >= DOUBTFUL_SHARE * rows
-    ]
     time, power = (int(np.isfinite(_numbers(table, name)).sum()) for name in ("latency_s", "power_w"))
-    clocks = [f"{clock:g}" for clock in sorted(filter(None, table.column("sm_clock_mhz").unique().to_pylist()))]
+    clocks = sorted(filter(None, table.column("sm_clock_mhz").unique().to_pylist()))
     started = float(np.nanmin(_numbers(table, "started_unix_s"), initial=np.inf))
     facts = {
-        "Board": f"{_texts(table, 'gpu')} ({_texts(table, 'gpu_uuid')}), driver {metadata.get('driver', 'unknown')}",
-        "SM clocks": f"{', '.join(clocks)} MHz"
-        if 0 < len(clocks) <= 12
-        else f"{clocks[0]} to {clocks[-1]} MHz"
-        if clocks
-        else "left alone",
+        "Board": f"{_texts(table, 'gpu')} ({_texts(table, 'gpu_uuid')}), driver {data.metadata.get('driver')}",
+        "SM clocks": f"{len(clocks)}, from {clocks[0]:g} to {clocks[-1]:g} MHz" if clocks else "left alone",
         "Rows": f"{rows:,}: {time:,} with time, {power:,} with power",
         "Kernel families": ", ".join(f"{name} {count:,}" for name, count in _families(table).items()),
-        "Flagged": f"{int(_flagged(table, frozenset(FLAGS)).sum()):,} rows carry a doubt; see the reasons below",
+        "Flagged": ", ".join(f"{name} {count:,} ({count / rows:.0%})" for name, count in flags.items()) or "no row",
         "Did not run": f"{_rejected(data).total():,} kernels",
         "Repeatability": "; ".join(_agreement_text(name, values) for name, values in agreement.items()),
         "Measured": f"from {_utc(started)}, for {np.nanmax(_minutes(table), initial=0.0):,.0f} min",
-        "Sensor": _sensor_text(metadata),
     }
     return "".join(f'<p class="bad">{escape(line)}</p>' for line in bad) + facts_html(facts)
 
@@ -151,12 +136,6 @@ def _agreement_text(name: str, values: Array) -> str:
     if not len(known):
         return f"{what} not repeated"
     return f"{what} within {np.median(known):.2g} % (median), {np.quantile(known, 0.95):.2g} % (95 of 100) of {len(known):,} repeated rows"
-
-
-def _sensor_text(metadata: dict[str, Any]) -> str:
-    sensor = metadata.get("sensor") or {}
-    known = [f"{name} {sensor[name]:.3g}" for name in ("window_s", "update_period_s", "gain") if isinstance(sensor.get(name), float)]
-    return ", ".join([str(sensor.get("averaging", "not characterised")), *known])
 
 
 def _utc(unix_s: float) -> str:
@@ -175,15 +154,11 @@ def _chart(caption: str, series: Sequence[Series], x: str, y: str, *, diagonal: 
     if not shown:
         return ""
     across, up = axis_over(x, [one.x for one in shown]), axis_over(y, [one.y for one in shown])
-    if diagonal:
-        low, high = min(across.low, up.low), max(across.high, up.high)
-        across, up = (Axis(label=label, low=low, high=high, logarithmic=False) for label in (x, y))
     return figure_html(scatter_svg(caption, caption, shown, across, up, diagonal=diagonal), caption)
 
 
 def _charts(*charts: str) -> str:
-    joined = "".join(charts)
-    return f'<div class="charts">{joined}</div>' if joined else ""
+    return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
 
 
 def _power(table: pa.Table) -> str:
@@ -202,11 +177,7 @@ def _rest(data: KernelDataset) -> str:
     idle = [Series(name="idle", x=minutes, y=_numbers(table, "idle_before_w"))]
     columns = {"under load": "temperature_c", "at rest": "temperature_before_c"}
     temperature = [Series(name=name, x=minutes, y=_numbers(table, column)) for name, column in columns.items()]
-    rows = [
-        [one.get(name) if one.get(name) is not None else np.nan for name in IDLE]
-        for file in data.files
-        for one in file.metadata.get("idle") or ()
-    ]
+    rows = [[one.get(name) or np.nan for name in IDLE] for file in data.files for one in file.metadata.get("idle") or ()]
     return _charts(
         _chart("Idle power before a row.", idle, since, "idle power [W]"),
         _chart("Temperature of the GPU.", temperature, since, "temperature [°C]"),

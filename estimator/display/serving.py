@@ -70,18 +70,19 @@ def served_svg(answers: Sequence["ServedEstimate"], chart: str) -> str:
     """
     value, label = CHARTS[chart]
     over = "batch" if len({answer.batch for answer in answers}) > 1 else "asked_clock_mhz"
-    fixed = [name for name in LABELS if name != over and len({getattr(answer, name) for answer in answers}) > 1]
     lines: dict[str, list[ServedEstimate]] = {}
-    for answer in sorted((one for one in answers if not one.state), key=lambda one: getattr(one, over)):
-        lines.setdefault(" ".join(f"{name.partition('_')[0]} {getattr(answer, name)}" for name in fixed), []).append(answer)
+    for answer in answers:
+        clock = f", {answer.asked_clock_mhz:g} MHz" if over == "batch" else ""
+        lines.setdefault(f"{answer.gpus} x {answer.gpu}{clock}", []).extend([] if answer.state else [answer])
     if max(map(len, lines.values()), default=0) < 2:
         raise OperatingPointError("a chart needs two points of one GPU that have an answer: give --batch or --freqs a list")
     series = []
     for name, points in list(lines.items())[:MOST_LINES]:
-        x, y, low, high = (np.array([getattr(one, field) for one in points]) for field in (over, value, f"{value}_low", f"{value}_high"))
-        series.append(Series(name=name or answers[0].model, x=x.astype(np.float64), y=y, band=(low, high)))
+        columns = [[getattr(one, field) for field in (over, value, f"{value}_low", f"{value}_high")] for one in points]
+        x, y, low, high = np.array(sorted(columns), dtype=np.float64).reshape(-1, 4).T
+        series.append(Series(name=name, x=x, y=y, band=(low, high)))
     across = axis_over("requests in flight" if over == "batch" else "asked SM clock [MHz]", [one.x for one in series])
-    up = axis_over(label, [edge for one in series if one.band for edge in (one.y, *one.band)])
+    up = axis_over(label, [edge for one in series for edge in one.band or ()])
     return line_svg(f"{answers[0].model}: {label}", f"{label} with 90 % bands", series, across, up)
 
 

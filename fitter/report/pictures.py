@@ -1,5 +1,6 @@
 """The report's pictures of the model on the rows that it was fitted to: ideal and corrected time, power by module, tiles."""
 
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -36,11 +37,11 @@ def pictures_html(bundle: Bundle, rows: KernelRows | None) -> str:
 def _ideal(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
     """Ideal and corrected over measured time.  Source: EnergAIzer (arXiv 2604.20105), fig. 6."""
     ideal_s = ideal_seconds(times.phases, bundle.gpu, rows.clock_mhz(bundle.gpu) * HZ_PER_MHZ)
-    drawn = {"ideal: published rates": ideal_s, "corrected: fitted λ and ε": times.equations_s}
-    sound = {name: np.isfinite(seconds) & (seconds > 0.0) & (rows.latency_s > 0.0) for name, seconds in drawn.items()}
-    series = [Series(name=name, x=rows.latency_s[sound[name]], y=seconds[sound[name]]) for name, seconds in drawn.items()]
-    if not all(mask.any() for mask in sound.values()):
+    known = np.isfinite(times.equations_s) & np.isfinite(ideal_s) & (ideal_s > 0.0) & (rows.latency_s > 0.0)
+    if not known.any():
         return ""
+    drawn = {"ideal: published rates": ideal_s, "corrected: fitted λ and ε": times.equations_s}
+    series = [Series(name=name, x=rows.latency_s[known], y=seconds[known]) for name, seconds in drawn.items()]
     y = axis_over("time of the model [s]", [one.y for one in series], logarithmic=True)
     x = axis_over("measured latency [s]", [one.x for one in series], logarithmic=True)
     caption = "Time at the published rates, and as corrected by the fit, over the measured time, on rows that the fit saw."
@@ -52,11 +53,9 @@ def _ideal(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
 def _tiles(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
     """Share of kernels whose tile the bundle predicts as their names state it."""
     found = predicted_tiles(rows.row_operators(), bundle.gpu, bundle.tile_predictors, times.coefficients)
-    if found is None:
-        return ""
-    first = np.unique(np.stack([rows.operator_index, rows.tile_m, rows.tile_n]), axis=1, return_index=True)[1]
-    shapes = first[np.isfinite(rows.tile_m[first]) & np.isfinite(found.tile_m[first])]
-    if not len(shapes):
+    first = np.unique(rows.operator_index, return_index=True)[1]
+    shapes = first[:0] if found is None else first[np.isfinite(rows.tile_m[first]) & np.isfinite(found.tile_m[first])]
+    if found is None or not len(shapes):
         return ""
     hit = (rows.tile_m[shapes] == found.tile_m[shapes]) & (rows.tile_n[shapes] == found.tile_n[shapes])
     text = f"Tiles: predicted as the library chose them for {hit.mean():.0%} of {len(shapes):,} products with a known kernel name"
@@ -68,11 +67,11 @@ def _modules(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
     parts = alone_parts_w(times, bundle, bundle.gpu, rows.clock_mhz(bundle.gpu), rows.l2_warm, rows.temperature_c)
     if not parts:
         return ""
-    families = np.array([operator.family for operator in rows.row_operators()])
-    names, counts = np.unique(families, return_counts=True)
+    families = [operator.family for operator in rows.row_operators()]
     figures = ""
-    for family in names[np.argsort(-counts, kind="stable")][:MOST_BARS]:
-        shown = {name: float(np.nanmean(np.where(families == family, watt, np.nan))) for name, watt in parts.items()}
+    for family, _ in Counter(families).most_common(MOST_BARS):
+        own = np.array(families) == family
+        shown = {name: float(np.nanmean(watt[own])) for name, watt in parts.items()}
         caption = f"Power of {family} kernels by module: {sum(shown.values()):.0f} W on average, on rows that the fit saw."
         figures += figure_html(shares_svg(f"Power by module: {family}", caption, shown, "W"), caption)
     return figures

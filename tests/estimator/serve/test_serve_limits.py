@@ -70,13 +70,16 @@ def test_every_answer_forbids_what_the_page_does_not_need(served, path):
     assert (headers["X-Content-Type-Options"], headers["Cross-Origin-Resource-Policy"]) == ("nosniff", "same-origin")
 
 
+FIELDS = ["workload", "bundle", "at", "batch", "clock_mhz", "gpu", "model", "prompt", "output", "else"]
+
+
 @settings(max_examples=30)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
         lambda inner: (
             st.dictionaries(
-                st.sampled_from(["workload", "bundle", "at", "batch", "clock_mhz", "gpu", "model", "prompt", "output", "else"]),
+                st.sampled_from(FIELDS),
                 inner,
                 max_size=6,
             )
