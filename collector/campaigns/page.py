@@ -118,7 +118,7 @@ def _summary(data: KernelDataset, flags: dict[str, int], agreement: dict[str, Ar
         "SM clocks": f"{len(clocks)}, from {clocks[0]:g} to {clocks[-1]:g} MHz" if clocks else "left alone",
         "Rows": f"{rows:,}: {time:,} with time, {power:,} with power",
         "Kernel families": ", ".join(f"{name} {count:,}" for name, count in _families(table).items()),
-        "Flagged": ", ".join(f"{name} {count:,} ({count / rows:.0%})" for name, count in flags.items()) or "no row",
+        "Flagged": ", ".join(f"{name} {count:,} ({count / rows:.1%})" for name, count in flags.items()) or "no row",
         "Did not run": f"{_rejected(data).total():,} kernels",
         "Repeatability": "; ".join(_agreement_text(name, values) for name, values in agreement.items()),
         "Measured": f"from {_utc(started)}, for {np.nanmax(_minutes(table), initial=0.0):,.0f} min",
