@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from estimator.serving.architecture import Architecture, Layout, Product
-from estimator.serving.weights import SIXTEEN, WIDENED, WIDENED_BYTE, Weights
+from estimator.serving.weights import SIXTEEN, Weights
+from estimator.tracing.quantisation import WIDENED, WIDENED_BYTE
+from estimator.transforms.rewriting import widened
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import Operator, Workload, merge_counts
@@ -130,14 +132,10 @@ def _products(run: _Pass) -> Iterator[Launch]:
 
 def _linear(run: _Pass, product: Product, rows: int) -> Iterator[Launch]:
     """Products with one kind of matrix; weights of bitsandbytes are widened before, or in registers for a single row."""
-    size = product.n * product.k
     for form, share in run.weights.formats(product.name):
-        count, precision = share * product.layers, form
-        if form == WIDENED:
-            precision = "int4_wo" if rows == 1 else SIXTEEN
-        if form == WIDENED and rows > 1:
-            yield run.operator("elementwise", "other", size, size * WIDENED_BYTE / BYTES_PER_ELEMENT[SIXTEEN]), count
-        yield run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=precision), count
+        stored = form == WIDENED
+        one = run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=SIXTEEN if stored else form)
+        yield from ((kernel, share * product.layers) for kernel in (widened(one, WIDENED_BYTE) if stored else (one,)))
 
 
 def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:

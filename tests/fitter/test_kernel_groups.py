@@ -10,7 +10,7 @@ from estimator.model.coefficients import longest_prefix
 from estimator.model.lowering import KnownTiles
 from estimator.vocabulary.workload import make_operator
 from fitter.latency.groups import fit_kernel_groups
-from fitter.latency.intervals import folds_of
+from fitter.latency.intervals import FOLDS, folds_of
 from fitter.latency.residual_tier import shape_errors
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
@@ -89,6 +89,22 @@ def test_rows_of_one_shape_are_left_out_together():
     fold = folds_of(shapes, seed=0)
     for shape in range(len(shapes.operators)):
         assert len(set(fold[shapes.index == shape].tolist())) == 1
+
+
+@pytest.mark.parametrize("heads", [(8,), (8, 16), (4, 8, 16, 32, 64)], ids=len)
+def test_rows_of_one_site_are_left_out_together_however_few_sites(heads):
+    shapes = shape_errors(
+        [
+            make_operator("mla", "mla_decode", "bf16", batch=1, queries=1, context=64.0 * step, heads=count)
+            for count in heads
+            for step in range(1, 9)
+        ]
+    )
+    fold = folds_of(shapes, seed=0)
+    site = np.repeat(np.arange(len(heads)), 8)
+    parts = [len(np.unique(fold[site == number])) for number in range(len(heads))]
+    assert parts == [1] * len(heads) if len(heads) > 1 else parts[0] > 1
+    assert len(np.unique(fold)) == min(FOLDS, len(heads)) or len(heads) == 1
 
 
 def test_known_tiles_are_predicted_with_what_known_tiles_left_over():
