@@ -70,7 +70,7 @@ nav ul{columns:14rem;padding-left:1.2rem;margin:.5rem 0}
 
 def report_page(title: str, parts: Iterable[tuple[str, str, str]]) -> str:
     """The whole page from (anchor, heading, body) of its sections, with links to them; one with an empty body is left out."""
-    name, links, sections = escape(title), "", ""
+    name, links, sections = text_html(title), "", ""
     for identity, heading, body in parts:
         if body:
             links += f'<li><a href="#{identity}">{escape(heading)}</a></li>'
