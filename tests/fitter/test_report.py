@@ -7,6 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator.display.charts import COLOURS
+from estimator.model.power import PARTS
+from estimator.questions.explanation import LIMITS
 from fitter.report.page import report_html
 from fitter.report.pictures import pictures_html
 from fitter.rows.rejected import RejectedRow
@@ -147,9 +150,14 @@ def test_the_tile_hit_rate_counts_shapes_once_and_says_what_it_was_seen_on():
     tile = {"kind": "choice", "tile_m": (128,), "tile_n": (128,), "split": (1,), "liking": (0.0,), "sharpness": 15.0}
     named = replace(bundle, tile_predictors={group: tile for group in bundle.groups if group.startswith("gemm")})
     half = np.where(np.cumsum(products) % 2 == 0, 128.0, 64.0)
-    tiles = {name: np.where(products, half, np.nan) for name in ("tile_m", "tile_n")}
+    tiles = {"tile_m": np.where(products, 128.0, np.nan), "tile_n": np.where(products, half, np.nan)}
     text = pictures_html(named, replace(rows, **tiles, split_k=np.ones(len(rows))))
     hits, count = (half[products] == 128.0).mean(), int(products.sum())
     assert f"for {hits:.0%} of {count} products" in text
     assert "The fit saw these rows" in text
     assert "Tiles:" not in pictures_html(named, rows)
+
+
+def test_no_two_parts_of_a_bar_share_a_colour():
+    for parts in (PARTS, (*LIMITS, "waiting for the host")):
+        assert len({COLOURS[name] for name in parts}) == len(parts)
