@@ -17,7 +17,7 @@ from estimator.vocabulary.quantities import TINY, Array, BoolArray, IntArray
 
 WIDTH: Final = 460.0
 HEIGHT: Final = 340.0
-LEFT: Final = 62.0
+LEFT: Final = 68.0
 RIGHT: Final = 14.0
 TOP: Final = 14.0
 BOTTOM: Final = 48.0
@@ -157,7 +157,7 @@ def _frame(title: str, description: str, body: str, x: Axis, y: Axis, names: Seq
         texts += f'<text x="{LEFT - 6:g}" y="{at + 4:.1f}" text-anchor="end">{tick:.5g}</text>'
     texts += f'<text x="{(LEFT + right) / 2:g}" y="{HEIGHT - 10:g}" text-anchor="middle">{escape(x.label)}</text>'
     middle = (TOP + bottom) / 2
-    texts += f'<text transform="translate(14 {middle:g}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>'
+    texts += f'<text transform="translate(12 {middle:g}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>'
     legend, above = _legend(names, kind)
     drawing = f'<g transform="translate(0 {above:g})"><g class="grid">{grid}</g><g class="data">{body}</g><g class="text">{texts}</g></g>'
     return _svg(title, description, f'{drawing}<g class="text">{legend}</g>', WIDTH, HEIGHT + above)
@@ -222,17 +222,16 @@ def shares_svg(title: str, description: str, parts: Mapping[str, float], unit: s
 
 
 def bars_svg(title: str, description: str, rows: Mapping[str, Mapping[str, float]], unit: str) -> str:
-    """Horizontal bars from zero: for each row one bar of each name in its own colour, with its value; nan has no bar."""
-    names = list(dict.fromkeys(name for bars in rows.values() for name in bars))
-    known = [value for bars in rows.values() for value in bars.values() if np.isfinite(value)]
-    scale = (SHARES_WIDTH - BARS_LEFT - BARS_RIGHT) / max([*known, TINY])
-    legend, top = _legend(names, "p")
+    """Horizontal bars from zero: every row has the same names, each with a colour; nan has no bar."""
+    most = np.nanmax([value for bars in rows.values() for value in bars.values()], initial=TINY)
+    scale = (SHARES_WIDTH - BARS_LEFT - BARS_RIGHT) / most
+    legend, top = _legend(list(next(iter(rows.values()))), "p")
     body, texts, top = "", legend, top + 6.0
     for row, bars in rows.items():
         texts += f'<text x="{BARS_LEFT - 8:g}" y="{top + LEGEND_LINE - 5:g}" text-anchor="end">{escape(row)}</text>'
-        for name, value in bars.items():
+        for number, value in enumerate(bars.values()):
             if np.isfinite(value):
-                body += f'<rect class="s s{names.index(name)}" x="{BARS_LEFT:g}" y="{top + 3:g}" width="{scale * value:.1f}" height="14"/>'
+                body += f'<rect class="s s{number}" x="{BARS_LEFT:g}" y="{top + 3:g}" width="{scale * value:.1f}" height="14"/>'
                 texts += f'<text x="{BARS_LEFT + scale * value + 6:.1f}" y="{top + LEGEND_LINE - 5:g}">{value:.3g} {escape(unit)}</text>'
             top += LEGEND_LINE
         top += 6.0

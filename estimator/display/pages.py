@@ -61,6 +61,7 @@ a{color:var(--p0)}
 .skip:focus{position:static;display:inline-block;padding:.5rem}
 nav ul{columns:14rem;padding-left:1.2rem;margin:.5rem 0}
 .charts>figure{max-width:44rem}
+section>figure{margin:1rem 0}
 .p0,.p1,.p2,.p3,.p4,.p5{stroke-opacity:.85}
 @media(max-width:40rem){body{padding:.75rem .75rem 3rem}svg{font-size:14px}dl{grid-template-columns:1fr}}
 @media print{.skip,nav{display:none}}
