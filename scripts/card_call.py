@@ -1,11 +1,9 @@
 """One call on a lent card: its remaining time, processes that end in time, and results in pieces for transport."""
 
-import io
 import math
 import os
 import signal
 import subprocess
-import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,12 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-
-from estimator.vocabulary.whole_file import write_whole
-
-PIECE: Final = "results.tar.gz."
-PIECE_BYTES: Final = 15 << 20
-"""Size of a piece: eight files of 16 MiB come back from a lent machine."""
 
 SPARE_S: Final = 45.0
 """Time of a call that no measurement gets [s]: 30 s of imports and context before it, ending and packing after it."""
@@ -107,26 +99,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def pack(folder: Path, target: Path) -> int:
-    """Writes all results of a folder as pieces into another one; returns their number."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=3) as archive:
-        archive.add(folder, ".")
-    data = packed.getvalue()
+def pack(folder: Path, target: Path) -> None:
+    """Writes all results of a folder as pieces into another one.  Raises CalledProcessError."""
     target.mkdir(parents=True, exist_ok=True)
-    for number, start in enumerate(range(0, len(data), PIECE_BYTES)):
-        write_whole(target / f"{PIECE}{number:02}", data[start : start + PIECE_BYTES])
-    return number + 1
+    _shell('tar -czf - -C "$0" . | split -b 15m -d - "$1/results.tar.gz."', folder, target)
 
 
-def unpack(pieces: Path, folder: Path) -> list[str]:
-    """Unpacks the pieces of a folder into another one; returns the names of what came.  Raises OSError and tarfile.TarError."""
-    data = b"".join(path.read_bytes() for path in sorted(pieces.glob(f"{PIECE}*")))
-    if not data:
-        raise FileNotFoundError(f"{pieces}: holds no {PIECE}00")
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-        archive.extractall(folder, filter="data")
-        return archive.getnames()
+def unpack(pieces: Path, folder: Path) -> None:
+    """Unpacks the pieces of a folder into another one.  Raises CalledProcessError."""
+    _shell('cat "$0"/results.tar.gz.* | tar -xzf - -C "$1"', pieces, folder)
+
+
+def _shell(line: str, *arguments: Path) -> None:
+    subprocess.run(["bash", "-c", f"set -eo pipefail; {line}", *map(str, arguments)], check=True, stderr=subprocess.PIPE)
 
 
 def child_environment(root: Path, site: Path) -> dict[str, str]:

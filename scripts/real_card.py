@@ -13,8 +13,8 @@ import argparse
 import json
 import math
 import os
+import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,6 +45,7 @@ SENSOR_S: Final = 35.0
 MOST_TRIES: Final = 4
 """Processes of a measurement in one call: each hang ends one."""
 DONE, PART, FAILED = "done", "part", "failed"
+WHOLE: Final = ("latency_s", "power_w", "energy_j")
 MISSING: Final = "rows are missing"
 MOST_CALLS: Final = 3
 """Calls in which a stage is tried before the later ones go on without it."""
@@ -226,6 +227,12 @@ def fit(card: Card) -> str:
     return card.python("fit", 900.0, "fitter.cli", *datasets, "--force", *out)
 
 
+def measured_models(card: Card) -> Document:
+    """Whole models that were measured on the card, by name."""
+    found: Document = card.read("models/end-to-end.json").get("models", {})
+    return found
+
+
 def compare(card: Card) -> str:
     """Both measurements of the anchors, the shipped bundle of this GPU on this card's rows, whole models by the new bundle."""
     whys = []
@@ -236,9 +243,9 @@ def compare(card: Card) -> str:
     rows = card.folder / "campaign.parquet"
     if rows.exists():
         whys.append(card.python("shipped", 300.0, "fitter.cli", "check", shipped(card), str(rows), "--json"))
-    for workload in sorted((card.folder / "models").glob("*.json")) if (card.folder / "bundle.json").exists() else ():
-        if workload.stem != "end-to-end":
-            whys.append(card.python(f"model-{workload.stem}", 60.0, "estimator.cli", str(workload), "--bundle", bundle(card), "--json"))
+    for name in measured_models(card):
+        words = ("estimator.cli", str(card.folder / "models" / f"{name}.json"), "--bundle", bundle(card), "--json")
+        whys.append(card.python(f"model-{name}", 60.0, *words))
     return "; ".join(filter(None, whys))
 
 
@@ -260,6 +267,10 @@ def summary(card: Card) -> str:
         if errors.size:
             mean, rows = np.average(errors[:, 1], weights=errors[:, 0]), errors[:, 0].sum()
             lines.append(f"* {figure}: mean error {mean:.1f} % on {rows:.0f} rows held out of the fit")
+    for name, one in measured_models(card).items():
+        new = card.read(f"model-{name}.json")
+        off = [f"{figure} {100.0 * (new[figure] / one[f'measured_{figure}'] - 1.0):+.1f} %" for figure in WHOLE if figure in new]
+        lines.append(f"* {name}, estimated by this bundle over measured: {', '.join(off)}")
     write_whole(card.folder / "card.md", ("\n".join(lines) + "\n").encode())
     click.echo("\n".join(lines))
     return ""
@@ -295,7 +306,7 @@ STAGES: Final[dict[str, Stage]] = {
 def setup(card: Card, given: argparse.Namespace) -> str:
     """Unpacks what came back and installs the wheels that travelled."""
     if given.pieces is not None:
-        click.echo(f"== setup: {len(unpack(given.pieces, card.folder))} results from {given.pieces}")
+        unpack(given.pieces, card.folder)
         card.state |= card.read("state.json")
     wheels = sorted(map(str, Path(".whl").glob("*.whl")))
     if wheels and not card.rehearsal and not SITE.exists():
@@ -317,7 +328,7 @@ def went_through(card: Card, names: Sequence[str], out: Path | None) -> bool:
         write_whole(card.folder / "state.json", (json.dumps(card.state, indent=1) + "\n").encode())
         click.echo(f"== {name}: {state}{': ' + why if why else ''}; {card.call.left_s():.0f} s left of the call")
         if out is not None and stage.on_card:
-            click.echo(f"== packed: {pack(card.folder, out)} pieces in {out}")
+            pack(card.folder, out)
     return all(card.state["stages"][name]["state"] == DONE for name in names)
 
 
@@ -340,8 +351,8 @@ def main(words: Sequence[str] | None = None) -> int:
     card.state |= card.read("state.json")
     try:
         why = setup(card, given)
-    except (OSError, tarfile.TarError) as error:
-        click.echo(f"real_card: {error}", err=True)
+    except subprocess.CalledProcessError:
+        click.echo(f"real_card: {given.pieces}: holds no whole results.tar.gz.00 and following", err=True)
         return 1
     if why:
         click.echo(f"== setup: {why}; goes on without")
