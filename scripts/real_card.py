@@ -341,7 +341,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/real-card"), help="results")
     parser.add_argument("--out", type=Path, default=Path(os.environ["OUT"]) if os.environ.get("OUT") else None, help="where pieces go")
     parser.add_argument("--pieces", type=Path, help="folder of pieces that came back (setup)")
-    parser.add_argument("--stall-s", type=float, default=100.0, help="a measurement that writes nothing for so long hangs [s]")
+    parser.add_argument("--stall-s", type=float, default=120.0, help="a measurement that writes nothing for so long hangs [s]")
     given = parser.parse_args(words)
     if unknown := [name for name in given.stages if name not in ("setup", *STAGES)]:
         parser.error(f"no stage is called {unknown[0]}; stages: setup, {', '.join(STAGES)}")
