@@ -57,7 +57,7 @@ def measured(spec: CampaignSpec, board: str, seed: int, share: float | None, cho
         budget_s = math.inf if share is None else share * plan.estimated_s
         if share is not None:
             spec = hastened(spec)
-            plan = chosen_plan(spec, plan, budget_s, choice_seed)
+            plan = chosen_plan(spec, plan, bench.gpu_spec, budget_s, choice_seed)
         outcome = Campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), seed), output, budget_s=budget_s).run()
     return outcome.rows, 0 if plan.choice is None else plan.choice.timed, outcome.board_time_s
 

@@ -25,6 +25,7 @@ def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[
         "skipped": plan.skipped,
         "selection": None if plan.choice is None else asdict(plan.choice),
         "estimated_s": plan.estimated_s,
+        "estimated_j": plan.estimated_j,
     }
 
 
@@ -38,6 +39,7 @@ def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str
         f"SM clocks  {_clocks(plan.clocks_mhz)}",
         f"rows       {len(plan.points)}, {plan.anchors} of them repetitions that show drift",
         f"time       about {duration_text(plan.estimated_s)} of the board's time",
+        f"energy     about {plan.estimated_j / 1e3:.0f} kJ",
     ]
     if plan.choice is not None:
         lines.append(f"chosen     {choice_text(plan.choice)}")

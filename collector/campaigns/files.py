@@ -18,6 +18,9 @@ from microbench.loads.groups import LoadGroup
 from microbench.runners.torch_kernels import BACKENDS
 from microbench.shapes import KernelGroup
 
+PREPARE_S: Final = 0.25
+"""Expected time to prepare a kernel [s]: operands, first launch, trace.  PyTorch took 0.3 to 0.6 s when the host filled the operands."""
+
 Built = TypeVar("Built")
 Table = Mapping[str, Any]
 """A table of a TOML file."""
@@ -64,7 +67,7 @@ class CampaignSpec:
     never), to show drift.  `every_clock_share` of the kernels run at every clock, each of the others at one, evenly over the clocks: rows
     cost time, and a new shape gives more information than a known one at another clock.  `instructions` are
     groups of generated kernels, each run at every clock.  `attention` is the backend of PyTorch that computes attention on a real board.
-    `digest` identifies the content.
+    `clock_budget_s` is the board's time at each clock if no `--budget` is given (None: all rows).  `digest` identifies the content.
     """
 
     name: Text
@@ -81,6 +84,7 @@ class CampaignSpec:
     instructions: tuple[LoadGroup, ...] = ()
     every_clock_share: Annotated[float, Span(0, 1)] = 1.0
     attention: Annotated[str, Words(tuple(BACKENDS))] = "flash"
+    clock_budget_s: Annotated[float, Span(60, 1e6, "s")] | None = None
 
 
 def campaign_names() -> tuple[str, ...]:

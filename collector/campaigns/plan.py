@@ -16,7 +16,10 @@ from collector.campaigns.measurement import Point
 from collector.campaigns.selection import Choice, choose_points, point_costs
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
+from collector.sensing.catalogue import find_sensor
+from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 from collector.sensing.live import characterisation_s
+from estimator.model.silicon import usual_rest_w
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import IntArray
@@ -31,6 +34,9 @@ ROW_ID_DIGITS: Final = 16
 CLOCK_SETTLE_S: Final = 0.2
 """Rest after a change of the clock."""
 
+LOAD_SHARE: Final = 0.45
+"""Mean power of a campaign's kernels above rest at the highest clock, as a share of that at the limit [1] (simulated: 0.25 to 0.65)."""
+
 Kernel = tuple[Operator, str, str]
 """An operator, its L2 state and the layout of its inputs, "" for the natural one."""
 
@@ -44,7 +50,7 @@ class CampaignPlan:
 
     `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` lists
     the groups that this board cannot run, and why.  `fixed_s` is the board's time outside the points: the sensor, warming up, power at rest
-    and changes of the clock; `estimated_s` all of its time.
+    and changes of the clock; `estimated_s` all of its time, with a sensor that updates every `sensor_period_s`.  `estimated_j`: its energy.
     `choice` describes the part of the campaign's points that a budget selected.
     """
 
@@ -55,7 +61,9 @@ class CampaignPlan:
     choice: Choice | None = None
     kernels: dict[str, int] = field(default_factory=dict)
     anchors: int = 0
+    sensor_period_s: float = DEFAULT_PERIOD_S
     estimated_s: float = 0.0
+    estimated_j: float = 0.0
 
 
 def plan_campaign(
@@ -99,40 +107,60 @@ def plan_campaign(
         raise CampaignError(f"campaign {spec.name} has no kernel that this board runs{why}; choose other families or another campaign")
     anchors = [operator for operator in spec.anchors if bench.runner.supports(operator)]
     points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, (bench.gpu.identity().uuid, spec.digest, seed))
-    sensor_s = 0.0 if sensor_known else characterisation_s()
+    period_s = _sensor_period_s(bench)
+    sensor_s = 0.0 if sensor_known else characterisation_s(period_s)
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(points))
     plan = CampaignPlan(
         points=points,
         clocks_mhz=clocks_mhz,
         skipped=dict(skipped),
+        sensor_period_s=period_s,
         fixed_s=sensor_s + spec.warmup_s + len(clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s) + changes * CLOCK_SETTLE_S,
     )
-    return _counted(plan, spec)
+    return _counted(plan, spec, bench.gpu_spec)
 
 
-def _counted(plan: CampaignPlan, spec: CampaignSpec) -> CampaignPlan:
-    """A plan with the counts and the time of its points."""
+def _sensor_period_s(bench: Bench) -> float:
+    """Expected update period of the board's sensor [s], from the catalogue."""
+    identity = bench.gpu.identity()
+    known = find_sensor(identity.name, identity.driver)
+    return (known and known.update_period_s) or DEFAULT_PERIOD_S
+
+
+def _mean_load_w(gpu: GpuSpec, sm_clock_mhz: float | None) -> tuple[float, float]:
+    """Expected power of a board at rest, and under the kernels of a campaign at a clock [W]."""
+    clock_mhz = sm_clock_mhz or gpu.sm_clock_max_mhz
+    rest_w = float(usual_rest_w(gpu, np.array([clock_mhz]), np.ones(1))[0])
+    return rest_w, rest_w + LOAD_SHARE * clock_mhz / gpu.sm_clock_max_mhz * max(gpu.power_limit_w - rest_w, 0.0)
+
+
+def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:
+    """A plan with the counts, the time and the energy of its points."""
     kernels: dict[str, set[object]] = {}
     for point in plan.points:
         if not point.anchor:
             kernel = point.load or (point.operator, point.l2_state, point.transpose)
             kernels.setdefault(FAMILY if point.load else point.operator.family, set()).add(kernel)
-    costs = point_costs(spec)
+    costs = point_costs(spec, plan.sensor_period_s)
+    watts = {clock: _mean_load_w(gpu, clock) for clock in plan.clocks_mhz}
+    joules = sum(costs.of(point) * watts[point.sm_clock_mhz][0] for point in plan.points)
+    joules += sum(costs.load_of(point) * (watts[point.sm_clock_mhz][1] - watts[point.sm_clock_mhz][0]) for point in plan.points)
     return replace(
         plan,
         kernels={family: len(found) for family, found in sorted(kernels.items())},
         anchors=sum(point.anchor for point in plan.points),
         estimated_s=plan.fixed_s + sum(costs.of(point) for point in plan.points),
+        estimated_j=joules + plan.fixed_s * float(np.mean(watts[middle_clock(plan.clocks_mhz)])),
     )
 
 
-def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, seed: int) -> CampaignPlan:
+def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, gpu: GpuSpec, budget_s: float, seed: int) -> CampaignPlan:
     """The part of a plan that fits a budget, of a campaign `hastened` for it.
 
     Raises CampaignError if it leaves no time for a kernel.
     """
-    points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec), seed)
-    return _counted(replace(plan, points=points, choice=choice), spec)
+    points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec, plan.sensor_period_s), seed)
+    return _counted(replace(plan, points=points, choice=choice), spec, gpu)
 
 
 def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[Load, ...], dict[str, int]]:

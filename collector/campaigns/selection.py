@@ -11,10 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from collector.campaigns.files import CampaignSpec
+from collector.campaigns.files import PREPARE_S, CampaignSpec
 from collector.campaigns.measurement import TIMED_GAP_S, Point
 from collector.errors import CampaignError
-from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 
 HASTY_WINDOW: Final = 0.2
 HASTY_SETTLING: Final = 0.3
@@ -27,26 +26,38 @@ from 1.09 to 1.15 times those of the whole campaign; the shorter run itself chan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointCosts:
-    """Expected times [s]: of a point with power, of a time-only point, and of the rest before a point that requests it."""
+    """Expected times [s]: of a point with power, of a time-only point, and of the rest before a point that requests it.
+
+    `load_s` and `timed_load_s` are their parts under load.
+    """
 
     full_s: float
     timed_s: float
     rest_s: float
+    load_s: float
+    timed_load_s: float
 
     def of(self, point: Point) -> float:
         """Expected time of a point [s]."""
         return (self.timed_s if point.timed_only else self.full_s) + (self.rest_s if point.idle_before else 0.0)
 
+    def load_of(self, point: Point) -> float:
+        """Expected time of a point under load [s]."""
+        return self.timed_load_s if point.timed_only else self.load_s
 
-def point_costs(spec: CampaignSpec) -> PointCosts:
-    """Expected times of points, with a slow sensor."""
+
+def point_costs(spec: CampaignSpec, period_s: float) -> PointCosts:
+    """Expected times of points, with a sensor that updates every `period_s`."""
     settings = spec.measurement
-    window_s = max(settings.window_s, (settings.updates + 1) * DEFAULT_PERIOD_S)
     ranging_s = 2.0 * settings.ranging_s
+    load_s = ranging_s + settings.settle_s + max(settings.window_s, (settings.updates + 1) * period_s)
+    timed_load_s = ranging_s + settings.timed_s
     return PointCosts(
-        full_s=settings.gap_s + ranging_s + settings.settle_s + window_s,
-        timed_s=min(settings.gap_s, TIMED_GAP_S) + ranging_s + settings.timed_s,
+        full_s=PREPARE_S + settings.gap_s + load_s,
+        timed_s=PREPARE_S + min(settings.gap_s, TIMED_GAP_S) + timed_load_s,
         rest_s=settings.idle_s,
+        load_s=load_s,
+        timed_load_s=timed_load_s,
     )
 
 

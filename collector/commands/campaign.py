@@ -63,9 +63,9 @@ class CampaignOptions:
     strict: bool
     worker: bool
 
-    def budget_s(self) -> float:
-        """The board's time [s], infinite by default.  Raises BadParameter."""
-        return duration_s(self.budget, "--budget") if self.budget else math.inf
+    def budget_s(self, usual_s: float = math.inf) -> float:
+        """The board's time [s], without --budget the usual one.  Raises BadParameter."""
+        return duration_s(self.budget, "--budget") if self.budget else usual_s
 
     def chosen_families(self) -> tuple[str, ...]:
         """Names of families; empty for all.  Raises BadParameter for a list without a name."""
@@ -122,24 +122,24 @@ def _planned(
 
     If the whole plan takes longer than the budget, the plan is the part that fits it.
     """
-    from collector.campaigns.display import choice_text
+    from collector.campaigns.display import plan_lines
     from collector.campaigns.plan import chosen_plan, plan_campaign
     from collector.campaigns.selection import hastened
 
-    planned_s = duration_s(options.planned_budget, "--planned-budget") if options.planned_budget else options.budget_s()
     clocks = asked_clocks(options.freqs, bench.gpu, "--freqs")
+    usual_s = math.inf if spec.clock_budget_s is None else len(clocks) * spec.clock_budget_s
+    planned_s = duration_s(options.planned_budget, "--planned-budget") if options.planned_budget else options.budget_s(usual_s)
     calibration = known_sensor(options.sensor, bench, speak)
     plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor_known=calibration is not None)
     for line in bench.notes:
         speak.warn(line)
     if plan.estimated_s > planned_s:
         spec = hastened(spec)
-        plan = chosen_plan(spec, plan, planned_s, options.seed)
-    if plan.choice is not None:
-        if plan.choice.left_out:
-            speak.warn(f"the budget is too small for one kernel of every kind: {len(plan.choice.left_out)} kinds are left out")
-        if not options.dry_run:
-            speak.note(f"note: measures {choice_text(plan.choice)}")
+        plan = chosen_plan(spec, plan, bench.gpu_spec, planned_s, options.seed)
+    if plan.choice is not None and plan.choice.left_out:
+        speak.warn(f"the budget is too small for one kernel of every kind: {len(plan.choice.left_out)} kinds are left out")
+    for line in () if options.dry_run else plan_lines(bench, spec, plan):
+        speak.note(line)
     return spec, plan, calibration
 
 

@@ -29,9 +29,10 @@ from microbench.loads.generated import LINKS, Load
 from microbench.sizing import displacing_sets
 
 STATE_POLL_S: Final = 0.02
-SETUP_S: Final = 0.004
-"""Time for allocating and filling the operands of a kernel."""
-
+SETUP_S: Final = 0.2
+"""Time to set a kernel up, without filling its operands [s]."""
+FILL_BYTES_PER_S: Final = 2e10
+"""Rate at which operands are filled."""
 
 L2_STATES: Final = ("warm", "cold")
 
@@ -161,7 +162,7 @@ class SimulatedRunner:
         prepared = _placed(plan, self._world.gpu, l2_state)
         if prepared not in self._loaded:
             self._loaded[prepared] = self._world.load(plan, l2_state)
-        self._world.rest(SETUP_S)
+        self._world.rest(SETUP_S + prepared.buffer_sets * prepared.working_set_bytes / FILL_BYTES_PER_S)
         return self._traced(prepared)
 
     def _traced(self, prepared: PreparedKernel) -> PreparedKernel:

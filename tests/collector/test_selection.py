@@ -36,7 +36,7 @@ def plan(bench):
 
 
 def chosen_part(bench, plan, budget_s, seed=1):
-    return chosen_plan(HASTY, plan, budget_s, seed)
+    return chosen_plan(HASTY, plan, bench.gpu_spec, budget_s, seed)
 
 
 @settings(max_examples=8, deadline=None)
@@ -69,7 +69,7 @@ def test_rows_and_key_change_with_the_part(bench, plan):
 
 def test_a_budget_for_fewer_kernels_than_kinds_names_what_is_left_out(bench, plan):
     kinds = len({kind_of(point) for point in plan.points if not point.anchor})
-    small = chosen_part(bench, plan, plan.fixed_s + 0.5 * kinds * point_costs(HASTY).full_s).choice
+    small = chosen_part(bench, plan, plan.fixed_s + 0.5 * kinds * point_costs(HASTY, plan.sensor_period_s).full_s).choice
     assert small is not None
     assert kinds // 2 - 1 <= len(small.left_out) <= kinds // 2 + 1
     with pytest.raises(CampaignError, match="leaves no time for a kernel.*give at least"):
