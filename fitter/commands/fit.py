@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,10 +41,14 @@ EXTRAS: Final = {
 """The extra that installs a package."""
 
 
+PROGRESS_S: Final = 30.0
+"""Time between lines of progress off a terminal [s]."""
+
+
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--json, --quiet and -v, on every command."""
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Name every rejected row on stderr."),
+        click.option("-v", "--verbose", is_flag=True, help="All tables and notes; name every rejected row on stderr."),
         click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds or a row was rejected."),
         click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
         json_option,
@@ -151,8 +156,9 @@ def fit_command(**options: Any) -> int:
     if options["report"] is not None:
         from estimator.vocabulary.whole_file import write_whole
         from fitter.report.page import report_html
+        from fitter.report.verdict import verdict_lines
 
-        page = report_html(bundle, calibration.selection, calibration.held_out)
+        page = report_html(bundle, calibration.selection, calibration.held_out, verdict_lines(bundle, calibration))
         write_whole(options["report"], page.encode("utf-8", errors="replace"))
     progress("")
     summary = calibration.summary()
@@ -162,7 +168,7 @@ def fit_command(**options: Any) -> int:
     document["warnings"] = list(calibration.warnings)
     origin = {"bundle": str(options["out"]), **identity(bundle), **selection_document(calibration.selection)}
     say(origin | document if options["as_json"] else _fit_lines(bundle, calibration, options))
-    return _finish(calibration.selection, notes, calibration.warnings, options, verdicts)
+    return _finish(calibration.selection, notes if options["verbose"] else (), calibration.warnings, options, verdicts)
 
 
 @click.command(context_settings=HELP)
@@ -248,12 +254,16 @@ def _check_datasets(names: Sequence[str]) -> None:
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:
-    """Function that shows the current step on one line of a terminal; it does nothing without a terminal."""
-    shown = sys.stderr.isatty() and not quiet
+    """Function that shows the current step: on one line of a terminal, else a line at most every PROGRESS_S."""
+    terminal, last_s = sys.stderr.isatty(), time.monotonic()
 
     def say(text: str) -> None:
-        if shown:
+        nonlocal last_s
+        if terminal and not quiet:
             click.echo(f"\r\x1b[K{printable(text)}", err=True, nl=False)
+        elif text and not quiet and time.monotonic() - last_s >= PROGRESS_S:
+            last_s = time.monotonic()
+            tell(text)
 
     return say
 
@@ -265,14 +275,15 @@ def tell(line: str) -> None:
 
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
     from fitter.report.text import next_lines, selection_lines
+    from fitter.report.verdict import family_table, verdict_lines
     from fitter.validate.tables import error_table
 
-    lines = [*selection_lines(calibration.selection), ""]
-    if calibration.errors:
+    lines = [*verdict_lines(bundle, calibration), "", *family_table(calibration).lines(), ""]
+    lines += selection_lines(calibration.selection)
+    if options["verbose"] and calibration.errors:
         rows = [*calibration.errors, *calibration.summary().values()]
-        lines += [*error_table(f"errors in percent on held-out rows ({options['holdout']:.0%} at a time):", rows).lines(), ""]
-    lines += [f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}", f"  {bundle.digest}"]
-    return [*lines, *next_lines(bundle, str(options["out"]))]
+        lines += ["", *error_table(f"errors in percent on held-out rows ({options['holdout']:.0%} at a time):", rows).lines(), ""]
+    return [*lines, f"written: {options['out']} {bundle.digest}", *next_lines(bundle, str(options["out"]))]
 
 
 def _finish(

@@ -13,17 +13,16 @@ from fitter.report.pictures import pictures_html
 from fitter.report.text import bundle_facts, coefficient_tables, dataset_table
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import QUANTITIES, compared, summary_row
+from fitter.validate.predictions import compared
 from fitter.validate.tables import error_table
 
 
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], verdict: Sequence[str] = ()) -> str:
-    """The page; held_out: predictions of held-out rows by kind ("kernels", "workloads"); verdict: its first lines, else the errors."""
+    """The page; held_out: predictions of held-out rows by kind ("kernels", "workloads"); verdict: its first lines."""
     held = {kind: held_frame(compared(found)) for kind, found in held_out.items()}
     errors = error_table("Errors in percent; coverage of stated 90 % intervals", bundle.errors).html()
-    headlines = verdict or [f"{name}: {text}" for name, text in _headlines(held_out).items()]
     parts = (
-        ("verdict", "Verdict", _verdict(bundle, headlines)),
+        ("verdict", "Verdict", _verdict(bundle, verdict)),
         ("pictures", "Pictures", scatters_html(held) + family_errors_html(held) + pictures_html(bundle, selection.kernels)),
         ("card", "Model card", _model_card(bundle, selection)),
         ("errors", "Errors on held-out rows", errors or "<p>No rows were held out: the errors of this bundle are unknown.</p>"),
@@ -46,19 +45,6 @@ def _model_card(bundle: Bundle, selection: Selection) -> str:
     facts = {"Rows": f"{used:,} used of {selection.row_count:,} read", **bundle_facts(bundle)}
     notes = "".join(f"<li>{escape(note[:4000])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
     return facts_html(facts) + (f"<ul>{notes}</ul>" if notes else "")
-
-
-def _headlines(held_out: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """A line with error and coverage for each kind of held-out rows."""
-    lines = {}
-    for kind, found in held_out.items():
-        row = summary_row(compared(found), kind)
-        for quantity in QUANTITIES:
-            if (errors := row[quantity]) is not None:
-                inside = "" if errors["coverage"] is None else f"; 90 % intervals hold {errors['coverage']:.0%}"
-                figures = f"mean error {errors['mape']:.2f} %, median {errors['median']:.2f} %, bias {errors['bias']:+.2f} %"
-                lines[f"{quantity.capitalize()} of {kind}"] = f"{figures} on {errors['n']:,} rows{inside}"
-    return lines
 
 
 def _rejected(selection: Selection) -> str:

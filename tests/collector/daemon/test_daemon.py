@@ -89,7 +89,6 @@ def test_sigterm_drains_after_the_running_kernel_and_the_next_daemon_goes_on_wit
     assert 0.0 < job.used_s <= ended.used_s <= budget_s + LAST_REST_S
     assert ended.used_s > job.used_s or job.used_s > budget_s / 2.0, "what was left is too little for a kernel only after a late blow"
     assert job.rows <= ended.rows < MANY
-    assert "budget" in ended.message
     place.end(second)
 
 

@@ -1,0 +1,65 @@
+"""What a fitted bundle is good for, in a few lines: the head of `fit`'s output and of its page."""
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from estimator.bundle.content import Bundle, HeldOut
+from estimator.uncertainty.sources import unfitted_groups
+from fitter.bundle.calibration import Calibration
+from fitter.validate.predictions import PERCENT, compared, errors_of, summary_row
+from fitter.validate.tables import Shown
+
+FEW_CLOCKS_RATIO: Final = 1.05
+"""Clocks within this ratio of each other count as one [1]."""
+
+
+def verdict_lines(bundle: Bundle, calibration: Calibration) -> list[str]:
+    """The board and its clocks, a line of held-out errors for each kind of rows, and lines on what the data lack."""
+    low, high = bundle.clocks_mhz
+    one = high <= FEW_CLOCKS_RATIO * low
+    world = "the simulated " if bundle.simulated else ""
+    clocks = f"{high:g} MHz alone" if one else f"{low:g} to {high:g} MHz"
+    lines = [f"{bundle.name} {bundle.version} predicts {world}{bundle.gpu.name} at {clocks}"]
+    lines += [_errors_line(kind, compared(found)) for kind, found in calibration.held_out.items() if len(found)]
+    if not calibration.held_out:
+        lines.append("no rows were held out: its errors are unknown")
+    return [*lines, *_missing_lines(bundle, one_clock=one)]
+
+
+def _errors_line(kind: str, found: pd.DataFrame) -> str:
+    """Mean errors of held-out rows of a kind, and the share inside their intervals."""
+    row = summary_row(found, kind)
+    measured, predicted = (found[f"{which}_latency"].to_numpy() * found[f"{which}_power"].to_numpy() for which in ("measured", "predicted"))
+    errors = {"latency": row["latency"], "power": row["power"], "energy": errors_of(measured, predicted, np.full(len(found), np.nan))}
+    known = ", ".join(f"{own['mape']:.1f} % in {name}" for name, own in errors.items() if own is not None)
+    inside = "" if row["coverage"] is None else f"; {PERCENT * row['coverage']:.0f} % lie inside the stated 90 % intervals"
+    return f"held-out {kind} err by {known} on average ({len(found):,} rows){inside}"
+
+
+def _missing_lines(bundle: Bundle, *, one_clock: bool) -> list[str]:
+    """What the data do not tell, and so is a prior or an extrapolation."""
+    priors = unfitted_groups(bundle, bundle.groups)
+    absent = sorted({key.partition(".")[0] for key in priors} - {key.partition(".")[0] for key in bundle.groups if key not in priors})
+    found = []
+    if bundle.power is None:
+        found.append("power and energy (no power in the data)")
+    if absent:
+        found.append(f"kernels of {', '.join(absent)} (priors)")
+    if one_clock:
+        found.append("other clocks (an extrapolation)")
+    return [f"missing: {'; '.join(found)}"] if found else []
+
+
+def family_table(calibration: Calibration) -> Shown:
+    """Mean errors of held-out rows by family in percent."""
+    rows: list[list[object]] = []
+    for found in calibration.held_out.values():
+        rows += [_family_row(str(family), summary_row(own, str(family))) for family, own in compared(found).groupby("family", sort=True)]
+    return Shown(title="held-out errors in percent:", head=("family", "rows", "latency", "power", "inside 90 %"), rows=rows)
+
+
+def _family_row(family: str, row: HeldOut) -> list[object]:
+    errors = [np.nan if (own := row[quantity]) is None else round(own["mape"], 1) for quantity in ("latency", "power")]
+    return [family, row["n"], *errors, np.nan if row["coverage"] is None else round(PERCENT * row["coverage"], 0)]

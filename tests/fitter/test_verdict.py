@@ -1,0 +1,59 @@
+"""The verdict on a fit says what is known, and no more."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fitter.bundle.calibration import Calibration
+from fitter.report.verdict import family_table, verdict_lines
+from fitter.validate.predictions import predict_kernel_rows
+from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
+
+BUNDLE = planted_bundle()
+
+
+def calibration(found):
+    return Calibration(
+        bundle=BUNDLE, selection=selection_of(), errors=(), held_out={"kernels": found} if found is not None else {}, warnings=()
+    )
+
+
+@pytest.fixture(scope="module")
+def predicted():
+    rows = kernel_rows(BUNDLE, various_operators(40))
+    return predict_kernel_rows(BUNDLE, rows)
+
+
+@pytest.mark.parametrize(("slower", "hotter", "energy"), [(1.0, 1.0, "0.0"), (1.25, 1.0, "20.0"), (1.25, 0.8, "0.0"), (2.0, 1.25, "60.0")])
+def test_errors_are_those_of_the_rows_and_energy_that_of_their_product(predicted, slower, hotter, energy):
+    found = predicted.assign(measured_latency=slower * predicted["predicted_latency"], measured_power=hotter * predicted["predicted_power"])
+    line = verdict_lines(BUNDLE, calibration(found))[1]
+    assert f"err by {100 * abs(1 / slower - 1):.1f} % in latency, {100 * abs(1 / hotter - 1):.1f} % in power, {energy} % in energy" in line
+    assert f"({len(found)} rows)" in line
+    table = family_table(calibration(found))
+    assert sum(row[1] for row in table.rows) == len(found)
+    assert [row[0] for row in table.rows] == sorted(found["family"].unique())
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"clocks_mhz": (900.0, 900.0)}, "other clocks (an extrapolation)"),
+        ({"power": None, "voltage": None, "idle": None}, "power and energy (no power in the data)"),
+        (
+            {"groups": {key: replace(group, rows=0 if key == "softmax" else 9, ln_std={"x": 0.1}) for key, group in BUNDLE.groups.items()}},
+            "of softmax (",
+        ),
+    ],
+)
+def test_what_the_data_lack_is_named(predicted, change, found):
+    """Without power in the rows no error of power or energy is stated."""
+    lacking = predicted.assign(measured_power=np.nan) if "power" in change else predicted
+    lines = verdict_lines(replace(BUNDLE, **change), calibration(lacking))
+    assert any(line.startswith("missing: ") and found in line for line in lines)
+    assert ("in power" in lines[1]) == ("power" not in change)
+
+
+def test_a_fit_without_held_out_rows_claims_no_error():
+    assert "errors are unknown" in verdict_lines(BUNDLE, calibration(None))[1]
