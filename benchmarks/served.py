@@ -70,7 +70,7 @@ def other_protocol(run: Run) -> str:
     return "thousands" if int(run["prompt"]) % 1000 == 0 else ""
 
 
-def answers(runs: Sequence[Run], board: Board, config: str, engine: Engine) -> list[ServedEstimate]:
+def answers(runs: Sequence[Run], board: Board, config: str | Mapping[str, object], engine: Engine) -> list[ServedEstimate]:
     """Estimates of runs that differ in lengths and load."""
     loads: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for i, run in enumerate(runs):
@@ -83,24 +83,30 @@ def answers(runs: Sequence[Run], board: Board, config: str, engine: Engine) -> l
             prompt=int(prompt),
             output=int(output),
             tensor_parallel=int(ranks),
-            weights=weights_of(first, MODELS[first["model"]]),
+            weights=weights_of(first, MODELS.get(first["model"], "")),
             engine=engine,
         )
         found |= dict(zip(own, serve_many(serving, board, [int(runs[i]["concurrency"]) for i in own]), strict=True))
     return [found[i] for i in range(len(runs))]
 
 
+def host_columns(estimates: Sequence[ServedEstimate], output: np.ndarray) -> np.ndarray:
+    """How often a slot's time holds the host's time of a step, of a sequence, of a request and of another GPU (n, 4)."""
+    steps, running, gpus = output - 1.0, np.array([one.running for one in estimates]), np.array([one.gpus for one in estimates])
+    return np.stack([steps, steps * running, running, steps * (gpus - 1.0)], axis=1)
+
+
 def fitted(measured: np.ndarray, output: np.ndarray, estimates: Sequence[ServedEstimate], slot_s: np.ndarray) -> dict[str, float]:
     """Constants of an engine by runs and estimates without a host: least squares of relative errors of the time in a slot, and a median."""
     steps, running = output - 1.0, np.array([one.running for one in estimates])
     free = np.array([one.slot_s for one in estimates])
-    columns = np.stack([steps, steps * running, running], axis=1)
-    (step_s, sequence_s, request_s), _ = nnls(columns / slot_s[:, None], 1.0 - free / slot_s)
+    columns = host_columns(estimates, output)
+    constants, _ = nnls(columns / slot_s[:, None], 1.0 - free / slot_s)
     prompts_s = free * np.array([one.parts["prompts"] for one in estimates])
-    decode_s = (free - prompts_s) / steps + step_s + sequence_s * running
-    waited = (running - 1.0) / steps * (prompts_s / running + request_s)
+    decode_s = (free - prompts_s) / steps + columns[:, [0, 1, 3]] @ constants[[0, 1, 3]] / steps
+    waited = (running - 1.0) / steps * (prompts_s / running + constants[2])
     queued = float(np.median(1.0 - (measured - decode_s)[waited > 0.0] / waited[waited > 0.0]))
-    return {"step_s": float(step_s), "sequence_s": float(sequence_s), "request_s": float(request_s), "queued": queued}
+    return dict(zip(("step_s", "sequence_s", "request_s", "rank_s"), map(float, constants), strict=True)) | {"queued": queued}
 
 
 def score(measured: np.ndarray, estimates: Sequence[ServedEstimate], name: str) -> Errors:

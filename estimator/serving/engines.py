@@ -24,11 +24,15 @@ Seconds = Annotated[float, Span(0.0, 10.0, "s")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """Time of the host in which the boards wait: of a step, of each sequence in it, of each request; relative half width of its 90 %."""
+    """Time of the host in which the boards wait: of a step, of each sequence in it, of each request, and of each GPU but one in a step.
+
+    spread: relative half width of its 90 % interval
+    """
 
     step_s: Seconds
     sequence_s: Seconds
     request_s: Seconds
+    rank_s: Seconds = 0.0
     spread: Annotated[float, Span(0.0, 1.0)]
 
 
@@ -60,9 +64,28 @@ class Engine:
         return f"{self.name} {self.version}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Power of a board that waits for its host while it serves (`configs/serving/waiting.toml`).
+
+    share    of the way from power at rest to the power limit [1]; spread: relative half width of the 90 % interval of the power
+    """
+
+    share: Annotated[float, Span(0.0, 1.0)]
+    spread: Annotated[float, Span(0.0, 1.0)]
+    source: Text
+
+
+@cache
+def waiting_power(architecture: str) -> Waiting:
+    """The constants of GPUs of an architecture ("hopper"), else the usual ones."""
+    found = read_file(Mapping[str, Waiting], resource_folder("serving") / "waiting.toml", "waiting power", OperatingPointError)
+    return found.get(architecture, found["usual"])
+
+
 def engine_names() -> tuple[str, ...]:
-    """Names of the shipped engines with their versions, sorted."""
-    return resource_names("engines", ".toml")
+    """Names of the shipped engines with their versions, sorted by these."""
+    return tuple(sorted(resource_names("engines", ".toml"), key=_version))
 
 
 def load_engine(name: str | Engine | None = None) -> Engine:
@@ -85,8 +108,13 @@ def load_engine(name: str | Engine | None = None) -> Engine:
         )
     engine = _shipped(own[-1])
     host, share = engine.host, OTHER_VERSION_SHARE
-    less = HostTime(step_s=share * host.step_s, sequence_s=share * host.sequence_s, request_s=share * host.request_s, spread=1.0)
-    return replace(engine, host=less, known=False)
+    less = {name: share * getattr(host, name) for name in ("step_s", "sequence_s", "request_s", "rank_s")}
+    return replace(engine, host=HostTime(**less, spread=1.0), known=False)
+
+
+def _version(name: str) -> tuple[str, list[int]]:
+    engine, _, version = name.rpartition("-")
+    return engine, [int(part) for part in version.split(".")]
 
 
 @cache
