@@ -3,10 +3,10 @@
     python benchmarks/served_energy.py [--data ../shared/data] [--fit] [--json]
 
 A line for every model, board and number of GPUs, then for all judged models of a board: mean absolute error / mean error / share inside the
-stated 90 % interval, in percent, of J per output token, of the time in a slot (mean batch · output / tokens per second), of the time per
-output token and of power.  "at rest": J/token if waiting boards drew what they draw at rest; "one rank": the slot if the host's time did not
-grow with the GPUs; "no host": the slot without the engine's constants.  "fitted": the constants of `configs/engines/vllm-0.5.toml` and
-`configs/serving/waiting.toml` come from these runs (--fit); all others judge them.
+stated 90 % interval, in percent, of J per output token, of the time in a slot (mean batch · output / tokens per second), of power and of
+TPOT, this where it is a decoding time: within 15 % of a mean step.  "at rest": J/token if waiting boards drew what they draw at rest; "one
+rank": the slot if the host's time did not grow with the GPUs; "no host": the slot without the engine's constants.  "fitted": the constants
+of `configs/engines/vllm-0.5.toml` and `configs/serving/waiting.toml` come from these runs (--fit); all others judge them.
 
 Lengths of prompts are the source's means (about 90 tokens; code: about 150, assumed).  Runs with pipeline parallelism are left out.
 """
@@ -20,8 +20,7 @@ from unittest.mock import patch
 
 import click
 import numpy as np
-from scipy.optimize import nnls
-from served import Run, answers, host_columns, score
+from served import HOST, Run, answers, fitted, score, slots_s
 from showing import DATA, published, show
 
 from estimator import load_gpu
@@ -92,14 +91,14 @@ def fits(free: Sequence[tuple[Run, ServedEstimate]]) -> Iterator[dict[str, objec
     runs, found = [run for run, _ in free], [one for _, one in free]
     truth, output = measured(runs), np.array([float(run["output"]) for run in runs])
     slot, boards = np.array([one.slot_s for one in found]), np.array([float(one.gpus) for one in found])
-    columns = host_columns(found, output)
-    host, _ = nnls(columns / truth["slot_s"][:, None], 1.0 - slot / truth["slot_s"])
-    yield dict(zip(("step_s", "sequence_s", "request_s", "rank_s"), map(float, host), strict=True))
+    host = fitted(HOST["vllm"], found, output, truth["slot_s"])
+    yield dict(host)
+    waiting_s = slots_s(host, found, output) - slot
     tokens = np.array([one.running for one in found]) * output
     for gpu in BOARDS:
         own = np.array([run["gpu"] == gpu for run in runs])
         joules = truth["energy_per_token_j"] * tokens
-        waited = (columns @ host * boards / joules)[own]
+        waited = (waiting_s * boards / joules)[own]
         rest = (1.0 - np.array([one.energy_per_token_j for one in found]) * tokens / joules)[own]
         watts = float(waited @ rest / (waited @ waited))
         yield {"gpu": gpu, "waiting_w": watts, "inside 90 %": float(np.quantile(np.abs(rest / waited / watts - 1.0), 0.9))}
@@ -136,12 +135,13 @@ def lines(groups: Mapping[tuple[str, str, str, str], list[Run]], boards: Mapping
 def scores(kept: Sequence[tuple[Run, Sequence[ServedEstimate]]]) -> dict[str, object]:
     """Scores of runs with their estimates: as shipped, one rank, no host, at rest."""
     truth = measured([run for run, _ in kept])
+    steady = np.flatnonzero([float(run["step_s"]) < 1.15 * float(run["time_per_output_token_s"]) for run, _ in kept])
     shipped, single, idle, resting = zip(*(own for _, own in kept), strict=True)
     return {
         "runs": len(kept),
         "J/token": score(truth["energy_per_token_j"], shipped, "energy_per_token_j"),
         "slot": score(truth["slot_s"], shipped, "slot_s"),
-        "tpot": score(truth["tpot_s"], shipped, "tpot_s"),
+        "tpot": score(truth["tpot_s"][steady], [shipped[i] for i in steady], "tpot_s") if len(steady) else None,
         "W": score(truth["power_w"], shipped, "power_w"),
         "at rest": score(truth["energy_per_token_j"], resting, "energy_per_token_j"),
         "one rank": score(truth["slot_s"], single, "slot_s"),

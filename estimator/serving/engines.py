@@ -1,13 +1,16 @@
 """Serving engines as data: what their hosts cost, how they schedule, and which share of the memory they take (`configs/engines`)."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
+from estimator.vocabulary.documents import parse_toml
 from estimator.vocabulary.errors import OperatingPointError
-from estimator.vocabulary.reader import Span, Text, Words, read_file
+from estimator.vocabulary.reader import MAX_FILE_BYTES, Span, Text, Words, read, read_file
+from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.workload import LIBRARIES
 
@@ -26,13 +29,16 @@ Seconds = Annotated[float, Span(0.0, 10.0, "s")]
 class HostTime:
     """Time of the host in which the boards wait: of a step, of each sequence in it, of each request, and of each GPU but one in a step.
 
-    spread: relative half width of its 90 % interval
+    overlapped_…   of a step and of each sequence in it, while the boards compute: they wait where it takes longer than they do
+    spread         relative half width of the 90 % interval of all
     """
 
     step_s: Seconds
     sequence_s: Seconds
     request_s: Seconds
     rank_s: Seconds = 0.0
+    overlapped_step_s: Seconds = 0.0
+    overlapped_sequence_s: Seconds = 0.0
     spread: Annotated[float, Span(0.0, 1.0)]
 
 
@@ -79,19 +85,20 @@ class Waiting:
 @cache
 def waiting_power(architecture: str) -> Waiting:
     """The constants of GPUs of an architecture ("hopper"), else the usual ones."""
-    found = read_file(Mapping[str, Waiting], resource_folder("serving") / "waiting.toml", "waiting power", OperatingPointError)
+    content = read_regular(resource_folder("serving") / "waiting.toml", MAX_FILE_BYTES)
+    found: Mapping[str, Waiting] = read(Mapping[str, Waiting], parse_toml(content))
     return found.get(architecture, found["usual"])
 
 
 def engine_names() -> tuple[str, ...]:
     """Names of the shipped engines with their versions, sorted by these."""
-    return tuple(sorted(resource_names("engines", ".toml"), key=_version))
+    return tuple(sorted(resource_names("engines", ".toml"), key=lambda name: (name.rpartition("-")[0], _numbers(name))))
 
 
 def load_engine(name: str | Engine | None = None) -> Engine:
     """An engine by its name, with or without a version ("vllm-0.12", "vllm"), or a TOML file of one; None: the usual one.
 
-    Of another version, or without one, it has OTHER_VERSION_SHARE of the latest shipped version's host times.  Raises
+    Of another version it has OTHER_VERSION_SHARE of the host times of the shipped version before it, without one of the latest.  Raises
     OperatingPointError for an unknown engine, or a file that cannot be used.
     """
     if isinstance(name, Engine):
@@ -106,15 +113,16 @@ def load_engine(name: str | Engine | None = None) -> Engine:
         raise OperatingPointError(
             f"unknown engine {name!r:.40}; known: {', '.join(engine_names())}, these names without a version, or a TOML file"
         )
-    engine = _shipped(own[-1])
+    before = [one for one in own if _numbers(one) <= _numbers(asked)] or own[:1]
+    engine = _shipped((before if _numbers(asked) else own)[-1])
     host, share = engine.host, OTHER_VERSION_SHARE
-    less = {name: share * getattr(host, name) for name in ("step_s", "sequence_s", "request_s", "rank_s")}
+    less = {one.name: share * getattr(host, one.name) for one in fields(HostTime) if one.name != "spread"}
     return replace(engine, host=HostTime(**less, spread=1.0), known=False)
 
 
-def _version(name: str) -> tuple[str, list[int]]:
-    engine, _, version = name.rpartition("-")
-    return engine, [int(part) for part in version.split(".")]
+def _numbers(name: str) -> list[int]:
+    """Numbers of the version in a name."""
+    return [int(part) for part in re.findall(r"\d+", name.rpartition("-")[2])]
 
 
 @cache

@@ -23,9 +23,10 @@ from estimator.vocabulary.quantities import TINY, Array
 
 SOURCES: Final = ("kernels", "library", "host", "schedule", "power", "waiting")
 
-FOREIGN: Final = {"products": 0.05, "attention": 0.25, "experts": 0.25}
+FOREIGN: Final = {"products": 0.05, "attention": 0.25, "experts": 0.7}
 """Relative half width of the 90 % interval of a part's time where the bundle has no kernels of the engine's library [1].  Tables of
-libraries differ by 4 to 11 % in 16-bit products, by 13 to 34 % in attention, by 5 to 22 % in experts (means of pairs, B200, H200, L40S)."""
+libraries differ by 4 to 11 % in 16-bit products, by 13 to 34 % in attention (means of pairs, B200, H200, L40S); in experts by 10 to 22 %
+(medians), of which one pair in twenty by a factor of four."""
 
 QUEUE_SPREAD: Final = 0.3
 """Relative half width of the 90 % interval of the time that a prompt adds to the steps of others [1]: which pieces run beside which
@@ -48,7 +49,13 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
 
     load = Load(
         output=served.output,
-        host=Host((host.step_s + host.rank_s * (boards - 1.0)) * moved, host.sequence_s * moved, host.request_s * moved),
+        host=Host(
+            (host.step_s + host.rank_s * (boards - 1.0)) * moved,
+            host.sequence_s * moved,
+            host.request_s * moved,
+            host.overlapped_step_s * moved,
+            host.overlapped_sequence_s * moved,
+        ),
         queued=served.engine.queued,
         waiting_w=boards * costs.waiting_w[:, None] * watts,
         decode=lambda sequences: cost(costs.decode.at, decode, sequences),

@@ -53,6 +53,24 @@ def test_an_engine_that_is_not_named_widens_the_interval(capsys):
     assert "no engine named" in unknown["notes"][0]
 
 
+@pytest.mark.parametrize(
+    ("asked", "version"), [("vllm", "0.12"), ("vllm-0.18.1", "0.12"), ("vllm-0.6", "0.5"), ("vllm-0.2", "0.5"), ("vllm-dev", "0.12")]
+)
+def test_another_version_has_half_of_the_host_of_the_one_before(asked, version):
+    found, shipped = load_engine(asked), load_engine(f"vllm-{version}")
+    assert found.host.sequence_s == shipped.host.sequence_s / 2
+    assert found.host.rank_s == shipped.host.rank_s / 2
+
+
+def test_a_board_that_waits_draws_more_than_one_at_rest(capsys):
+    words = ("llama-3.1-8b", "--gpu", "h100", "--prompt", 90, "--output", 480, "--batch", 256, "--engine")
+    waiting, busy = (answers(capsys, *words, engine) for engine in ("vllm-0.5", "vllm-0.12"))
+    assert waiting["power_w"] < busy["power_w"]
+    assert waiting["power_w"] > 0.9 * 196.0  # measured in such runs: 276 W
+    single, pair = (answers(capsys, *words, "vllm-0.5", "--tensor-parallel", n) for n in (1, 2))
+    assert pair["slot_s"] > single["slot_s"]  # the host serves each further GPU in turn
+
+
 def test_lists_make_a_table_in_the_order_of_the_options(capsys):
     found = answers(capsys, "llama-3-8b", *LOAD, "--batch", "1,4,5", "--freqs", "900,1410")
     assert [(one["batch"], one["asked_clock_mhz"]) for one in found] == [(b, f) for b in (1, 4, 5) for f in (900.0, 1410.0)]
