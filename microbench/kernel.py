@@ -10,17 +10,17 @@ launches the kernel, and passes the results to `microbench.check`.
 """
 
 import hashlib
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from numpy.typing import NDArray
 
 from estimator.vocabulary.frozen import EMPTY
+from estimator.vocabulary.reader import read
 from estimator.vocabulary.workload import Operator
-
-ARCHITECTURES: Final = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
-"""Targets that the catalogue is compiled for."""
 
 OPTIMISATION_LEVELS: Final = ("O3", "O0")
 """Levels of the assembler: O3 is the main one, O0 a second point."""
@@ -171,23 +171,40 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Support:
-    """Architectures that can run a kernel: from `minimum` on, or those of `only`, without those of `lacking` (name → reason)."""
+class Architecture:
+    """A target of the assembler: its PTX ISA, the assemblers that were tried, and the programs that it needs if not the usual ones."""
 
-    minimum: str = "sm_75"
-    only: tuple[str, ...] = ()
-    lacking: Mapping[str, str] = EMPTY
+    name: str
+    ptx: str = "8.7"
+    ptxas: tuple[str, ...]
+    needs: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """Architectures with a feature: from `minimum` on, or those of `only`, without those of `lacking`, which emulate it."""
+
     feature: str = ""
+    minimum: str = "sm_52"
+    only: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
 
     def refusal(self, architecture: str) -> str:
-        """Reason why an architecture cannot run the kernel; "" if it can."""
-        if architecture in self.lacking:
-            return self.lacking[architecture]
+        """Reason why an architecture lacks the feature; "" if it has it."""
         if self.only and architecture not in self.only:
-            return f"{self.feature or 'it'} is there on {', '.join(self.only)} alone"
-        if compute_capability(architecture) < compute_capability(self.minimum):
-            return f"{self.feature or 'it'} is there from {self.minimum} on"
+            return f"{self.feature} is there on {', '.join(self.only)} alone"
+        if architecture in self.lacking or compute_capability(architecture) < compute_capability(self.minimum):
+            return f"{self.feature} is there from {self.minimum} on" + (f", not on {', '.join(self.lacking)}" if self.lacking else "")
         return ""
+
+
+_TABLE: Final = tomllib.loads(Path(__file__).with_name("architectures.toml").read_text(encoding="utf-8"))
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {one["name"]: read(Architecture, one) for one in _TABLE["architecture"]}
+"""Targets that the catalogue is compiled for, by name, oldest first (`architectures.toml`)."""
+
+FEATURES: Final[Mapping[str, Support]] = {name: read(Support, {"feature": name, **one}) for name, one in _TABLE["features"].items()}
+"""Features that not all targets have, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "collect pmd log": ("{input}",),
     "collect run": (*SIMULATED, "true"),
     "collect sensor": SIMULATED,
+    "collect sensors": ("a10", "--entry", "{input}"),
     "collect submit": ("quick", *SIMULATED),
     "estimate": (WORKLOAD, *BUNDLE),
     "estimate best": (WORKLOAD, *BUNDLE),
@@ -53,7 +54,7 @@ READ = [
     "--compare", "--config", "--duration", "--efficiency", "--energies", "--engine", "--families", "--fault", "--freq", "--freqs", "--gpu",
     "--gpu-spec", "--host", "--idle-power", "--kernels", "--key", "--kv", "--load", "--longest", "--model", "--name", "--note",
     "--planned-budget", "--pmd", "--power", "--precision", "--prior", "--published", "--rails", "--readings",
-    "--reference", "--require", "--runtime", "--scheduler", "--sensor",
+    "--entry", "--modules", "--reference", "--require", "--runtime", "--scheduler", "--sensor",
     "--sequence", "--set", "--signature", "--tensor-parallel", "--version", "--weights", "--workload", "--zero",
 ]  # fmt: skip
 """Options with a text that name no file to write; another one is an output, or is added here."""

@@ -1,5 +1,6 @@
 """`collect doctor`: obstacles to measuring here, and their remedies."""
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -22,6 +23,12 @@ OK, WARNING, FAULT = "ok", "warning", "fault"
 
 WATCH_S: Final = 1.5
 """Duration of watching a board's readings: several times every known update period."""
+
+LOAD_S: Final = 1.0
+"""Length of the load whose error is stated."""
+
+LIMIT_W: Final = 300.0
+"""Its power above rest, on a board that reports no limit."""
 
 PACKAGES: Final = (
     (("pyarrow",), FAULT, "collect", "writes datasets"),
@@ -145,6 +152,8 @@ def _board(word: str) -> Iterator[Finding]:
         with open_nvml() as library, open_board(word) as board:
             yield from _looked_at(library, board)
             yield _readings(board)
+            if fields := board.sensor.fields():
+                yield _response(board, fields[0])
     except DeviceError as error:
         seen, _, remedy = str(error).partition("; ")
         yield Finding(f"board {word}", FAULT, seen, remedy or "take another board, or simulate one")
@@ -193,6 +202,25 @@ def _readings(board: "NvmlBoard") -> Finding:
     changes = int((power_w[1:] != power_w[:-1]).sum())
     seen = "; ".join((f"{', '.join(fields)}: {power_w.size} readings in {WATCH_S:g} s, {changes} changes", *board.sensor.notes))
     return _found(check, changes > 0 and not board.sensor.notes, seen, "a frozen sensor, or a very quiet board: try again under load")
+
+
+def _response(board: "NvmlBoard", field: str) -> Finding:
+    """The known response of a board's sensor, and what a wrong one costs: the energy that readings during a load of 1 s miss.
+
+    The worst of the responses that other drivers and fields of this board have (of all, if none is known), and of none.
+    """
+    from collector.sensing.catalogue import catalogue, find_sensor, missing_s
+
+    identity, limit_w = board.gpu.identity(), board.gpu.power_limit_w()
+    found = find_sensor(identity.name, identity.driver, field)
+    others = [one for one in catalogue() if found is None or one.names(identity.name)]
+    missing = [0.0, *(missing_s(one, LOAD_S) for one in others)]
+    worst_s = max(missing) if found is None else max(abs(one - missing_s(found, LOAD_S)) for one in missing)
+    height_w = limit_w if math.isfinite(limit_w) else LIMIT_W
+    cost = f"a wrong one costs up to {worst_s * height_w:.3g} J of a load of {LOAD_S:g} s with {height_w:g} W above rest"
+    known = "no response is known" if found is None else f"{found.averaging} {found.window_s or 0.0:g} s ({found.source()})"
+    seen = f"driver {identity.driver}, {field}: {known}; {cost}"
+    return _found(f"GPU {board.index} sensor", found is not None, seen, f"characterise it: collect sensor --gpu {board.index}")
 
 
 def _version(distribution: str) -> str:

@@ -1,9 +1,10 @@
-"""`collect devices`, `collect kernels` and `collect sensors`: boards, kernels and published sensors."""
+"""`collect devices`, `collect kernels` and `collect sensors`: boards, kernels and known sensors."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,6 +13,8 @@ from collector.commands.options import CONTEXT, output_options
 from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
 from estimator.options.command_line import DONE
+from estimator.options.output_files import output_option
+from estimator.vocabulary.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.devices.protocols import Gpu, PowerSensor
@@ -161,15 +164,26 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
 
 @click.command("sensors", context_settings=CONTEXT)
 @click.argument("name", required=False)
+@click.option("--entry", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Make NAME's entry from a characterised sensor.")
+@output_option("--out", metavar="FILE.toml", help="Where to write it.")
 @output_options
-def sensors_command(name: str | None, speak: Speaker) -> int:
-    """Published power sensors by board, driver and field; those of one board and its generation with NAME.
+def sensors_command(name: str | None, entry: Path | None, out: Path | None, speak: Speaker) -> int:
+    """Known power sensors by board, driver and field; those of one board and its generation with NAME.
 
     NAME is that of an entry or a board's own ("NVIDIA H100 80GB HBM3").  An entry describes another card: characterise
     yours with `collect sensor`.  `--sensor ENTRY[@DRIVER][:FIELD]` takes an entry if nothing better is known.
+    The folder that WATTPRINT_SENSORS names adds entries; --entry writes one to send back or to put there.
     """
-    from collector.sensing.catalogue import catalogue
+    from collector.sensing.calibration import load_calibration
+    from collector.sensing.catalogue import catalogue, entry_text
 
+    if (entry is None) != (out is None) or (entry is not None and name is None):
+        raise click.UsageError("an entry needs NAME, --entry SENSOR.json and --out FILE.toml")
+    if entry is not None and out is not None and name is not None:
+        text = entry_text(load_calibration(entry), name)
+        write_whole(out, text.encode())
+        speak.say({"out": str(out)}, [text.rstrip(), f"written to {out}"])
+        return DONE
     found = [sensor for sensor in catalogue() if name is None or sensor.names(name)]
     if not found:
         raise SensorError(f"{name}: no board of the catalogue of sensors; `collect sensors` lists them")

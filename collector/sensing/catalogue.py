@@ -1,17 +1,20 @@
-"""The catalogue of published power sensors, by board, driver and field: to compare with, or in place of a characterisation.
+"""The catalogue of power sensors, by board, driver and field: to compare with, or in place of a characterisation.
 
-A sensor is looked up in one way: the board's name, normalised, matches a pattern; the driver is of the same era; the field is
-the same.  Rows of boards come before rows of generations, so that a board without a row of its own gets its generation's.
+One TOML file for each board or generation: `configs/sensors`, and the folder that the environment variable WATTPRINT_SENSORS names,
+whose entries come first.  A sensor is looked up in one way: the board's name, normalised, matches a pattern; the driver is of the same
+era; the field is the same.  Boards come before generations, so that a board without a row of its own gets its generation's.
 """
 
+import json
+import math
+import os
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from collector.errors import SensorError
 from collector.sensing.calibration import (
@@ -24,6 +27,7 @@ from collector.sensing.calibration import (
     read_calibration,
 )
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Span, Text, Words, read, read_file
 from estimator.vocabulary.resources import resource_folder
 
 COLUMN_OF_FIELD: Final[Mapping[str, str]] = {
@@ -42,30 +46,35 @@ PERIOD_STD_SHARE: Final = 0.03
 VENDOR_WORDS: Final = frozenset({"nvidia", "geforce", "tesla", "quadro"})
 CATALOGUE: Final = "catalogue"
 """`SensorCalibration.sensor` of an entry that stands in for a characterisation."""
+OWN_FOLDER: Final = "WATTPRINT_SENSORS"
+"""Environment variable: a folder of further entries."""
+
+Seconds = Annotated[float | None, Span(0.0, 10.0, "s")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSensor:
-    """A sensor as published: figures are medians over `runs` runs, None for an unpublished figure.
+    """A row of an entry: figures are medians over `runs` runs, None for an unknown figure.
 
-    `boards` are patterns of normalised names; `generation` is true for a class of figure 14.  `averaging` is boxcar, low-pass,
-    trailing-mean, "window" (a boxcar was fitted, no other response tried) or "estimated" (no sensor at all).
+    `boards` are patterns of normalised names; `generation` is true for a class of figure 14.  `driver` is a version or an era, `fields`
+    are names of NVML (`usage` is power.draw).  `averaging` is that of a calibration, "window" (a boxcar was fitted, no other response
+    tried) or "estimated" (no sensor at all).
     """
 
-    name: str
-    boards: tuple[str, ...]
-    driver: str
-    fields: tuple[str, ...]
+    name: Text
+    boards: Annotated[tuple[Text, ...], LEAST_ONE]
+    driver: Text
+    fields: Annotated[tuple[Annotated[str, Words(tuple(COLUMN_OF_FIELD))], ...], LEAST_ONE]
     averaging: Averaging | Literal["window", "estimated"]
     generation: bool = False
-    runs: int = 0
-    update_period_s: float | None = None
+    runs: Count = 0
+    update_period_s: Seconds = None
     transient: Transient | None = None
-    window_s: float | None = None
-    window_std_s: float | None = None
-    rise_time_s: float | None = None
-    gain: float | None = None
-    offset_w: float | None = None
+    window_s: Seconds = None
+    window_std_s: Seconds = None
+    rise_time_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
+    gain: Annotated[float | None, Span(0.1, 10.0)] = None
+    offset_w: Annotated[float | None, Span(-1e3, 1e3, "W")] = None
     doubts: tuple[str, ...] = ()
 
     def names(self, board: str) -> bool:
@@ -106,18 +115,42 @@ class PublishedSensor:
         )
 
 
-@cache
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorFile:
+    """An entry: fields as in `PublishedSensor`, shared by `rows`, which hold the others."""
+
+    name: Text
+    boards: tuple[str, ...]
+    rows: Annotated[tuple[Mapping[str, Any], ...], LEAST_ONE]
+    generation: bool = False
+    doubts: tuple[str, ...] = ()
+
+
 def catalogue() -> tuple[PublishedSensor, ...]:
-    """All published sensors, boards before generations."""
-    path = resource_folder("sensors") / "published.toml"
-    found = []
-    for table in tomllib.loads(path.read_text(encoding="utf-8"))["sensors"]:
-        shared = table.pop("doubts", [])
-        for row in table.pop("rows"):
-            doubts = (*row.pop("doubts", ()), *shared)
-            lists = {"boards": tuple(table["boards"]), "fields": tuple(row.pop("fields")), "doubts": doubts}
-            found.append(PublishedSensor(**{**table, **row, **lists}))
-    return tuple(found)
+    """All rows, those of boards before those of generations, and those of WATTPRINT_SENSORS before those that come along.
+
+    Raises SensorError for a folder that is not there, and for an entry that cannot be used.
+    """
+    return _rows(os.environ.get(OWN_FOLDER, ""))
+
+
+@cache
+def _rows(own: str) -> tuple[PublishedSensor, ...]:
+    if own and not Path(own).is_dir():
+        raise SensorError(f"{OWN_FOLDER}={own}: no such folder; name the one with your entries, or unset it")
+    folders = ([Path(own)] if own else []) + [resource_folder("sensors")]
+    found = [row for folder in folders for path in sorted(folder.glob("*.toml")) for row in _rows_of(path)]
+    return tuple(sorted(found, key=lambda row: row.generation))
+
+
+def _rows_of(path: Path) -> list[PublishedSensor]:
+    file = read_file(SensorFile, path, "sensor", SensorError)
+    shared = {name: value for name, value in asdict(file).items() if name != "rows"}
+    rows = [{**shared, **row, "doubts": (*row.get("doubts", ()), *file.doubts)} for row in file.rows]
+    try:
+        return [read(PublishedSensor, row, "rows", place) for place, row in enumerate(rows)]
+    except FaultError as fault:
+        raise SensorError(f"sensor {path}: {fault}") from fault
 
 
 def find_sensor(board: str, driver: str = "", field: str = "") -> PublishedSensor | None:
@@ -162,6 +195,33 @@ def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "
         known = ", ".join(dict.fromkeys(f"{sensor.name}@{sensor.driver}:{name}" for sensor in named for name in sensor.fields))
         raise SensorError(f"--sensor {text}: nothing is published for {wanted}; known: {known}")
     return found.calibration(gpu_uuid, driver or found.driver, field_name(of_field) or found.fields[0])
+
+
+def entry_text(calibration: SensorCalibration, board: str) -> str:
+    """A characterised sensor as an entry for boards of a name: TOML, without the board's UUID.
+
+    Raises SensorError for a sensor without driver, field or averaging.
+    """
+    name, field = _normalised(board), field_name(calibration.field)
+    known = {"driver": calibration.driver, "field": field, "averaging": calibration.averaging != "undetermined", "name": name}
+    if missing := [what for what, there in known.items() if not there]:
+        raise SensorError(f"no entry without {' and '.join(missing)}: characterise the board with `collect sensor --gpu`")
+    figures = ("update_period_s", "averaging", "transient", "window_s", "window_std_s", "rise_time_s", "gain", "offset_w")
+    row = {"driver": calibration.driver, "fields": [field], "runs": 1, **{one: getattr(calibration, one) for one in figures}}
+    cells = ", ".join(f"{key} = {json.dumps(value)}" for key, value in row.items() if value is not None)
+    own = json.dumps(name)
+    return f"# Characterised with `collect sensor`.\nname = {own}\nboards = [{own}]\nrows = [\n    {{ {cells} }},\n]\n"
+
+
+def missing_s(sensor: PublishedSensor, load_s: float) -> float:
+    """Energy of a load's step that readings during the load do not show, as time at full step [s]; 0 without a known width.
+
+    ∫₀ᵀ (1 − ∫₀ᵗ h) dt: W/2 for a boxcar with W ≤ T, else T − T²/2W; τ (1 − e^(−T/τ)) for a low-pass with W = 2τ.
+    """
+    width_s = sensor.window_s or 0.0
+    if sensor.averaging == "low-pass" and width_s:
+        return -0.5 * width_s * math.expm1(-2.0 * load_s / width_s)
+    return 0.5 * width_s if width_s <= load_s else load_s - 0.5 * load_s**2 / width_s
 
 
 def not_characterised(calibration: SensorCalibration) -> str:

@@ -15,15 +15,16 @@ a working board as power at rest.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 
 from estimator.vocabulary.documents import Document
 from estimator.vocabulary.errors import BundleError, EstimatorError
+from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.quantities import Array
-from estimator.vocabulary.reader import Count, FaultError, Shape, Span, Words, check_covariance, plain, read
+from estimator.vocabulary.reader import WHEN_GIVEN, Count, FaultError, Shape, Span, Words, check_covariance, plain, read
 
 Form = Literal["occupancy", "rounds", "linear"]
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
@@ -45,7 +46,18 @@ Term = Annotated[float, Span(-1e6, 1e6, nan=True)]
 Covariance = Span(-1e12, 1e12, nan=True)
 Watt = Annotated[float, Span(0.0, 1e5, "W", nan=True)]
 Grid = Annotated[int, Span(1, MOST_BLOCKS, "blocks")]
-Scatter = Mapping[Annotated[str, Words(("time", "energy"))], Annotated[float, Span(0.0, 1e3, nan=True)]]
+Quantity = Annotated[str, Words(("time", "energy"))]
+Relative = Annotated[float, Span(0.0, 1e3, nan=True)]
+Scatter = Mapping[Quantity, Relative]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelativeErrors:
+    """Worst, best and average of |predicted − measured| / measured: the errors of Boughzala et al., section VI.A."""
+
+    wre: Annotated[Relative, "worst"]
+    bre: Annotated[Relative, "best"]
+    are: Annotated[Relative, "average"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +87,9 @@ class BlockModel:
     ]
     tied: Annotated[tuple[Annotated[str, Words(LOGARITHMS)], ...], "parameters that the prior set, not the grids"] = ()
     flop_per_block: Annotated[float, Span(0.0, 1e30, "flop", nan=True), "work of a block; null where unknown"] = math.nan
+    relative_errors: Annotated[
+        Mapping[Annotated[str, Words(FORMS)], Mapping[Quantity, RelativeErrors]], "by form, of the grids behind `scatter`"
+    ] = field(default=EMPTY, metadata=WHEN_GIVEN)
 
     def __post_init__(self) -> None:
         for name in ("time_covariance", "energy_covariance"):

@@ -1,14 +1,15 @@
 """From a command's options to queries: every combination of the listed workloads, boards, sizes, precisions and forms."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from estimator.commands.options import Options, as_wrong_usage
+from estimator.commands.models import model_variants
+from estimator.commands.options import OF_MODELS, Options, as_wrong_usage
+from estimator.commands.reporting import remark_lines, say
 from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from estimator.vocabulary.gpu import GpuSpec
 
 MICROSECONDS: Final = 1e-6
+CHOICES: Final = "--precision or --gpu"
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
 MOST_QUESTIONS: Final = 100_000
@@ -26,7 +28,7 @@ MOST_QUESTIONS: Final = 100_000
 
 
 def questions(options: Options) -> "list[Asked]":
-    """A query for every workload, bundle and GPU; workloads vary fastest.
+    """A query for every workload, bundle and GPU that can run it; workloads vary fastest.
 
     Raises EstimatorError for files that cannot be used, UsageError for options that exclude each other and lists that cannot be read.
     """
@@ -35,7 +37,7 @@ def questions(options: Options) -> "list[Asked]":
     from estimator.questions.judging import Asked
 
     chosen, launch_us = _variants(options), options["host_launch_us"]
-    return [
+    asked = [
         Asked(
             variant=variant,
             bundle=bundle,
@@ -49,6 +51,27 @@ def questions(options: Options) -> "list[Asked]":
         for bundle, gpu, clocks, idle_power in boards(options)
         for variant in chosen
     ]
+    return _able(asked, quiet=options["quiet"])
+
+
+def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
+    """The queries without those of a board of several that cannot run its workload, which stderr names; all if none can run."""
+    if len({(id(one.bundle), id(one.gpu)) for one in asked}) == 1:
+        return asked
+    from estimator.questions.choosing import answered
+    from estimator.questions.judging import at_clocks
+    from estimator.questions.points import joined_sweeps
+    from estimator.uncertainty.validity import why_no_time
+
+    points = joined_sweeps(list(answered([at_clocks(one, None) for one in asked])))
+    found, left_out = [], []
+    for one, case, latency_s in zip(asked, points.cases, points.latency_s.tolist(), strict=True):
+        if math.isfinite(latency_s) and not case.too_large:
+            found.append(one)
+        else:
+            left_out.append((case.workload, f"left out: {next(iter(case.too_large), '') or why_no_time(case.warnings, CHOICES)}"))
+    say([], remark_lines(left_out) if found else [], quiet=quiet)
+    return found or asked
 
 
 Clocks = tuple[float, ...] | None
@@ -79,9 +102,10 @@ def _variants(options: Options) -> "list[Variant]":
             f"{count} combinations of batch, sequence, precision and attention; the most is {MOST_QUESTIONS}, use larger steps"
         )
     if options["model"]:
-        return _traced(options["model"], options["phase"], runtime=options["runtime"], **varied)
-    if "compiled" in options["runtime"]:
-        raise click.UsageError("--runtime compiled needs the flow between operators, which a list does not hold: give the model by --model")
+        return model_variants(options)
+    odd = next((name for name in OF_MODELS if options[name] not in (None, False, (), ("eager",))), "")
+    if odd:
+        raise click.UsageError(f"--{odd.replace('_', '-')} is of models, and a list of operators is none: give the model by --model")
     from estimator.formats import read_workload
     from estimator.transforms.variation import variants
 
@@ -92,35 +116,6 @@ def _variants(options: Options) -> "list[Variant]":
         if files.setdefault(workload.name, path) != path:  # two files may have one name; their results must stay apart
             workload = replace(workload, name=f"{workload.name} ({path})")
         found += variants(workload, at=options["at"], **varied)
-    return found
-
-
-def _traced(
-    model: str,
-    phase: str,
-    *,
-    runtime: Sequence[str],
-    batch: Sequence[int],
-    sequence: Sequence[int],
-    precision: Sequence[str],
-    attention: Sequence[str],
-) -> "list[Variant]":
-    """The model in every size, precision and form, traced one by one.  Raises EstimatorError if PyTorch is not installed."""
-    from estimator.commands.reporting import stdout_on_stderr
-    from estimator.tracing.request import TraceRequest
-    from estimator.tracing.torch_trace import trace_calls
-    from estimator.transforms.variation import Variant
-
-    asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
-    found = []
-    for b, s, name, form, run in product(batch or (1,), sequence or (512,), precision or ("",), attention or ("",), runtime or ("",)):
-        request = TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form, runtime=run)
-        with stdout_on_stderr():
-            traced = trace_calls(request, asked)
-        b, s = (value if size in traced.sizes else 0 for size, value in (("batch", b), ("sequence", s)))
-        tokens = b if phase == "decode" else b * s
-        forms = {"precision": traced.precision, "attention": traced.attention}
-        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, **forms))
     return found
 
 
@@ -154,7 +149,7 @@ def _clocks(gpu: "GpuSpec", text: str | None) -> Clocks:
         return parse_clocks(text, gpu)
 
 
-def check_finite(points: "Sweep", choices: str = "--precision or --gpu") -> None:
+def check_finite(points: "Sweep", choices: str = CHOICES) -> None:
     """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.  Raises EstimatorError."""
     from estimator.uncertainty.validity import why_no_time
 

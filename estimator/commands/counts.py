@@ -18,6 +18,7 @@ from estimator.commands.options import (
     Number,
     Options,
     answer_form,
+    whole_numbers,
     with_options,
 )
 from estimator.commands.reporting import say
@@ -28,9 +29,16 @@ if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
     from estimator.counts.activities import CountedKernel
     from estimator.counts.counted_energy import CountedEnergy
+    from estimator.counts.modules import Topology
     from estimator.counts.tables import EnergyTable
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
+TOPOLOGIES: Final = ("ring", "switch")
+MOST_MODULES: Final = 4096
+"""Most modules of a run."""
+GIGA: Final = 1e9
+LINKS: Final = ("topology", "local_share")
+"""Options that need --link-gbps."""
 Row = dict[str, object]
 
 
@@ -46,8 +54,20 @@ Row = dict[str, object]
     click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock of the run; without it that of the energies."),
     click.option("--constant-w", type=Number(0.0, 1e6), metavar="W", help="Power of the board at rest instead of the bundle's."),
     click.option("--dram-pj-per-bit", type=POSITIVE, metavar="PJ", help="Another DRAM: 21.1 for HBM."),
-    click.option("--modules", type=click.IntRange(1, 4096), default=1, show_default=True, metavar="N", help="Modules of the run."),
+    click.option(
+        "--modules",
+        callback=whole_numbers,
+        default="1",
+        show_default=True,
+        metavar="N,N,…",
+        help="Modules of the run; several: --link-gbps.",
+    ),
     click.option("--integration", type=click.Choice(DOMAINS), help="How they hang together."),
+    click.option(
+        "--link-gbps", type=POSITIVE, metavar="GB/S", help="COUNTS are of one module; predict N with links of this bandwidth each."
+    ),
+    click.option("--topology", type=click.Choice(TOPOLOGIES), help="Of the links; ring, or switch for --integration switched."),
+    click.option("--local-share", type=Number(0.0, 1.0), metavar="S", help="Assumed share of DRAM traffic that stays local; else 1/N."),
     click.option("--against", metavar="COUNTS", callback=named_file, help="The same work on one module: prints the scaling efficiency."),
     click.option("--delay-exponent", type=Number(0.0, 10.0), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
     CSV,
@@ -73,10 +93,9 @@ def counts_command(**options: Any) -> int:
         raise click.UsageError("give either --bundle or --energies")
     if options["freq_mhz"] is not None and options["bundle_name"] is None:
         raise click.UsageError("--freq is for --bundle: published energies hold at one clock")
-    if options["modules"] == 1 and (options["integration"] or options["against"]):
-        raise click.UsageError("--integration and --against are for --modules of 2 and more")
+    _check_modules(options)
     form = answer_form(options, TEXT_FORMATS)
-    modules, exponent = options["modules"], options["delay_exponent"]
+    modules, exponent = options["modules"][0], options["delay_exponent"]
     table, bundle, volt, clock = _energies(options)
     if options["dram_pj_per_bit"] is not None:
         table = table.with_dram(options["dram_pj_per_bit"])
@@ -87,6 +106,8 @@ def counts_command(**options: Any) -> int:
 
     kernels = kernels_of(options["counts"])
     constant = math.nan if options["constant_w"] is None else options["constant_w"]
+    if options["link_gbps"] is not None:
+        return _scaled(kernels, table, constant, options, form)
     rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=options["integration"])
     outside = clock_warning(bundle.clocks_mhz, clock) if bundle else ()
     others: dict[str, object] = {}
@@ -112,6 +133,43 @@ def counts_command(**options: Any) -> int:
         text = rows_table(flat) + document_text(head | others)
     click.echo(text, nl=False)
     return say(warnings, simulated_notes(bundle) if bundle else (), quiet=options["quiet"])
+
+
+def _check_modules(options: Options) -> None:
+    """Raises UsageError for options of modules that do not belong together."""
+    modules, alone = options["modules"], options["link_gbps"] is None
+    if max(modules) > MOST_MODULES:
+        raise click.UsageError(f"--modules is at most {MOST_MODULES}")
+    if max(modules) == 1 and (options["integration"] or options["against"] or not alone):
+        raise click.UsageError("--integration, --against and --link-gbps are for --modules of 2 and more")
+    if alone and (len(modules) > 1 or any(options[name] is not None for name in LINKS)):
+        raise click.UsageError("several --modules, --topology and --local-share need --link-gbps: the time on N modules follows from it")
+    if options["against"] and not alone:
+        raise click.UsageError("--against is a run on one module; with --link-gbps COUNTS are that run")
+
+
+def _scaled(kernels: "list[CountedKernel]", table: "EnergyTable", constant_w: float, options: Options, form: str) -> int:
+    """Print time, energy and scaling efficiency for each number of modules, from the counts of one."""
+    from estimator.counts.counted_energy import counted_energies, scaling
+    from estimator.counts.modules import Links, spread_over
+    from estimator.display.text import rows_text
+
+    domain, exponent, share = options["integration"], options["delay_exponent"], options["local_share"]
+    topology: Topology = options["topology"] or ("switch" if domain == "switched" else "ring")
+    links = Links(bytes_per_s=options["link_gbps"] * GIGA, topology=topology, local_share=share)
+    _, one, warnings = counted_energies(kernels, table, constant_w=constant_w)
+    rows = []
+    for modules in options["modules"]:
+        spread = [spread_over(kernel, modules, links) for kernel in kernels]
+        _, total, warnings = counted_energies(spread, table, constant_w=constant_w, modules=modules, integration=domain)
+        parts = {f"{name}_j": total.parts_j[name] for name in ("link", "constant", "stalls")}
+        given = {"topology": topology, "link_gbps": options["link_gbps"], "local_share": 1.0 / modules if share is None else share}
+        row = _row(total, exponent) | parts | scaling(one, total, modules, exponent) | given
+        rows.append({"modules": modules, **{name: value for name, value in row.items() if name not in ("name", "launches")}})
+    click.echo(rows_text(rows, form), nl=False)
+    local = "spread evenly over the modules" if share is None else f"{100 * share:g} % local"
+    assumed = f"assumed: the DRAM's traffic is {local}, and nothing else than links limits the scaling"
+    return say(warnings, (assumed,), quiet=options["quiet"])
 
 
 def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, float]":

@@ -32,7 +32,7 @@ def estimate_command(**options: Any) -> int:
     """
     form = answer_form(options, TEXT_FORMATS)
     asked = questions(options)
-    if len({(one.variant.precision, one.variant.attention) for one in asked}) > 1:
+    if max(len(options["precision"]), len(options["attention"])) > 1:
         raise click.UsageError("one precision and form of attention at a time; `estimate sweep` takes several")
     from estimator.display.estimates import results_json, results_table
     from estimator.display.sweeps import csv_pieces

@@ -8,9 +8,11 @@ import click
 from estimator.commands.combinations import boards
 from estimator.commands.options import (
     BOARD,
+    KV,
     POSITIVE,
     SETTINGS,
     TEXT_FORMATS,
+    WEIGHTS,
     WHERE,
     Options,
     answer_form,
@@ -20,7 +22,7 @@ from estimator.commands.options import (
 )
 from estimator.commands.reporting import deliver, report
 from estimator.options.command_line import named_file
-from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.errors import EstimatorError, OperatingPointError
 
 if TYPE_CHECKING:
     from estimator.serving.answers import ServedEstimate
@@ -47,8 +49,8 @@ TOKENS: Final = click.IntRange(1, 10**8)
     click.option("--rate", type=POSITIVE, metavar="R", help="Requests per second instead."),
     click.option("--tensor-parallel", metavar="LIST", default="1", callback=whole_numbers, help="GPUs that share every layer."),
     click.option("--expert-parallel", type=click.IntRange(1, 4096), default=1, metavar="N", help="Groups of GPUs that share the experts."),
-    click.option("--weights", metavar="NAME", help="Format of the weights instead of the config's: bf16, fp8, fp8-static, int4, …"),
-    click.option("--kv", metavar="NAME", help="Format of the cache instead of the config's: bf16, fp8."),
+    WEIGHTS,
+    KV,
     click.option("--engine", metavar="NAME", callback=named_file, help="vllm, tensorrt-llm, sglang, one with its version, or a TOML file."),
     click.option("--best", type=click.Choice(GOALS), help="Only the point of least energy, or of most tokens."),
     click.option("--ttft-limit", type=POSITIVE, metavar="MS", help="With --best: mean time to the first token under load."),
@@ -67,33 +69,45 @@ def llm_command(**options: Any) -> int:
         raise click.UsageError("--ttft-limit and --tpot-limit choose among points: add --best")
     from estimator.display.serving import served_csv, served_json, served_text
 
-    found = answers(options)
-    if options["best"]:
-        found = [best_of(found, options)]
+    found, without = answers(options)
+    points = [best_of(found, options)] if options["best"] else found
     forms = {
-        "txt": lambda: served_text(found),
-        "json": lambda: served_json(found),
-        "csv": lambda: served_csv(found),
+        "txt": lambda: served_text(points),
+        "json": lambda: served_json(points),
+        "csv": lambda: served_csv(points),
     }
     deliver(form, forms, options["out"])
-    warnings, notes = ([(one.model, line) for one in found for line in getattr(one, kind)] for kind in ("warnings", "notes"))
-    return report(warnings, notes, options, unusable=any(one.state for one in found))
+    warnings, notes = ([(one.model, line) for one in points for line in getattr(one, kind)] for kind in ("warnings", "notes"))
+    return report(warnings, [*without, *notes], options, unusable=any(one.state for one in points))
 
 
-def answers(options: Options) -> "list[ServedEstimate]":
-    """Every GPU, number of GPUs, load and clock.  Raises EstimatorError."""
+def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, str]]]":
+    """Every GPU, number of GPUs, load and clock; and of several GPUs those that cannot run the model, each with the reason.
+
+    Raises EstimatorError, the first one if no GPU can run it.
+    """
     from estimator.engine.board import open_board
     from estimator.serving.answers import Serving, serve_many
 
     batches = () if options["rate"] else options["batch"] or USUAL_BATCHES
     given = {name: options[name] for name in ("model", "prompt", "output", "rate", "expert_parallel", "weights", "kv", "engine")}
+    servings = [Serving(tensor_parallel=ranks, **given) for ranks in options["tensor_parallel"]]
     found: list[ServedEstimate] = []
+    large: list[ServedEstimate] = []
+    refused: list[EstimatorError] = []
     power_cap, efficiency = options["power_cap"], options["efficiency"]
     for bundle, gpu, clocks, idle in boards(options):
         board = open_board(bundle, gpu=gpu, sm_clock_mhz=clocks, power_cap_w=power_cap, efficiency=efficiency, idle_power=idle)
-        for ranks in options["tensor_parallel"]:
-            found += serve_many(Serving(tensor_parallel=ranks, **given), board, batches)
-    return found
+        try:
+            own = [one for serving in servings for one in serve_many(serving, board, batches)]
+        except EstimatorError as error:
+            refused.append(error)
+        else:
+            (found if any(one.memory.sequences for one in own) else large).extend(own)
+    if not (found or large):
+        raise refused[0]
+    reasons = (*refused, *(f"{one.gpu} {one.state}" for one in large if found))
+    return found or large, [(options["model"], f"left out: {reason}") for reason in reasons]
 
 
 def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate":

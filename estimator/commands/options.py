@@ -20,7 +20,9 @@ TEXT_FORMATS: Final = ("csv", "json", "txt")
 CHART_FORMATS: Final = (*TEXT_FORMATS, "svg", "png")
 
 ATTENTION_FORMS: Final = ("eager", "flash")
-RUNTIMES: Final = ("eager", "compiled")
+RUNTIMES: Final = ("eager", "compiled", "serving")
+OF_MODELS: Final = ("runtime", "weights", "kv", "tensor_parallel", "master", "image_size")
+"""Options without a meaning for a list of operators."""
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 SIZE: Final = "([1-9][0-9]{0,8})"
 """Pattern of a size, at most nine digits: a longer one is a mistake."""
@@ -188,6 +190,13 @@ BOARD: Final = (
 )
 """Settings of a board."""
 
+WEIGHTS: Final = click.option("--weights", metavar="NAME", help="Format of a model's weights instead of the config's: bf16, fp8, w8a8, …")
+KV: Final = click.option("--kv", metavar="NAME", help="Format of a served model's cache instead of the config's: bf16, fp8.")
+MASTER: Final = click.option("--master", is_flag=True, help="train: weights and moments in fp32 beside those in 16 bits (mixed precision).")
+IMAGE_SIZE: Final = click.option(
+    "--image-size", type=click.IntRange(1, 10**7), metavar="PIXELS", help="Height and width instead of the model's own."
+)
+
 QUESTION: Final = (
     click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files),
     *WHERE,
@@ -201,9 +210,19 @@ QUESTION: Final = (
     ),
     click.option("--precision", metavar="NAME,…", callback=_precisions, help="Compute in other precisions: bf16, fp16, fp32, fp8, …"),
     click.option("--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."),
-    click.option("--model", metavar="MODEL", callback=named_file, help="Trace this model instead of reading files (wattprint[torch])."),
-    click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a traced model."),
-    click.option("--runtime", metavar="eager,compiled", callback=_runtimes, help="Of a traced model: kernels one by one, or merged."),
+    click.option("--model", metavar="CONFIG|MODULE:CALLABLE", callback=named_file, help="This model instead of files (wattprint[torch])."),
+    click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a model."),
+    click.option(
+        "--runtime",
+        metavar="eager,compiled,serving",
+        callback=_runtimes,
+        help="Of a model: eager, compiled, serving (as an engine runs it).",
+    ),
+    WEIGHTS,
+    KV,
+    click.option("--tensor-parallel", type=click.IntRange(1, 4096), metavar="N", help="GPUs that share every layer of a served model."),
+    MASTER,
+    IMAGE_SIZE,
     *BOARD,
     # A host that needed longer for one operator would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`).
     click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Host time to launch one operator instead of the bundle's."),

@@ -17,7 +17,7 @@ NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+(?:x\d+)+|\d+(?:\.\d+)?(?:e[+-]?\d+
 """Pattern of a number, or of the shape of an operator ("64x512"), that is a separate word: not the digits of "fp8" and "h100"."""
 
 MOST_WARNINGS: Final = 3
-"""Most warnings about an answer; its JSON holds all."""
+"""Most lines of warnings about an answer; its JSON holds all."""
 
 MOST_NAMED: Final = 6
 """Most names in one line."""
@@ -39,10 +39,12 @@ def deliver(form: str, forms: Mapping[str, Callable[[], str | bytes | Iterable[s
 
 
 def say(warnings: Sequence[str], notes: Sequence[str] = (), *, quiet: bool) -> int:
-    """Write warnings and notes to stderr, unless quiet; returns the exit status."""
+    """Write notes and at most MOST_WARNINGS lines of warnings to stderr, unless quiet; returns the exit status."""
     from estimator.display.text import printable
 
-    for kind, lines in () if quiet else (("warning", warnings), ("note", notes)):
+    more = len(warnings) - MOST_WARNINGS + 1
+    shown = [*warnings[: MOST_WARNINGS - 1], f"{more} more; the JSON lists them all"] if more > 1 else warnings
+    for kind, lines in () if quiet else (("warning", shown), ("note", notes)):
         for line in lines:
             click.echo(f"{kind}: {printable(line)}", err=True)
     return DONE_WITH_WARNINGS if warnings else DONE
@@ -53,10 +55,9 @@ Remarks = Iterable[tuple[str, str]]
 
 
 def report(warnings: Remarks, notes: Remarks, options: Options, *, unusable: bool) -> int:
-    """Write notes and the first MOST_WARNINGS warnings to stderr; returns the exit status: 3 for an unusable answer, and if --strict."""
+    """Write notes and warnings, each once, to stderr; returns the exit status: 3 for an unusable answer, and if --strict."""
     lines = remark_lines(warnings)
-    rest = [f"{len(lines) - MOST_WARNINGS} more; --json lists them all"] if len(lines) > MOST_WARNINGS else []
-    say([*lines[:MOST_WARNINGS], *rest], remark_lines(notes), quiet=options["quiet"])
+    say(lines, remark_lines(notes), quiet=options["quiet"])
     return DONE_WITH_WARNINGS if unusable or (lines and options["strict"]) else DONE
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import QUIET, SETTINGS, key_values, precision_word
+from estimator.commands.options import IMAGE_SIZE, MASTER, QUIET, SETTINGS, WEIGHTS, key_values, precision_word
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
@@ -41,16 +41,17 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option(
     "--precision", callback=precision_word, metavar="NAME", help="fp32, tf32, bf16, …; else as the configuration stores weights, or bf16."
 )
+@WEIGHTS
 @click.option(
     "--attention",
     type=click.Choice(ATTENTION_FORMS),
     help="Separate kernels, or one; else eager, and own code as PyTorch runs its calls.",
 )
 @click.option("--runtime", type=click.Choice(RUNTIMES), help="Kernels as launched, or as torch.compile merges them; else as own code says.")
-@click.option("--master", is_flag=True, help="train: weights and moments in fp32 beside those in 16 bits (mixed precision).")
+@MASTER
 @click.option("--head/--no-head", default=True, help="With the head of the task (default), or the bare model.")
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
-@click.option("--image-size", type=SIZE, metavar="PIXELS", help="Height and width instead of the model's own.")
+@IMAGE_SIZE
 @click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
 @output_option("-o", "--out", metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")

@@ -24,7 +24,7 @@ from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts
 from estimator.uncertainty.forecast import Forecast, forecast_of
 from estimator.uncertainty.laboratory import ELSEWHERE_STD, scales_std
 from estimator.uncertainty.sources import error_sources, far_clock, group_shares, joined, unfitted_groups
-from estimator.uncertainty.unseen import Kind, Loading, check_int8, precision_sources, shape_excesses, unseen_precisions
+from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unfitted_int8, unseen_precisions
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.workload import Operator, Workload
 
@@ -38,7 +38,8 @@ MOST_NUMBERS: Final = 1_000_000
 class Prepared:
     """Workloads lowered onto a board: the parts of an estimate that do not depend on the clock.
 
-    operators, counts, coefficients, log_correction, groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
+    operators, counts, coefficients, groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
+    log_correction           of the n kernels; inf: no time (`unfitted_int8`)
     host_s, events           by workload: time of its launches [s], events of POWER_TERMS (v, 7)
     edges, block_edges       (v + 1) start of the kernels, and of the blocks, of each workload
     kinds, kind              the kinds of kernels, and the index of each kernel's kind
@@ -79,10 +80,9 @@ class Prepared:
 
 
 def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
-    """Lower the kernels of workloads together.  Raises OperatingPointError for impossible efficiencies, and for int8 as `check_int8`."""
+    """Lower the kernels of workloads together.  Raises OperatingPointError for impossible efficiencies."""
     bundle, gpu = board.bundle, board.gpu
     operators = tuple(operator for workload in workloads for operator in workload.operators)
-    check_int8(bundle, operators, gpu)
     counts = np.array([count for workload in workloads for count in workload.counts])
     lengths = np.array([len(workload.operators) for workload in workloads])
     edges = np.concatenate([[0], np.cumsum(lengths)])
@@ -91,6 +91,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
     clock_hz, cold = np.full(len(operators), gpu.sm_clock_max_mhz * HZ_PER_MHZ), np.full(len(operators), np.inf)
     features = phase_features(phases, coefficients, clock_hz, cold) if bundle.residuals else None
+    corrections, unfitted = log_corrections(operators, served, bundle.residuals, features=features)[0], unfitted_int8(bundle, operators)
     excesses = shape_excesses(operators, served, bundle.domain)
     numbers: dict[tuple[object, ...], int] = {}
     keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], strict=True)
@@ -108,8 +109,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         phases=phases,
         parts=sweep_parts(phases, coefficients),
         coefficients=coefficients,
-        log_correction=log_corrections(operators, served, bundle.residuals, features=features)[0]
-        * (gpu.architecture == bundle.gpu.architecture),
+        log_correction=np.where(unfitted, np.inf, corrections * (gpu.architecture == bundle.gpu.architecture)),
         groups=tuple(served),
         excesses=excesses,
         kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]

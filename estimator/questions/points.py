@@ -37,7 +37,7 @@ class Case:
     simulated: bool
     batch: int
     sequence: int
-    tokens: int
+    tokens: float
     precision: str
     attention: str
     power_limit_w: float

@@ -13,7 +13,7 @@ from estimator.model.power_limit import Ranges, std_of
 from estimator.questions.points import Case, Sweep, joined_sweeps
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.unseen import unseen_lines
-from estimator.uncertainty.validity import bundle_notes, memory_warnings, no_rate_warning, validity_of
+from estimator.uncertainty.validity import bundle_notes, memory_warnings, stuck_lines, validity_of
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -124,7 +124,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
     shares = zip(kinds, prediction.usual_shares[blocks].tolist(), strict=True)
     unseen = {kind: share for kind, share in shares if kind.unseen(prepared.priors)}
     too_large = memory_warnings(workload, gpu)
-    cannot = (*no_rate_warning(workload.operators, prepared.phases.ideal_math[own], gpu), *too_large)
+    cannot = (*stuck_lines(workload.operators, prepared.phases.ideal_math[own], np.isinf(prepared.log_correction[own]), gpu), *too_large)
     unseen_kinds = unseen_lines(workload, bundle.domain, prepared.groups[own], prepared.excesses[own], prepared.priors, unseen)
     return Case(
         workload=workload.name,

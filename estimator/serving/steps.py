@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from estimator.serving.architecture import Architecture, Layout, Product
-from estimator.serving.weights import SIXTEEN, WIDENED, WIDENED_BYTE, Weights
+from estimator.serving.weights import SIXTEEN, Weights
+from estimator.tracing.quantisation import WIDENED, WIDENED_BYTE
+from estimator.transforms.rewriting import widened
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import Operator, Workload, merge_counts
@@ -24,6 +26,8 @@ an even choice of different experts, and the most loaded GPU sets the pace."""
 FUSES_SCALES: Final = ("", "vllm")
 """Libraries whose kernels before a product also convert its inputs to fp8 by a given scale; others launch a kernel for it.
 Sources: vLLM 0.12 (passes of torch.compile), TensorRT-LLM 1.0 (FP8QDQLinearMethod), SGLang 0.5 (static_quant_fp8)."""
+
+STATIC: Final = "products in fp8 as measured, less (negative counts) what a given scale saves of their conversion"
 
 Launch = tuple[Operator, float]
 
@@ -93,7 +97,7 @@ def step_workload(
     launches = [*_products(run), *_attention(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))
     routing = f"assumed routing: loads of the experts follow a power law with exponent {skew:g} (0: equal loads)"
-    notes = (routing,) if architecture.experts else ()
+    notes = (*((routing,) if architecture.experts else ()), *((STATIC,) if weights.static else ()))
     return Workload(name=architecture.name, model_family=architecture.kind, operators=operators, counts=counts, notes=notes)
 
 
@@ -143,18 +147,14 @@ def _linear(run: _Pass, product: Product, rows: int) -> Iterator[Launch]:
     Measured products in fp8 hold the search for the scale of their inputs and the conversion.  A given scale saves the first, a kernel
     before that converts saves both: what is saved has a negative count.
     """
-    size = product.n * product.k
     for form, share in run.weights.formats(product.name):
-        count, precision = share * product.layers, form
-        if form == WIDENED:
-            precision = "int4_wo" if rows == 1 else SIXTEEN
-        if form == WIDENED and rows > 1:
-            yield run.operator("elementwise", "other", size, size * WIDENED_BYTE / BYTES_PER_ELEMENT[SIXTEEN]), count
-        if form == "fp8_static":
-            precision = "fp8"
+        stored, given, count = form == WIDENED, form == "fp8_static", share * product.layers
+        precision = SIXTEEN if stored else "fp8" if given else form
+        one = run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=precision)
+        yield from ((kernel, count) for kernel in (widened(one, WIDENED_BYTE) if stored else (one,)))
+        if given:
             yield run.operator("quantise", "compute_scale", rows, product.k), -count
             yield run.operator("quantise", "quantise_static", rows, product.k, out="fp8"), -count * run.fused
-        yield run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=precision), count
 
 
 def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:

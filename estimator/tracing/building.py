@@ -155,17 +155,19 @@ def _check_length(request: TraceRequest, settings: Any) -> None:
 
 
 def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: Named) -> Named:
-    """One new token for each sequence and a cache of the tokens before it, filled by a pass that is not recorded."""
-    before = {name: tensor[:, :-1] for name, tensor in given.items() if name in ("input_ids", "attention_mask")}
-    if "decoder_input_ids" in given:
-        raise WorkloadError(f"{request.model}: decoding with an encoder is not built by name; use MODULE:CALLABLE")
+    """One new token for each sequence, and from a pass that is not recorded a cache of the tokens before it and what an encoder made."""
+    encoded = "decoder_input_ids" in given
+    cut = ("decoder_input_ids",) if encoded else ("input_ids", "attention_mask")
+    before = {name: tensor[:, :-1] if name in cut else tensor for name, tensor in given.items()}
     cache = None
     if CACHE in inspect.signature(model.forward).parameters:
         with torch.no_grad(), recording(torch, [], AttentionCalls(form=request.attention), Held()):
-            cache = getattr(model.eval()(**before, use_cache=True), CACHE, None)
+            made = model.eval()(**before, use_cache=True)
+            cache = getattr(made, CACHE, None)
     if cache is None:
         raise WorkloadError(f"{request.model}: keeps no cache of keys and values, so it does not decode; choose --phase prefill or train")
-    return given | {"input_ids": given["input_ids"][:, -1:], CACHE: cache, "use_cache": True}
+    made_before = {"encoder_outputs": (made.encoder_last_hidden_state,)} if encoded else {}
+    return given | made_before | {cut[0]: given[cut[0]][:, -1:], CACHE: cache, "use_cache": True}
 
 
 def user_job(torch: Any, request: TraceRequest) -> Job:

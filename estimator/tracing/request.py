@@ -44,6 +44,7 @@ class TraceRequest:
     sequence    tokens of a sequence; in decode the tokens that the new one attends to, including itself
     phase       one of PHASES
     precision   precision of weights and activations; "": as the configuration stores the weights, else bf16
+    weights     format of the layers' weights, a name of `estimate llm --weights`, instead of the configuration's; excludes precision
     attention   "eager": separate kernels; "flash": one fused kernel; "": own code with scaled_dot_product_attention, else "eager"
     runtime     one of RUNTIMES; "": compiled if the own code says so (torch.compile), else eager
     master      a training step keeps weights and moments in fp32 beside the weights that compute (mixed precision)
@@ -58,6 +59,7 @@ class TraceRequest:
     sequence: Size = 512
     phase: Annotated[str, Words(PHASES)] = "prefill"
     precision: str = ""
+    weights: str = ""
     attention: Annotated[str, Words((*ATTENTION_FORMS, ""))] = ""
     runtime: Annotated[str, Words((*RUNTIMES, ""))] = ""
     master: bool = False

@@ -21,13 +21,22 @@ from estimator.tracing.calls import Call
 from estimator.tracing.fusion import RULE_SET
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
-from estimator.tracing.quantisation import stays_wide, stored_format
+from estimator.tracing.quantisation import (
+    EXPERTS_ALONE,
+    WIDENED,
+    WIDENED_BYTE,
+    chosen_format,
+    formats,
+    stays_wide,
+    stored_format,
+)
 from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
 from estimator.tracing.request import NARROW_BASE, TENSOR_TYPES, TraceRequest, checked_request
-from estimator.transforms.rewriting import checked_fusion, with_precision
+from estimator.transforms.rewriting import checked_fusion, widened, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
-from estimator.vocabulary.workload import Footprint, Workload
+from estimator.vocabulary.reader import FaultError
+from estimator.vocabulary.workload import Footprint, Operator, Workload, merge_counts
 
 REMEDY: Final = "pip install 'wattprint[torch]'"
 
@@ -38,6 +47,7 @@ COMPILED: Final = (
     "(--host-launch-us 0: with them)"
 )
 
+MATRIX_AXES: Final = 2
 EXPERTS_AXES: Final = 3
 """Axes of the weights of all experts of a layer in one tensor."""
 
@@ -74,8 +84,9 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     """
     user_code = ":" in request.model and not Path(request.model).exists()
     config = None if user_code else load_model_config(request.model)
-    stored = {} if config is None or request.precision else config.quantised
-    request = checked_request(replace(request, precision=request.precision or stored_format(request.model, stored)))
+    stored = {} if config is None or request.precision or request.weights else config.quantised
+    narrow = _narrow_format(request, stored)
+    request = checked_request(replace(request, precision=request.precision or narrow.replace(WIDENED, "")))
     if config is not None and not request.attention:
         request = replace(request, attention=CONFIGURED_ATTENTION)
     torch = _load("torch")
@@ -102,28 +113,60 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
     workload = _workload(torch, request, job, calls, footprint)
-    if request.precision not in TENSOR_TYPES:
-        workload = _narrowed(torch, workload, request.precision, job.model, stored)
+    if narrow and narrow not in TENSOR_TYPES:
+        workload = _narrowed(torch, workload, narrow, job.model, stored)
+    elif request.precision not in TENSOR_TYPES:
+        workload = with_precision(workload, request.precision)
     elif config is not None and config.quantised:
         told = f"its weights are stored otherwise (quantization_config), and taken in {request.precision} as asked"
         workload = replace(workload, notes=(*workload.notes, told))
     return Traced(workload=checked_fusion(workload), sizes=job.sizes, precision=request.precision, attention=request.attention)
 
 
-def _narrowed(torch: Any, workload: Workload, precision: str, model: Any, stored: Mapping[str, Any]) -> Workload:
-    """The workload with its layers in 8 or 4 bits; of a quantised checkpoint (`stored`) the layers that stay wide do."""
-    if not stored:
-        return with_precision(workload, precision)
-    layers = [(name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
-    wide = {tuple(part.weight.shape) for name, part in layers if stays_wide(name, stored)}
-    narrow = [part.weight for name, part in layers if not stays_wide(name, stored)]
+def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:
+    """The format of the layers' weights, as asked or as stored; "" if neither says one.  Raises WorkloadError."""
+    try:
+        if not request.weights:
+            return stored_format(stored) if stored else ""
+        if request.precision:
+            raise FaultError("excludes precision: name one of them", "weights")
+        return chosen_format(formats().weights, request.weights, "weights")
+    except FaultError as fault:
+        raise WorkloadError(f"{request.model}: {fault}") from None
+
+
+def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Mapping[str, object]) -> Workload:
+    """The workload with its layers in 8 or 4 bits; those that stay wide, by habit or as `stored` says, do."""
+    layers = [
+        (part.weight, EXPERTS_ALONE in form or stays_wide(name, stored))
+        for name, part in model.named_modules()
+        if getattr(getattr(part, "weight", None), "ndim", 0) == MATRIX_AXES and not isinstance(part, torch.nn.Embedding)
+    ]
+    wide = {tuple(weight.shape) for weight, stays in layers if stays}
+    narrow = [weight for weight, stays in layers if not stays]
     both = wide & {tuple(weight.shape) for weight in narrow}
-    narrow += [weight for weight in model.parameters() if weight.ndim == EXPERTS_AXES]
-    saved = sum(weight.numel() for weight in narrow) * (BYTES_PER_ELEMENT[NARROW_BASE] - FORMATS[precision].weight_byte)
+    experts = [weight for weight in model.parameters() if weight.ndim == EXPERTS_AXES]
+    if form == WIDENED and (experts or model.training):
+        raise WorkloadError(
+            f"{workload.name}: experts and training in bitsandbytes have no known kernel; name other weights (--weights bf16)"
+        )
+    held = WIDENED_BYTE if form == WIDENED else FORMATS[form].weight_byte
+    saved = sum(weight.numel() for weight in (*narrow, *experts)) * (BYTES_PER_ELEMENT[NARROW_BASE] - held)
     footprint = workload.footprint and replace(workload.footprint, weights_byte=workload.footprint.weights_byte - saved)
-    told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {precision} too, and taken in {precision}"
-    changed = with_precision(workload, precision, wide - both)
+    told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {form} too, and taken in {form}"
+    changed = _widened(workload, wide - both) if form == WIDENED else with_precision(workload, form, wide - both)
     return replace(changed, footprint=footprint, warnings=(*changed.warnings, *([told] if both else [])))
+
+
+def _widened(workload: Workload, wide: Collection[tuple[int, ...]]) -> Workload:
+    """The workload with 4-bit weights that are widened before products, other than those of outputs and inputs in `wide`."""
+    pairs: list[tuple[Operator, float]] = []
+    for one, count in zip(workload.operators, workload.counts, strict=True):
+        plain = one.operator != "linear" or one.shape[2:] in wide
+        pairs += [(kernel, count) for kernel in ((one,) if plain else widened(one, WIDENED_BYTE))]
+    operators, counts = merge_counts(*zip(*pairs, strict=True))
+    told = "weights in 4 bits, widened to 16 before products"
+    return replace(workload, operators=operators, counts=counts, notes=(*workload.notes, told))
 
 
 def _refuse_scans(request: TraceRequest, model: Any) -> None:

@@ -282,6 +282,15 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
     return replace(workload, operators=merged, counts=totals, footprint=footprint)
 
 
+def widened(product: Operator, weight_byte: float) -> tuple[Operator, ...]:
+    """A 16-bit product whose 4-bit weights, of `weight_byte` each, a kernel widens before it, or in registers for a single row."""
+    if product["m"] == 1.0:
+        return (replace(product, precision="int4_wo"),)
+    size = product["n"] * product["k"]
+    shape = (size, size * weight_byte / BYTES_PER_ELEMENT[product.precision])
+    return replace(product, family="elementwise", operator="other", shape=shape), product
+
+
 def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:
     """Least memory of the model: narrow precisions apply only to the layers' operands; memory in a third precision is unknown."""
     ratio = BYTES_PER_ELEMENT[new] / BYTES_PER_ELEMENT[old]

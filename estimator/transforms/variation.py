@@ -25,7 +25,7 @@ class Variant:
     workload: Workload
     batch: int = 0
     sequence: int = 0
-    tokens: int = 0
+    tokens: float = 0
     precision: str = ""
     attention: str = ""
 

@@ -10,12 +10,12 @@ A reason with a share of LEAST_SHARE or more is reported; if only their sum reac
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+import numpy as np
+
 from estimator.bundle.content import Bundle
 from estimator.model.coefficients import group_words
 from estimator.uncertainty.validity import TOLERATED_FACTOR, shape_excess
-from estimator.vocabulary.errors import OperatingPointError
-from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
 from estimator.vocabulary.workload import Operator, Workload
 
 K = TypeVar("K")
@@ -88,17 +88,10 @@ def unseen_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Seq
     )
 
 
-def check_int8(bundle: Bundle, operators: Sequence[Operator], gpu: GpuSpec) -> None:
-    """Refuse products in int8 that would only repeat fp8's: the fit has none, and the GPU has a rate for both.
-
-    Raises OperatingPointError.
-    """
-    asked = {operator.precision for operator in operators if operator.family in PRODUCTS} & INT8
-    if asked and gpu.on_tensor_cores("fp8") and not INT8 & set(bundle.once(fitted_precisions).get("gemm", ())):
-        raise OperatingPointError(
-            f"{bundle.name} was fitted on no products in {' or '.join(sorted(asked))}, whose time on {gpu.name} would be that of fp8: ask "
-            "for fp8, or fit a table of int8 products (precision sq)"
-        )
+def unfitted_int8(bundle: Bundle, operators: Sequence[Operator]) -> BoolArray:
+    """Whether each operator is a product in int8 without a time, as the fit has no such products: it would repeat another precision's."""
+    known = bool(INT8 & set(bundle.once(fitted_precisions).get("gemm", ())))
+    return np.array([not known and operator.precision in INT8 and operator.family in PRODUCTS for operator in operators])
 
 
 def fitted_precisions(bundle: Bundle) -> dict[str, tuple[str, ...]]:

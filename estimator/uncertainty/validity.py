@@ -28,18 +28,20 @@ board, or efficiencies, that were not fitted."""
 
 
 NO_RATE: Final = "its specification has no rate for that"
+NO_INT8: Final = "the bundle was fitted on no products in int8"
 
 
-def no_rate_warning(operators: Sequence[Operator], ideal_math: Array, gpu: GpuSpec) -> tuple[str, ...]:
-    """A line if a board has no rate for the precision of operators, so that their time is not finite; empty if all can run.
+def stuck_lines(operators: Sequence[Operator], ideal_math: Array, int8: BoolArray, gpu: GpuSpec) -> tuple[str, ...]:
+    """Lines about operators without a time, empty if all can run: the board has no rate for them, or the bundle no products in `int8`.
 
     ideal_math (n,): as in `Phases`.
     """
-    stuck = np.flatnonzero(~np.isfinite(ideal_math)).tolist()
-    if not stuck:
-        return ()
-    kinds = dict.fromkeys(f"{operators[i].family}.{operators[i].operator} {operators[i].precision}" for i in stuck)
-    return (f"{gpu.name} cannot run {', '.join(kinds)}: {NO_RATE}",)
+    lines = []
+    for stuck, verb, reason in ((~np.isfinite(ideal_math), "cannot run", NO_RATE), (int8, "has no time for", NO_INT8)):
+        found = [operators[i] for i in np.flatnonzero(stuck).tolist()]
+        kinds = ", ".join(dict.fromkeys(f"{one.family}.{one.operator} {one.precision}" for one in found))
+        lines += [f"{gpu.name} {verb} {kinds}: {reason}"] if found else []
+    return tuple(lines)
 
 
 GIB: Final = 2.0**30
@@ -102,7 +104,7 @@ def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
 def why_no_time(warnings: Sequence[str], choices: str) -> str:
     """The reason why an answer with these warnings has no finite time, and the remedy; choices: options for a precision and a GPU."""
     for line in warnings:
-        if line.endswith(NO_RATE):
+        if line.endswith((NO_RATE, NO_INT8)):
             return f"{line}; choose another {choices}"
     return "a setting is beyond reason; check the host's launch time, the changed figures and the bundle"
 
@@ -132,11 +134,8 @@ def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz
     settled_mhz: the clock to which a power limit lowers the requested one, if it does.
     """
     low, high = fitted_mhz
-    if outside_clock(low, high, asked_mhz):
-        return (f"SM clock {asked_mhz:g} MHz is outside the fitted range {low:g} to {high:g} MHz",)
-    if settled_mhz is not None and outside_clock(low, high, settled_mhz):
-        return (f"SM clock {settled_mhz:.0f} MHz, to which the power limit lowers it, is outside the fitted range {low:g} to {high:g} MHz",)
-    return ()
+    outside = [clock for clock in (asked_mhz, settled_mhz) if clock is not None and outside_clock(low, high, clock)]
+    return tuple(f"SM clock {round(clock, 1):g} MHz is outside the fitted range {low:g} to {high:g} MHz" for clock in outside[:1])
 
 
 def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz: float | Array) -> BoolArray:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares, nnls
 
-from estimator.blocks.model import FORMS, LOGARITHMS, BlockModel, occupancy_times
+from estimator.blocks.model import FORMS, LOGARITHMS, BlockModel, RelativeErrors, occupancy_times
 from estimator.vocabulary.quantities import Array
 from fitter.errors import CalibrationError
 from fitter.rows.columns import BlockRows
@@ -64,7 +64,8 @@ def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
         return model
     # Forms are judged on grids of so many rounds or more, a round being all blocks that the GPU holds at once: the published ones are for
     # many blocks (Boughzala et al., section VI.C).
-    return replace(model, scatter=_scatter(rows, num_sms, 2.0 * model.resident_blocks))
+    scatter, relative = _judged(rows, num_sms, 2.0 * model.resident_blocks)
+    return replace(model, scatter=scatter, relative_errors=relative)
 
 
 def left_out_errors(rows: BlockRows, num_sms: int) -> pd.DataFrame:
@@ -84,13 +85,21 @@ def left_out_errors(rows: BlockRows, num_sms: int) -> pd.DataFrame:
     return errors
 
 
-def _scatter(rows: BlockRows, num_sms: int, judged_from: float) -> dict[str, dict[str, float]]:
-    """Root mean square error on left-out grids; only grids of `judged_from` blocks or more count if any inner grid has that many."""
+def _judged(rows: BlockRows, num_sms: int, judged_from: float) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, RelativeErrors]]]:
+    """Root mean square, and worst, best and average error on left-out grids, by form and quantity.
+
+    Only grids of `judged_from` blocks or more count if any inner grid has that many.
+    """
     inner = (rows.blocks > rows.blocks.min()) & (rows.blocks < rows.blocks.max())
     judged = inner & (rows.blocks >= judged_from)
-    errors = left_out_errors(rows, num_sms)[judged if judged.any() else inner]
-    rms = np.sqrt((errors**2).mean(skipna=False))
-    return {form: {name: float(value) for name, value in rms[form].items()} for form in FORMS}
+    errors = left_out_errors(rows, num_sms)[judged if judged.any() else inner].abs()
+    scatter: dict[str, dict[str, float]] = {form: {} for form in FORMS}
+    relative: dict[str, dict[str, RelativeErrors]] = {form: {} for form in FORMS}
+    for (form, name), values in errors.items():
+        off = values.to_numpy()
+        scatter[form][name] = float(np.sqrt(np.mean(off**2)))
+        relative[form][name] = RelativeErrors(wre=float(off.max()), bre=float(off.min()), are=float(off.mean()))
+    return scatter, relative
 
 
 def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:

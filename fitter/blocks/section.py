@@ -1,6 +1,7 @@
 """Block-count models in a bundle: the section, its table, and its errors on unseen grids."""
 
 import math
+from dataclasses import astuple
 from typing import Any, Final
 
 import numpy as np
@@ -30,14 +31,21 @@ def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], t
     return section_of(models), tuple(f"no block-count model: {reason}" for reason in refused)
 
 
-def block_table(bundle: Bundle) -> Shown:
-    """Table of the models: coefficients, and errors of each form on left-out grids."""
-    rows = []
+def block_tables(bundle: Bundle) -> tuple[Shown, Shown]:
+    """Tables of the models: coefficients with errors of each form on left-out grids; and worst, best and average errors as published."""
+    rows, relative = [], []
     for name, model in models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models").items():
         errors = [PERCENT * model.scatter.get(form, {}).get(what, math.nan) for form in FORMS for what in ("time", "energy")]
+        for form, own in model.relative_errors.items():
+            relative.append((name, form, *(PERCENT * one for what in ("time", "energy") for one in astuple(own[what]))))
         rows.append((name, model.round_s(), float(model.energies[0]) if model.has_power else math.nan, *errors))
     heads = (f"{form}, {what} [%]" for form in FORMS for what in ("time", "energy"))
-    return Shown(title="Block-count models, with errors on grids left out", head=("model", "round [s]", "block [J]", *heads), rows=rows)
+    title = "WRE, BRE and ARE of these grids (Boughzala et al., section VI) [%]"
+    names = (f"{what}, {name}" for what in ("time", "energy") for name in ("WRE", "BRE", "ARE"))
+    return (
+        Shown(title="Block-count models, with errors on grids left out", head=("model", "round [s]", "block [J]", *heads), rows=rows),
+        Shown(title=title, head=("model", "form", *names), rows=relative),
+    )
 
 
 def block_errors(bundle: Bundle, rows: BlockRows) -> tuple[list[HeldOut], tuple[str, ...]]:

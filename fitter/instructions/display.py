@@ -17,6 +17,7 @@ from estimator.counts.energies import (
 )
 from fitter.instructions.confidence import UNDECIDED
 from fitter.instructions.ptx import PUBLISHED_MODES
+from fitter.instructions.published import level_ratio
 from fitter.power.solver import PICO
 from fitter.validate.tables import Shown
 
@@ -68,8 +69,9 @@ def _ptx_table(energies: InstructionEnergies) -> Shown:
         known = math.isfinite(one.energy_j)
         energy = [f"{j / PICO:.4g}" if known else "unknown" for j in (one.energy_j, one.std_j)]
         companions = "with companions" if one.companions else ""
-        rows.append([name, one.instruction, *energy, *published, "; ".join(filter(None, (companions, one.low_confidence)))])
-    heads = ("kernel", "PTX instruction", "pJ", "± std", "published, whole GPU", "published, one thread", "of low confidence")
+        ratio = level_ratio(energies, name.removesuffix(f".{one.level}")) if one.level == "O0" else math.nan
+        rows.append([name, one.instruction, *energy, ratio, *published, "; ".join(filter(None, (companions, one.low_confidence)))])
+    heads = ("kernel", "PTX instruction", "pJ", "± std", "O0 / O3", "published, whole GPU", "published, one thread", "of low confidence")
     return Shown(
         title=f"PTX instructions, by thread; beside them the published difference formula ({PUBLISHED_FLAG})", head=heads, rows=rows
     )

@@ -53,6 +53,19 @@ def _means(energies: InstructionEnergies, kernels: Iterable[str], level: str) ->
     return {name: float(pd.Series(values, dtype=float).mean()) for name, values in found.items()}
 
 
+def level_ratio(energies: InstructionEnergies, kernel: str) -> float:
+    """Energy of a kernel's instruction assembled without optimisation over that with; nan without both."""
+    pair = [energies.ptx.get(at_level(kernel, level)) for level in LEVELS]
+    optimised, plain_one = (math.nan if one is None else one.energy_j for one in pair)
+    return plain_one / optimised if optimised else math.nan
+
+
+def table_levels(rows: pd.DataFrame) -> pd.DataFrame:
+    """O0 over O3 by name, of the published figures, of ours by the same formula, and by regression; nan: missing."""
+    o3, o0 = (rows[rows["level"] == level].set_index("name").drop(columns="level") for level in LEVELS)
+    return (o0 / o3).rename(columns=lambda name: f"{name.removesuffix('_j')}_o0_over_o3").reindex(o3.index).reset_index()
+
+
 def table_errors(rows: pd.DataFrame) -> pd.DataFrame:
     """Errors of our energies by the published formula against the published table, by level: n, MAPE [%] and RMSE [J]; nan: missing."""
     off = rows["own_j"] - rows["published_j"]
@@ -62,5 +75,6 @@ def table_errors(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def table_document(title: str, rows: pd.DataFrame) -> dict[str, object]:
-    """The comparison as JSON: rows, and errors by level."""
-    return {"source": title, "rows": plain(rows.to_dict("records")), "errors": plain(table_errors(rows).to_dict("records"))}
+    """The comparison as JSON: rows, the ratio of levels, and errors by level."""
+    tables = {"rows": rows, "levels": table_levels(rows), "errors": table_errors(rows)}
+    return {"source": title} | {name: plain(table.to_dict("records")) for name, table in tables.items()}

@@ -10,7 +10,7 @@ from estimator.counts.energies import LINKS
 from estimator.model.coefficients import MEANING
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.vocabulary.reader import plain
-from fitter.blocks.section import block_table
+from fitter.blocks.section import block_tables
 from fitter.instructions.display import instruction_tables
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
@@ -68,7 +68,7 @@ def show_lines(bundle: Bundle) -> list[str]:
     priors = unfitted_groups(bundle, bundle.groups)
     fitted = [key for key in bundle.groups if key not in priors]
     tables = [dataset_table(bundle), error_table("held-out errors in percent:", bundle.errors), *coefficient_tables(bundle, fitted)]
-    lines += [line for table in [*tables, *instruction_tables(bundle), block_table(bundle)] for line in table.lines()]
+    lines += [line for table in [*tables, *instruction_tables(bundle), *block_tables(bundle)] for line in table.lines()]
     if priors:
         lines.append(f"at their priors, no row in the data (`fit show --json` has the values): {', '.join(priors)}")
     return lines

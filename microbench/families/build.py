@@ -1,10 +1,10 @@
 """Fields of a kernel → `Kernel`, with its text and its counted operations; and the PTX of a thread's records.
 
 Fields are those of `Kernel`, `Work` and `Expectation`, and: `scalars` (arguments in addition to the buffers), `registers` by type, `shared`
-variables, the text `before`, in (`body`) and `after` the loop (`microbench.toolchain.ptx.entry_text`), `count` of the opcodes (`fewest` and
-`most` if it varies), `share` of the threads that reach the loop, `guarded` (average number of instructions that only some threads execute),
-`fixed` = false if the block may change.  The slots of a buffer `operands` have registers with their names; `temporaries` (name → type)
-follow.
+variables, the text `before`, in (`body`) and `after` the loop (`microbench.toolchain.ptx.entry_text`), `count` of the opcodes (`fewest`
+and `most` if it varies), `support` (a feature of `architectures.toml`), `share` of the threads that reach the loop, `guarded` (average
+number of instructions that only some threads execute), `fixed` = false if the block may change.  The slots of a buffer `operands` have
+registers with their names; `temporaries` (name → type) follow.
 """
 
 import tomllib
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.vocabulary.reader import read
-from microbench.kernel import Buffer, Expectation, Kernel, Slot, Work
+from microbench.kernel import FEATURES, Buffer, Expectation, Kernel, Slot, Support, Work
 from microbench.numbers import STORAGE
 from microbench.operands import record_type
 from microbench.toolchain.ptx import Texts, entry_text, loop_operations
@@ -63,6 +63,7 @@ def build_kernel(given: Table) -> Kernel:
         "text": text,
         "arguments": arguments,
         **_own(Kernel, given),
+        "support": FEATURES[given["support"]] if "support" in given else Support(),
         "work": {**_own(Work, given), "operations": counted},
         "expectation": {"fewest": count, "most": count, **_own(Expectation, given), **lists},
         "block_threads": threads if fixed else min(threads, 256),

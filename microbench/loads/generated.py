@@ -149,19 +149,20 @@ def generated_loads(
 ) -> tuple[tuple[Load, ...], dict[str, int]]:
     """The loads of all groups, each once, copies last, and the reasons why others cannot run here, with counts.
 
-    Kernels whose machine code differs from their declaration are not measured; on a GPU without a target no kernel is.
+    Kernels whose machine code differs from their declaration are not measured; on a GPU without a target or its programs no kernel is.
     If `toolchain` is None, it is searched for when there is something to assemble.  Raises CompileError if the assembler is missing or
     fails.
     """
     chosen = [group.named() for group in groups]
     architecture, skipped = "", {}
+    modules: dict[str, CompiledModule] = {}
     try:
         architecture = architecture_of(gpu)
+        modules = _assembled(groups, chosen, architecture, toolchain)
     except UnsupportedError as error:
         if left_out := list(dict.fromkeys(one.name for named in chosen for one in named if isinstance(one, Kernel))):
             skipped[f"{few(left_out)}: {error}"] = len(left_out)
         chosen = [[one for one in named if isinstance(one, CopyLoad)] for named in chosen]
-    modules = _assembled(groups, chosen, architecture, toolchain)
     loads: dict[tuple[str | int, ...], Load] = {}
     for group, named in zip(groups, chosen, strict=True):
         running = []

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from estimator.vocabulary.frozen import FrozenMapping
-from microbench.errors import CompileError
-from microbench.kernel import Kernel
+from microbench.errors import CompileError, UnsupportedError
+from microbench.kernel import ARCHITECTURES, Kernel
 from microbench.toolchain.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads
 from microbench.toolchain.ptx import module_text
 
@@ -66,17 +66,23 @@ def find_toolchain() -> Toolchain:
     Raises CompileError if one is missing or does not answer.
     """
     ptxas, nvdisasm = _find("ptxas"), _find("nvdisasm")
-    return Toolchain(ptxas=ptxas, nvdisasm=nvdisasm, ptxas_version=_version(ptxas))
+    return Toolchain(ptxas=ptxas, nvdisasm=nvdisasm, ptxas_version=assembler_version(ptxas))
 
 
 def compile_kernels(kernels: Sequence[Kernel], architecture: str, level: str, toolchain: Toolchain) -> CompiledModule:
     """Compile and inspect several kernels as one cubin.
 
-    Raises UnsupportedError for a kernel that the architecture cannot run, CompileError if the assembler fails or a kernel is missing in
-    the result.
+    Raises UnsupportedError for a kernel that the architecture cannot run, and for programs that are too new for the architecture;
+    CompileError if the assembler fails or a kernel is missing in the result.
     """
-    cubin, verbose = _assembled(module_text(kernels, architecture), architecture, level, toolchain)
-    entries = _inspect(cubin, verbose, toolchain)
+    text, needs = module_text(kernels, architecture), ARCHITECTURES[architecture].needs
+    try:
+        cubin, verbose = assembled(text, architecture, level, toolchain)
+        entries = _inspect(cubin, verbose, toolchain)
+    except CompileError as error:
+        if not needs:
+            raise
+        raise UnsupportedError(f"{architecture} needs {needs} ({error})") from error
     if missing := [kernel.name for kernel in kernels if kernel.name not in entries]:
         raise CompileError(
             f"{missing[0]} is not in what nvdisasm and ptxas {toolchain.ptxas_version} say of the cubin for {architecture}; "
@@ -114,7 +120,8 @@ def _find(program: str) -> Path:
     return Path(found)
 
 
-def _version(program: Path) -> str:
+def assembler_version(program: Path) -> str:
+    """The version of an assembler.  Raises CompileError if it gives none."""
     answer = _run([str(program), "--version"], f"{program} does not say its version").stdout
     found = re.search(r"\bV(\d+\.\d+\.\d+)", answer)
     if not found:
@@ -122,8 +129,8 @@ def _version(program: Path) -> str:
     return found[1]
 
 
-def _assembled(text: str, architecture: str, level: str, toolchain: Toolchain) -> tuple[bytes, str]:
-    """The cubin, and what the assembler prints about its entries."""
+def assembled(text: str, architecture: str, level: str, toolchain: Toolchain) -> tuple[bytes, str]:
+    """The cubin, and what the assembler prints about its entries.  Raises CompileError if it fails."""
     with _scratch() as folder:
         source, target = folder / "module.ptx", folder / "module.cubin"
         source.write_text(text, encoding="utf-8")

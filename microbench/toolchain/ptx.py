@@ -10,10 +10,7 @@ from typing import Final, NamedTuple
 
 from estimator.vocabulary.frozen import FrozenMapping
 from microbench.errors import UnsupportedError
-from microbench.kernel import SCALARS, Kernel
-
-PTX_VERSION: Final = "8.7"
-"""PTX ISA of every module: the oldest with sm_120 (PTX ISA, release notes)."""
+from microbench.kernel import ARCHITECTURES, SCALARS, Kernel
 
 LOOP_LABEL: Final = "LOOP"
 DONE_LABEL: Final = "DONE"
@@ -31,7 +28,7 @@ def module_text(kernels: Iterable[Kernel], architecture: str) -> str:
     for reason in (kernel.refusal(architecture) for kernel in chosen):
         if reason:
             raise UnsupportedError(reason)
-    header = f".version {PTX_VERSION}\n.target {architecture}\n.address_size 64\n"
+    header = f".version {ARCHITECTURES[architecture].ptx}\n.target {architecture}\n.address_size 64\n"
     declarations = "\n".join(dict.fromkeys(kernel.declarations for kernel in chosen if kernel.declarations))
     return "\n".join([header, declarations, *(kernel.text for kernel in chosen)])
 

@@ -55,7 +55,7 @@ def test_copies_need_no_assembler():
 
 
 def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_path, capsys):
-    """sm_70, which the assembler of CUDA 13 does not know: copies and library kernels are measured, the others named."""
+    """sm_70, which a disassembler of CUDA 13.1 and later does not read: copies and library kernels are measured, the others named."""
     campaign = tmp_path / "mixed.toml"
     names = ("ffma_k8_u64", "l2_stream", "mma_*", "copy_*", "host_read")
     campaign.write_text(f"{SHORT_HEAD}\n[[instructions]]\nkernels = {list(names)}\n{ONE_SOFTMAX}", encoding="utf-8")
@@ -65,10 +65,10 @@ def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_pat
     assert plan["kernels"] == {"instruction": len(COPIES), "softmax": 1}
     ((reason, count),) = plan["skipped"].items()
     assert reason.startswith("ffma_k8_u64, ")
-    assert f" and {count - 3} more: v100-pcie-32gb is sm_70; generated kernels are there for sm_75" in reason
+    assert f" and {count - 3} more: sm_70 needs ptxas and nvdisasm of a CUDA 12 toolkit" in reason
     campaign.write_text(f'{SHORT_HEAD}\n[[instructions]]\nkernels = ["ffma_k8_u64"]\n', encoding="utf-8")
     assert main(words) == 1
-    assert "has no kernel that this board runs (ffma_k8_u64: v100-pcie-32gb is sm_70" in capsys.readouterr().err
+    assert "has no kernel that this board runs (ffma_k8_u64: sm_70 needs ptxas" in capsys.readouterr().err
 
 
 def test_the_list_names_what_a_campaign_takes_and_how(capsys):

@@ -2,12 +2,17 @@
 
 import csv
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from collector.cli import main
 from collector.errors import SensorError
-from collector.sensing.catalogue import catalogue, era_of, find_sensor, given_sensor
+from collector.sensing.board_power import GRID_S, Signal
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.catalogue import catalogue, entry_text, era_of, find_sensor, given_sensor, missing_s
+from collector.sensing.response import seen
 
 QUERIES = {"power.draw": "usage", "power.draw.average": "average", "power.draw.instant": "instant"}
 ARCHITECTURES = {
@@ -138,3 +143,74 @@ def test_sensors_are_listed_for_people_and_programs(capsys):
 
 def test_a_board_without_a_row_has_its_generations():
     assert find_sensor("Quadro RTX 4000", "535.54.03", "usage").name == "turing"  # type: ignore[union-attr]
+
+
+# Entries of a laboratory's own -----------------------------------------------------------------------------------------------------
+
+MEASURED = SensorCalibration(
+    gpu_uuid="GPU-1", driver="550.54.15", sensor="nvml", field="instant", averaging="boxcar", window_s=0.031, window_std_s=0.001,
+    update_period_s=0.1, transient="instant", gain=1.01, offset_w=-2.5,
+)  # fmt: skip
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("WATTPRINT_SENSORS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("board", ['NVIDIA H300 "X"', "NVIDIA GeForce RTX 3090"])
+def test_a_characterised_sensor_sent_as_an_entry_is_found_before_others(board, own_folder, capsys):
+    sensor, out = own_folder / "sensor.json", own_folder / "new.toml"
+    sensor.write_text(json.dumps(MEASURED.document()))
+    assert main(["sensors", board, "--entry", str(sensor), "--out", str(out)]) == 0
+    assert main(["sensors", board, "--entry", str(sensor), "--out", str(out)]) == 1, "an output is not replaced"
+    assert "GPU-1" not in out.read_text()
+    taken = given_sensor(board, "GPU-2", "550.90.07", "instant")
+    assert (taken.averaging, taken.window_s, taken.update_period_s, taken.gain) == ("boxcar", 0.031, 0.1, None)
+    found = find_sensor(board, "550.54.15", "instant")
+    assert found is not None
+    assert (found.gain, found.offset_w, found.transient, found.runs) == (1.01, -2.5, "instant", 1)
+    assert find_sensor("NVIDIA H100 PCIe", "550.54.15", "instant") is not None, "what comes along stays"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"driver": ""}, "without driver"), ({"field": "total"}, "without field"), ({"averaging": "undetermined"}, "without averaging")],
+)
+def test_a_sensor_that_is_not_known_makes_no_entry(change, said):
+    with pytest.raises(SensorError, match=said):
+        entry_text(replace(MEASURED, **change), "NVIDIA H300")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("window_s = 0.031", "window_s = -1", r"rows\[0\].window_s"), ('["instant"]', '["total"]', r"rows\[0\].fields"),
+        ("gain", "gian", "gian"), ('boards = ["h300"]', "boards = []", "boards"), ("rows = [", "rows = [1,", r"rows\[0\]"),
+        ("name =", "nom =", "nom"),
+    ],
+)  # fmt: skip
+def test_an_entry_with_a_fault_is_refused_with_its_place(old, new, said, own_folder):
+    (own_folder / "bad.toml").write_text(entry_text(MEASURED, "H300").replace(old, new))
+    with pytest.raises(SensorError, match=f"bad.toml: .*{said}"):
+        catalogue()
+
+
+def test_a_folder_that_is_not_there_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("WATTPRINT_SENSORS", "/no/such")
+    assert main(["sensors"]) == 1
+    assert "WATTPRINT_SENSORS=/no/such" in capsys.readouterr().err
+    monkeypatch.delenv("WATTPRINT_SENSORS")
+    assert main(["sensors", "h300", "--entry", "sensor.json"]) == 2
+
+
+@pytest.mark.parametrize("averaging", ["boxcar", "low-pass", "trailing-mean"])
+@pytest.mark.parametrize("width_s", [0.025, 0.4, 1.0, 1.8])
+def test_what_readings_miss_of_a_load_is_the_integral_of_the_response(averaging, width_s):
+    sensor = replace(catalogue()[0], averaging=averaging, window_s=width_s)
+    value = np.where((np.arange(round(11.0 / GRID_S)) + 0.5) * GRID_S >= 10.0, 1.0, 0.0)
+    step = Signal(start_s=-10.0, value=value, area=np.concatenate([[0.0], np.cumsum(value) * GRID_S]))
+    time_s = np.linspace(0.0, 1.0, 2001)
+    shown = np.trapezoid(seen(step, "low-pass" if averaging == "low-pass" else "boxcar", width_s, time_s), time_s)
+    assert missing_s(sensor, 1.0) == pytest.approx(1.0 - shown, abs=2e-3)

@@ -14,6 +14,7 @@ from estimator.commands.counts import counts_command
 from estimator.counts.activities import METRICS, CountedKernel, read_activities
 from estimator.counts.counted_energy import PARTS, CountedEnergy, counted_energies, scaling
 from estimator.counts.energies import Activity, section_of
+from estimator.counts.modules import Links, mean_hops, spread_over
 from estimator.counts.tables import load_energy_table
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import CountsError
@@ -57,6 +58,35 @@ def efficiency(one, several, modules, exponent=1.0):
 @given(energy=POSITIVE, time=POSITIVE, modules=st.integers(1, 64), exponent=st.floats(0, 3))
 def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy, time, modules, exponent):
     assert efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("modules", range(2, 34))
+def test_hops_on_a_ring_are_the_mean_of_the_shorter_ways(modules):
+    ways = [min(step, modules - step) for step in range(1, modules)]
+    assert mean_hops(modules, "ring") == pytest.approx(sum(ways) / len(ways))
+    assert mean_hops(modules, "switch") == 1.0
+
+
+@given(
+    modules=st.integers(1, 64),
+    gbps=st.floats(1.0, 1e4),
+    local=st.none() | st.floats(0.0, 1.0),
+    lines=st.floats(0.0, 1e10),
+    topology=st.sampled_from(["ring", "switch"]),
+)
+def test_time_on_modules_is_the_longer_of_the_works_share_and_the_links_time(modules, gbps, local, lines, topology):
+    one = kernel(transactions={"dram": lines}, issued=3e6, stalls=1e6)
+    links = Links(bytes_per_s=gbps * 1e9, topology=topology, local_share=local)
+    several = spread_over(one, modules, links)
+    time_s = several.activity.time_s
+    assert time_s >= one.activity.time_s / modules * (1 - 1e-12)
+    assert modules * links.bytes_per_s * time_s >= several.link_bytes * (1 - 1e-12)
+    assert several.link_bytes <= 32 * lines * (modules // 2)
+    slots = several.activity.issued + several.activity.stalls
+    assert slots / (modules * time_s) == pytest.approx(4e6 / one.activity.time_s), "slots of all modules pass at the same rate"
+    if modules == 1 or local == 1.0:
+        assert several.link_bytes == 0.0
+        assert time_s == one.activity.time_s / modules
 
 
 # Counts --------------------------------------------------------------------------------------------------------------------------
@@ -179,9 +209,35 @@ def test_the_command_prints_parts_and_scaling(tmp_path):
     assert "scaling_efficiency_percent: " in text
 
 
+def test_the_command_predicts_several_modules_from_the_counts_of_one(tmp_path):
+    path = tmp_path / "one.json"
+    base = {"name": "triad", "time_s": 1.0, "instructions": {"f32.fma": 1e11}, "transactions": {"dram": 8e9}, "stalls": 0}
+    path.write_text(json.dumps({**JSON, "kernels": [base]}))
+    words = (str(path), "--energies", "tesla-k40", "--constant-w", "25", "--link-gbps", "128", "--integration", "on-board", "--json")
+    found = run(*words, "--modules", "1,2,32", "--local-share", "0.25")
+    assert found.exception is None
+    one, two, many = json.loads(found.stdout)
+    assert (one["speedup"], one["energy_ratio"], one["scaling_efficiency_percent"]) == (1.0, 1.0, 100.0)
+    # 256 GB, three quarters of them over one link of 128 GB/s each way of two modules: 0.75 s instead of 0.5 s.
+    assert two["time_s"] == pytest.approx(0.75)
+    assert two["link_j"] == pytest.approx(0.75 * 256e9 * 8 * 10e-12)
+    assert two["constant_j"] == pytest.approx(25.0 * 2 * 0.75)
+    assert many["time_s"] == pytest.approx(0.75 * 256 * (256 / 31) / (32 * 128))
+    assert "the DRAM's traffic is 25 % local" in found.stderr
+    (switched,) = json.loads(run(*words[:-2], "switched", "--modules", "32", "--json").stdout)
+    assert (switched["topology"], switched["local_share"]) == ("switch", 1 / 32)
+    assert switched["time_s"] == pytest.approx(31 / 32 * 256 / (32 * 128))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("x.json --energies tesla-k40 --modules 1,2", "need --link-gbps"),
+        ("x.json --energies tesla-k40 --modules 2 --topology ring", "need --link-gbps"),
+        ("x.json --energies tesla-k40 --link-gbps 9", "--modules of 2 and more"),
+        ("x.json --energies tesla-k40 --modules 2 --link-gbps 9 --against x.json", "COUNTS are that run"),
+        ("x.json --energies tesla-k40 --modules 5000", "at most 4096"),
+        ("x.json --energies tesla-k40 --modules 0", "--modules"),
         ("", "name files of COUNTS"),
         ("x.json", "either --bundle or --energies"),
         ("x.json --energies tesla-k41", "there are tesla-k40"),

@@ -130,12 +130,27 @@ def test_a_sweep_and_the_best_point_answer_what_can_run_and_name_what_cannot(cap
     assert "a100-pcie-40gb cannot run gemm" in err
 
 
+@pytest.mark.parametrize("command", ["estimate", "sweep", "best", "compare", "llm"])
+def test_gpus_of_a_list_that_cannot_run_are_named_and_the_others_answer(capsys, workload, command):
+    load = ("llama-3-8b", "--prompt", 64, "--output", 8, "--batch", 1, "--weights")
+    words = load if command == "llm" else (workload, "--precision")
+    asked = (*(() if command == "estimate" else (command,)), *words, "fp8")
+    status, out, err = run(capsys, *asked, "--gpu", "a100,h100,h200,v100")
+    assert (status, err.count("left out: ")) == (0, 2)
+    assert all(f"{name} cannot run gemm.linear fp8" in err and name not in out for name in ("a100-sxm-80gb", "v100-pcie-32gb"))
+    assert "h100-sxm" in out or "h200-sxm" in out
+    status, out, err = run(capsys, *asked, "--gpu", "a100,v100", "-q")
+    assert (status, out, len(err.splitlines())) == (1, "", 1) or command == "sweep"
+    assert "a100-sxm-80gb cannot run gemm.linear fp8" in err or (command, status) == ("sweep", 3)
+
+
 @pytest.mark.parametrize("command", ["estimate", "sweep", "best", "compare", "explain"])
 @pytest.mark.parametrize(
     ("held_gib", "unknown", "words", "status"),
     [
         (39.0, 0.0, (), 0), (41.0, 0.0, (), 3), (1.0, 0.005, (), 0), (1.0, 0.02, (), 3), (1.0, 0.0, ("--strict",), 0),
-        (1.0, 0.005, ("--strict",), 3), (1.0, 0.0, ("--gpu", "h100,a10"), 0), (39.0, 0.0, ("--gpu", "own,a10"), 3),
+        (1.0, 0.005, ("--strict",), 3), (1.0, 0.0, ("--gpu", "h100,a10"), 0), (39.0, 0.0, ("--gpu", "own,h100,a10"), 0),
+        (90.0, 0.0, ("--gpu", "own,a10"), 3),
     ],
 )  # fmt: skip
 def test_an_answer_is_unusable_where_a_model_does_not_fit_or_a_part_is_missing(capsys, tmp_path, command, held_gib, unknown, words, status):
@@ -152,7 +167,8 @@ def test_an_answer_is_unusable_where_a_model_does_not_fit_or_a_part_is_missing(c
     headline = out.splitlines()[1 if command == "best" else 0]
     assert found == status
     assert ("does not fit in the memory of" in headline) == (held_gib > 38.0 and status == 3)
-    assert err.count("warning: ") <= 4
+    assert err.count("warning: ") <= 3
+    assert err.count("left out: the model") == (words == ("--gpu", "own,h100,a10"))
 
 
 def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(capsys, workload):

@@ -121,6 +121,15 @@ def test_simgrid_finds_the_sum_of_power_times_time(tmp_path):
     assert found == [pytest.approx((run.latency_s, run.energy_j), rel=1e-8) for run in runs]
 
 
+def test_the_published_example_has_whole_and_partial_rounds():
+    """145 blocks on 14 SMs: the eleventh round has 5, and lasts as long as a whole one."""
+    found = simulated()
+    assert found == [
+        pytest.approx((float(FERMI.latency_s(n, "rounds")), float(FERMI.energy_j(n, "rounds"))), rel=1e-8) for n in (140, 145, 700)
+    ]
+    assert simulated_run(FERMI, 145).latency_s == pytest.approx(found[1][0], rel=1e-8)
+
+
 def test_the_command_says_what_simgrid_is_to_execute(tmp_path, capsys):
     bundle = tmp_path / "blocks.json"
     save_bundle(replace(planted_bundle(), block_models=section_of([FERMI, SLOWER])), bundle)

@@ -20,10 +20,12 @@ from estimator.vocabulary.specifications import (
     load_gpu,
     override_gpu,
 )
+from microbench.loads.generated import architecture_of
 
 CONTRACT_NAMES = {
     "a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm-80gb", "a10", "h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "gb200", "l40s", "l4",
     "v100-pcie-32gb", "t4", "rtx-3090", "rtx-4090", "a40", "a100-sxm-40gb", "rtx-6000-ada", "h100-nvl", "h200-nvl", "b300-sxm", "rtx-5090",
+    "titan-v", "titan-rtx",
 }  # fmt: skip
 
 # Dense peak rates as the vendor prints them [TFLOP/s] and, where it is not the quoted tensor clock, their clock [MHz].
@@ -52,6 +54,8 @@ PUBLISHED_RATES = [
     ("h100-nvl", "bf16", False, 835.5, None), ("h200-nvl", "fp8", False, 1671, None),
     ("b300-sxm", "bf16", False, 2250, None), ("b300-sxm", "nvfp4", False, 13500, None),
     ("rtx-5090", "bf16", False, 209.5, None), ("rtx-5090", "nvfp4", False, 1676, None), ("rtx-5090", "fp32", True, 104.8, None),
+    ("titan-v", "fp32", True, 14.9, None), ("titan-v", "fp64", True, 7.45, None),
+    ("titan-rtx", "fp16", False, 130.5, None), ("titan-rtx", "fp32", True, 16.3, None),
     ("rtx-4090", "fp8", False, 330.3, None), ("rtx-4090", "fp32", True, 82.6, None),
 ]  # fmt: skip
 
@@ -84,6 +88,13 @@ def test_a_specification_is_whole_consistent_and_survives_its_plain_form(name):
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 
+@pytest.mark.parametrize(("name", "tflop_per_s", "architecture"), [("gtx-1080-ti", 11.34, "sm_61"), ("gtx-titan-x", 6.6, "sm_52")])
+def test_an_example_of_an_older_board_has_its_published_rate_and_a_target(repository, name, tflop_per_s, architecture):
+    spec = load_gpu(str(repository / "examples" / f"{name}.toml"))
+    assert spec.cuda_flop_per_clock["fp32"] * spec.num_sms * spec.sm_clock_max_mhz * 1e-6 == pytest.approx(tflop_per_s, rel=RATE_TOLERANCE)
+    assert architecture_of(spec) == architecture
+
+
 def test_clock_tables_agree_with_the_recorded_ones(shared_data):
     for gpu in ("a100-pcie-40gb", "a100-sxm-80gb", "h100-sxm"):
         for file, field, scale in (("idle_w", "idle_w", 1.0), ("voltage_mv", "voltage_v", 1e-3)):
@@ -103,6 +114,7 @@ def test_clock_tables_agree_with_the_recorded_ones(shared_data):
     [
         ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
         ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
+        ("NVIDIA TITAN V", "titan-v"), ("TITAN RTX", "titan-rtx"),
         ("NVIDIA A30", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from estimator.cli import main
 from estimator.formats import read_workload
 from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import TraceRequest
@@ -185,6 +186,43 @@ def test_towers_speech_and_images_are_built_from_a_configuration(tmp_path, kind)
     assert traced.workload.unknown == ()
     with pytest.raises(WorkloadError, match="longer than" if asked else "no sequence to choose"):
         trace_calls(TraceRequest(model=str(tmp_path), sequence=1024), ("sequence",))
+
+
+ENCODED = {
+    "t5": {
+        "architectures": ["T5ForConditionalGeneration"], "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2,
+        "vocab_size": 100,
+    },
+    "bart": {
+        "architectures": ["BartForConditionalGeneration"], "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 100,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+    },
+    "whisper": NAMED["whisper"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ENCODED)
+def test_a_decoding_step_attends_to_what_an_encoder_made_and_does_not_run_it(tmp_path, kind):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | ENCODED[kind]))
+    found = trace_workload(TraceRequest(model=str(tmp_path), batch=3, sequence=16, phase="decode"))
+    linear = [(o["m"], count) for o, count in zip(found.operators, found.counts, strict=True) if o.operator == "linear" and o["n"] != 100]
+    assert {rows for rows, _ in linear} == {3.0}
+    assert sum(count for _, count in linear) == 4 + 2 + 2  # own attention, that to the encoder with cached keys, inner layer
+    contexts = sorted(o["dim"] for o in found.operators if o.family == "softmax")
+    assert {*contexts} == {16.0, 40.0 if kind == "whisper" else 16.0}
+    encoded = 40 if kind == "whisper" else 16
+    assert found.footprint is not None
+    assert found.footprint.cache_byte == 2 * 3 * 32 * (15 + encoded) * 2
+
+
+def test_a_question_takes_the_options_of_a_trace(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "resnet"} | NAMED["resnet"]))
+    asked = ("--model", str(tmp_path), "--gpu", "a100", "--phase", "train", "--kernels", "0", "--json")
+    times = []
+    for words in ((), ("--master",), ("--image-size", "448")):
+        assert main([*asked, *words]) == 0
+        times.append(json.loads(capsys.readouterr().out)["latency_s"])
+    assert times[0] < min(times[1:])
 
 
 def test_a_resnet_has_the_usual_image_unless_asked_otherwise(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from collector.dataset.schema import rows_to_table
-from estimator.blocks.model import FORMS, occupancy_times
+from estimator.blocks.model import FORMS, models_from_section, occupancy_times, section_of
 from estimator.bundle.files import load_bundle
 from estimator.cli import main as estimate
 from estimator.vocabulary.quantities import Array
@@ -115,6 +115,10 @@ def test_forms_are_judged_on_grids_of_two_rounds_or_more_where_there_are_some(gr
         for quantity, values in errors[form].items():
             own = values[np.isin(rows.blocks, judged)]
             assert model.scatter[form][quantity] == pytest.approx(float(np.sqrt(np.mean(own**2))))
+            found = model.relative_errors[form][quantity]
+            assert (found.wre, found.bre, found.are) == pytest.approx((max(abs(own)), min(abs(own)), float(np.mean(abs(own)))))
+    again = models_from_section(json.loads(json.dumps(section_of([model]))))
+    assert [one.relative_errors for one in again.values()] == [model.relative_errors]
 
 
 def test_what_grids_leave_open_is_named():

@@ -119,6 +119,15 @@ def test_what_does_not_fit_says_so_in_its_headline(capsys, tmp_path):
     assert f"memory holds {found['running']:.0f} of 5000" in found["warnings"][0]
 
 
+def test_gpus_of_a_list_whose_memory_is_too_small_are_named_and_left_out(capsys):
+    load = ("llama-3.1-70b", "--prompt", 64, "--output", 8, "--batch", "1,2", "--gpu")
+    status, out, error = run(capsys, *load, "h100,b200,a100")
+    assert (status, "h100" in out, "b200-sxm" in out) == (0, False, True)
+    assert [f"left out: {name} does not fit" in error for name in ("h100-sxm", "a100-sxm-80gb", "b200-sxm")] == [True, True, False]
+    status, out, error = run(capsys, *load, "h100,a100")
+    assert (status, out.count("does not fit"), "left out" in error) == (3, 4, False)
+
+
 REFUSED = [
     (("--batch", 1, "--rate", 1), 2, "exclude each other"),
     ((), 2, "name --batch"),

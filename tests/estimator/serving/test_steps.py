@@ -184,7 +184,6 @@ METHODS = [
     ({"quant_method": "compressed-tensors", **group("float", 4, 4, group_size=16)}, "nvfp4"),
     ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8_static"),
     ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
-    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "sq"),
 ]
 
 

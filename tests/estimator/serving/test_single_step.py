@@ -1,0 +1,119 @@
+"""One step of a served model as a workload: what `estimate --model … --runtime serving` asks about."""
+
+import json
+
+import pytest
+
+from estimator import bundle_for, estimate
+from estimator.cli import main
+from estimator.serving.architecture import Layout, read_architecture
+from estimator.serving.single_step import is_served, single_step
+from estimator.serving.steps import weight_bytes
+from estimator.serving.weights import read_weights
+from estimator.vocabulary.work import workload_work
+
+DENSE = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "hidden_size": 512, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 1000, "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+def run(capsys, *words):
+    status = main([*map(str, words)])
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return status, printed.out, printed.err
+
+
+def written(tmp_path, **fields):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({name: value for name, value in (DENSE | fields).items() if value is not None}))
+    return str(path)
+
+
+def test_memory_is_that_of_weights_and_cache_of_one_gpu(tmp_path):
+    config = written(tmp_path)
+    for parallel in (1, 2, 4):
+        held = single_step(config, "decode", batch=3, sequence=1000, tensor_parallel=parallel).workload.footprint
+        assert held.cache_byte == 3 * 1000 * 4 * 2 * (4 // parallel) * 64 * 2
+        assert held.weights_byte == weight_bytes(read_architecture(DENSE), read_weights(DENSE), Layout(tensor_parallel=parallel))
+
+
+def test_gpus_of_a_group_share_work_and_tokens(tmp_path):
+    config = written(tmp_path)
+    for phase, tokens in (("prefill", 4 * 256), ("decode", 4)):
+        whole, half = (single_step(config, phase, batch=4, sequence=256, tensor_parallel=one) for one in (1, 2))
+        assert (whole.tokens, half.tokens) == (tokens, tokens / 2)
+        assert workload_work(half.workload).flop == pytest.approx(workload_work(whole.workload).flop / 2, rel=0.02)
+        assert {one.host_share for one in whole.workload.operators} == {0.0}
+
+
+def test_narrow_weights_and_cache_make_a_decoding_step_shorter():
+    bundle, gpu = bundle_for("h100")
+    times = []
+    for words in ({}, {"weights": "fp8-static"}, {"weights": "fp8-static", "kv": "fp8"}):
+        step = single_step("llama-3.1-8b", "decode", batch=64, sequence=4096, **words)
+        times.append(estimate(step.workload, bundle, gpu=gpu)[0].latency_s)
+    assert times == sorted(times, reverse=True)
+    assert times[2] < 0.75 * times[0]
+
+
+def test_decoding_is_that_of_an_engine_unless_something_else_is_asked_for(capsys, tmp_path):
+    config = written(tmp_path)
+    words = ("--model", config, "--gpu", "h100", "--batch", 2, "--sequence", 64, "--json")
+    status, out, err = run(capsys, *words, "--phase", "decode")
+    assert (status, "-serving" in json.loads(out)["workload"], "without its host" in err) == (0, True, True)
+    assert run(capsys, *words, "--phase", "decode", "--runtime", "serving")[1] == out
+    assert json.loads(run(capsys, *words, "--tensor-parallel", 2)[1])["workload"].endswith("prefill-b2-s64-bf16-kv-bf16-serving-tp2")
+    assert not is_served("resnet-101")
+    assert not is_served("lab.py:build")
+
+
+@pytest.mark.parametrize("command", [(), ("sweep",), ("best",), ("compare", "--baselines"), ("explain",)])
+def test_every_question_takes_a_served_model(capsys, tmp_path, command):
+    words = (*command, "--model", written(tmp_path), "--gpu", "h100", "--phase", "decode", "--kv", "fp8", "--weights", "fp8")
+    assert run(capsys, *words)[0] == 0
+
+
+def test_what_does_not_fit_says_so_in_its_headline(capsys):
+    words = ("--model", "llama-3.1-8b", "--gpu", "h100", "--phase", "decode", "--sequence", 8192, "--batch", 1000, "--kernels", 0)
+    status, out, err = run(capsys, *words)
+    assert (status, "does not fit in the memory of h100-sxm" in out.splitlines()[0]) == (3, True)
+    assert "it does not fit" in err
+    assert err.count("warning: ") <= 3
+
+
+BAD = [
+    ({"torch_dtype": None}, (), 1, "precision of the weights is not stated; name one as --weights bf16"),
+    ({"model_type": "rwkv9"}, ("--runtime", "serving"), 1, "'rwkv9', which is not served; known: gpt2"),
+    ({"quantization_config": {"quant_method": "hqq"}}, (), 1, "quant_method = hqq is unknown; known: fp8"),
+    ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, (), 1, "LLM.int8"),
+    ({"quantization_config": "fp8"}, (), 1, "quantization_config"),
+    ({}, ("--tensor-parallel", 3), 1, "tensor parallelism 3 and expert parallelism 1 do not divide 8 heads"),
+    ({}, ("--sequence", 5000), 1, "5000 tokens are beyond the context of 4096"),
+    ({"num_attention_heads": None}, ("--runtime", "serving"), 1, "lacks the field 'num_attention_heads'"),
+    ({}, ("--weights", "int3"), 1, "weights = 'int3' is unknown; known: bf16"),
+    ({}, ("--kv", "int3"), 1, "kv = 'int3' is unknown; known: bf16"),
+    ({}, ("--runtime", "serving", "--precision", "bf16"), 2, "--precision has no meaning with --runtime serving"),
+    ({}, ("--runtime", "serving", "--image-size", 224), 2, "--image-size has no meaning with --runtime serving"),
+    ({}, ("--runtime", "eager", "--kv", "fp8"), 2, "--kv has no meaning with --runtime eager"),
+    ({}, ("--runtime", "serving", "--phase", "train"), 2, "own code and training are traced"),
+    ({}, ("--model", "lab.py:build", "--tensor-parallel", 2), 2, "own code and training are traced"),
+    ({}, ("--tensor-parallel", 0), 2, "--tensor-parallel"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words", "status", "line"), BAD)
+def test_bad_input_is_one_line_and_writes_nothing(capsys, tmp_path, fields, words, status, line):
+    out = tmp_path / "answer.json"
+    given = ("--model", written(tmp_path, **fields), "--gpu", "h100", "--phase", "decode", "-o", out, *words)
+    found, printed, error = run(capsys, *given)
+    assert (found, printed, len(error.splitlines()), out.exists()) == (status, "", 1, False)
+    assert line in error
+
+
+@pytest.mark.parametrize("option", [("--weights", "fp8"), ("--kv", "fp8"), ("--tensor-parallel", 2), ("--master",), ("--image-size", 64)])
+def test_a_list_of_operators_has_no_options_of_a_model(capsys, option):
+    status, out, error = run(capsys, "examples/gpt2-prefill.json", "--gpu", "h100", *option)
+    assert (status, out, len(error.splitlines())) == (2, "", 1)
+    assert "give the model by --model" in error
