@@ -40,14 +40,15 @@ MODELS = {
 }
 ENGINES = {"trtllm": "tensorrt-llm", "vllm": "vllm", "sglang": "sglang"}
 FITTED = {
-    ("trtllm", "llama-3.1-8b", "bf16"),
-    ("vllm", "qwen3-32b", "bf16"),
-    ("sglang", "qwen3-32b", "bf16"),
-    ("sglang", "llama-3.1-8b", "fp8-block"),
+    ("trtllm 1.0", "llama-3.1-8b", "bf16"),
+    ("vllm 0.12", "qwen3-32b", "bf16"),
+    ("vllm 0.15", "gpt-oss-120b", "mxfp4-mxfp8"),
+    ("sglang 0.5", "qwen3-32b", "bf16"),
+    ("sglang 0.5", "llama-3.1-8b", "fp8-block"),
 }
 """Runs to which the host's constants of an engine were fitted, without FULL: their memory is full."""
 
-FULL = ("sglang", "qwen3-32b", "1")
+FULL = ("sglang 0.5", "qwen3-32b", "1")
 
 GOALS = {"deepseek-v3": 20.0, "gpt-oss-120b": 20.0, "qwen3-32b": 6.0, "llama-3.1-8b": 8.0}
 """Mean absolute error of the time in a slot that is asked for [%]."""
@@ -104,9 +105,11 @@ def answers(runs: Sequence[Run], board: Board, config: str | Mapping[str, object
 
 
 HOST = {
-    "trtllm": {"step_s": 5e-4, "request_s": 1e-3, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5},
-    "vllm": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
-    "sglang": {"step_s": 5e-4, "overlapped_sequence_s": 4e-5},
+    "trtllm 1.0": {"step_s": 5e-4, "request_s": 1e-3, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5},
+    "vllm 0.5": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
+    "vllm 0.12": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
+    "vllm 0.15": {"step_s": 5e-4, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5},
+    "sglang 0.5": {"step_s": 5e-4, "overlapped_sequence_s": 4e-5},
 }
 """Constants of each engine's host that are fitted, from these values on; others are 0."""
 
@@ -190,7 +193,8 @@ def groups_of(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | 
         if gpu not in boards:
             continue
         names = {"model": model, "gpu": gpu, "weights": weights, "lengths": protocol, "ranks": ranks}
-        label, source = {"engine": f"{engine} {version}".strip(), **names}, (engine, model, weights) in FITTED
+        label = {"engine": f"{engine} {version}".strip(), **names}
+        source = (label["engine"], model, weights) in FITTED
         shipped = load_engine("-".join(filter(None, (ENGINES[engine], version))))
         config = str(configs / f"{model}.json") if configs else model
         try:
@@ -199,12 +203,12 @@ def groups_of(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | 
             with patch.object(steps, "FUSES_SCALES", ("", *ENGINES)):
                 without["scales fused"] = answers(own, boards[gpu], config, shipped)
         except EstimatorError as error:
-            yield Group(label=label, engine=engine, source=source, asked=len(own), refused=str(error))
+            yield Group(label=label, engine=label["engine"], source=source, asked=len(own), refused=str(error))
             continue
         keep = [i for i, one in enumerate(found) if not one.state and one.running >= (one.batch or 0)]
         yield Group(
             label=label,
-            engine=engine,
+            engine=label["engine"],
             source=source,
             runs=[own[i] for i in keep],
             asked=len(own),
@@ -240,7 +244,7 @@ def scores(groups: Iterator[Group]) -> Iterator[dict[str, object]]:
             * float(np.mean([a.ttft_s_low <= value <= a.ttft_s_high for a, value in zip(one.found, ttft, strict=True)])),
             **{name: score(slot, own, "slot_s") for name, own in one.without.items()},
             "goal": 3.0
-            if (one.engine, one.label["model"], one.label["ranks"]) == ("trtllm", "llama-3.1-8b", "1")
+            if (one.engine, one.label["model"], one.label["ranks"]) == ("trtllm 1.0", "llama-3.1-8b", "1")
             else GOALS[str(one.label["model"])],
             "fitted": str(one.source),
         }

@@ -91,7 +91,7 @@ def fits(free: Sequence[tuple[Run, ServedEstimate]]) -> Iterator[dict[str, objec
     runs, found = [run for run, _ in free], [one for _, one in free]
     truth, output = measured(runs), np.array([float(run["output"]) for run in runs])
     slot, boards = np.array([one.slot_s for one in found]), np.array([float(one.gpus) for one in found])
-    host = fitted(HOST["vllm"], found, output, truth["slot_s"])
+    host = fitted(HOST["vllm 0.5"], found, output, truth["slot_s"])
     yield dict(host)
     waiting_s = slots_s(host, found, output) - slot
     tokens = np.array([one.running for one in found]) * output

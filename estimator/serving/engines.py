@@ -98,7 +98,7 @@ def engine_names() -> tuple[str, ...]:
 def load_engine(name: str | Engine | None = None) -> Engine:
     """An engine by its name, with or without a version ("vllm-0.12", "vllm"), or a TOML file of one; None: the usual one.
 
-    Of another version it has OTHER_VERSION_SHARE of the host times of the shipped version before it, without one of the latest.  Raises
+    Of another version it has OTHER_VERSION_SHARE of the host times of the nearest shipped version, without one of the middle one.  Raises
     OperatingPointError for an unknown engine, or a file that cannot be used.
     """
     if isinstance(name, Engine):
@@ -113,8 +113,9 @@ def load_engine(name: str | Engine | None = None) -> Engine:
         raise OperatingPointError(
             f"unknown engine {name!r:.40}; known: {', '.join(engine_names())}, these names without a version, or a TOML file"
         )
-    before = [one for one in own if _numbers(one) <= _numbers(asked)] or own[:1]
-    engine = _shipped((before if _numbers(asked) else own)[-1])
+    version = _numbers(asked)
+    nearest = min(own, key=lambda one: [abs(mine - wanted) for mine, wanted in zip(_numbers(one), version, strict=False)])
+    engine = _shipped(nearest if version else own[len(own) // 2])
     host, share = engine.host, OTHER_VERSION_SHARE
     less = {one.name: share * getattr(host, one.name) for one in fields(HostTime) if one.name != "spread"}
     return replace(engine, host=HostTime(**less, spread=1.0), known=False)

@@ -55,12 +55,21 @@ def test_an_engine_that_is_not_named_widens_the_interval(capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "version"), [("vllm", "0.12"), ("vllm-0.18.1", "0.12"), ("vllm-0.6", "0.5"), ("vllm-0.2", "0.5"), ("vllm-dev", "0.12")]
+    ("asked", "version"),
+    [
+        ("vllm", "0.12"),
+        ("vllm-0.18.1", "0.15"),
+        ("vllm-0.11", "0.12"),
+        ("vllm-0.5.4", "0.5"),
+        ("vllm-0.6", "0.5"),
+        ("vllm-0.2", "0.5"),
+        ("vllm-dev", "0.12"),
+    ],
 )
-def test_another_version_has_half_of_the_host_of_the_one_before(asked, version):
+def test_another_version_has_half_of_the_host_of_the_nearest(asked, version):
     found, shipped = load_engine(asked), load_engine(f"vllm-{version}")
-    assert found.host.sequence_s == shipped.host.sequence_s / 2
-    assert found.host.rank_s == shipped.host.rank_s / 2
+    for name in ("sequence_s", "rank_s", "overlapped_step_s"):
+        assert getattr(found.host, name) == getattr(shipped.host, name) / 2
 
 
 def test_a_board_that_waits_for_ever_draws_what_the_runs_showed():
