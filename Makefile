@@ -41,8 +41,8 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install -qq -e '.[all,dev]'
 	@touch $@
 
-# Prints a command, then runs it.  Exit status 3 means: done, with a warning or rejected rows.
-run = @echo; echo '$$ $(1)'; $(BIN)/$(1) || [ $$? -eq 3 ]
+# Prints a command, then runs it.
+run = @echo; echo '$$ $(1)'; $(BIN)/$(1)
 
 demo: $(STAMP)
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)

@@ -1,4 +1,4 @@
-"""Draw the pictures of the documentation: a chart, the report of a fit, the page with sliders.
+"""Draw the pictures of the documentation: a chart, the pages of a dataset and of a fit, the page with sliders.
 
 Usage: python scripts/pictures.py DATASET.parquet [FOLDER]
 
@@ -43,15 +43,17 @@ def photograph(address: str, picture: Path, width: int, height: int) -> None:
 
 
 def main() -> None:
-    """Write sweep.svg, report.png and page.png."""
+    """Write sweep.svg, dataset.png, report.png and page.png."""
     dataset, folder = sys.argv[1], Path(*sys.argv[2:3] or ["docs/pictures"])
     folder.mkdir(parents=True, exist_ok=True)
     sweep = program("estimate", "sweep", WORKLOAD, "--bundle", BUNDLE, "--freqs", "510:1410:30", "--force", "-q")
     run([*sweep, "-o", str(folder / "sweep.svg")])
     with tempfile.TemporaryDirectory() as work:
-        report = Path(work, "report.html")
+        shown, report = Path(work, "dataset.html"), Path(work, "report.html")
+        run(program("collect", "report", dataset, "-o", str(shown)))
+        photograph(shown.as_uri(), folder / "dataset.png", 1200, 1000)
         run(program("fit", dataset, "-o", f"{work}/bundle.json", "--report", str(report), "--seed", "1"))
-        photograph(report.as_uri(), folder / "report.png", 1200, 800)
+        photograph(report.as_uri(), folder / "report.png", 1200, 1000)
     with subprocess.Popen(
         program("estimate", "serve", WORKLOAD, "--bundle", BUNDLE, "--port", "0"), stdout=subprocess.PIPE, text=True
     ) as page:

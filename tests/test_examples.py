@@ -1,5 +1,9 @@
 """The example workloads are what they say they are."""
 
+import json
+import shutil
+from typing import Any
+
 import pytest
 
 from estimator import read_workload
@@ -29,3 +33,21 @@ def test_every_example_is_read_without_a_warning(repository):
         workload = read_workload(file)
         assert (workload.name.startswith(file.stem), workload.unknown, workload.warnings) == (True, (), ())
         assert sizes_in_name(workload.name), "so that a sweep may ask for other sizes"
+
+
+def test_the_notebook_runs_from_measuring_to_estimating(repository, monkeypatch, capsys):
+    notebook = json.loads((repository / "examples" / "from-measuring-to-estimating.ipynb").read_text(encoding="utf-8"))
+    monkeypatch.chdir(repository / "examples")
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        assert not cell.get("outputs")
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    capsys.readouterr()
+    found = {path.name for path in names["folder"].iterdir()}
+    shutil.rmtree(names["folder"])
+    assert {"dataset.parquet", "dataset.html", "a100-simulated.json", "report.html"} <= found
+    assert {names["collected"], names["fitted"]} <= {0, 3}
+    points, low, high = names["points"], *names["answer"].clocks_mhz
+    assert points.validity() == ["measured"] * len(points)
+    assert 510.0 <= low < high < 1410.0  # the least energy lies between the measured clocks

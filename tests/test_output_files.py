@@ -31,6 +31,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "collect export": ("{input}", "--to", "csv"),
     "collect pmd decode": ("{input}",),
     "collect pmd log": ("{input}",),
+    "collect report": ("{input}",),
     "collect run": (*SIMULATED, "true"),
     "collect sensor": SIMULATED,
     "collect sensors": ("a10", "--entry", "{input}"),

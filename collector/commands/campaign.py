@@ -58,6 +58,7 @@ class CampaignOptions:
     seed: int
     record: Path | None
     dry_run: bool
+    strict: bool
     worker: bool
 
     def budget_s(self) -> float:
@@ -105,10 +106,11 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     fit = f"fit {options.out} --gpu {bench.gpu_spec.name}" if folder else f"fit {outcome.dataset}"
     speak.say(outcome_document(outcome), outcome_lines(outcome, bench.simulated, fit))
     refused = sum(outcome.rejected.values())
-    if not refused and not outcome.unusable_rows:
-        return DONE
-    speak.warn(f"{refused} kernels could not run, {outcome.unusable_rows} rows are unusable")
-    return DONE_WITH_WARNINGS
+    lost = bool(refused or outcome.unusable_rows)
+    if lost:
+        speak.warn(f"{refused} kernels could not run, {outcome.unusable_rows} rows are unusable")
+    unusable = outcome.rows == outcome.unusable_rows
+    return DONE_WITH_WARNINGS if unusable or (options.strict and (lost or bench.notes)) else DONE
 
 
 def _planned(

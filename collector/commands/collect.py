@@ -17,7 +17,7 @@ COMMANDS: Final = {
     **dict.fromkeys(("clocks", "privileged"), "clocks"),
     **dict.fromkeys(("status", "stop"), "jobs"),
     **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
-    **{name: name for name in ("correct", "daemon", "doctor", "export", "pmd", "run", "sensor", "submit")},
+    **{name: name for name in ("correct", "daemon", "doctor", "export", "pmd", "report", "run", "sensor", "submit")},
 }
 """Commands, and the files in collector/commands that contain them: `name` is `name_command` there."""
 
@@ -41,10 +41,11 @@ class CommandList(click.Group):
     cls=CommandList,
     invoke_without_command=True,
     context_settings=CONTEXT,
-    epilog="Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but data were rejected, 130 interrupted.",
+    epilog="Exit status: 0 done, 1 not done, 2 wrong usage, 3 done, but no row is usable or --strict finds a warning, 130 interrupted.",
 )
 @campaign_options
 @click.option("--campaign", default="quick", show_default=True, metavar="NAME|FILE.toml", help="What to measure.")
+@click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds: kernels that could not run, unusable rows.")
 @click.option("--planned-budget", default="", hidden=True, help="The whole budget, of which --budget is what is left.")
 @record_option
 @click.option("--worker", is_flag=True, hidden=True, help="Be the child of a daemon, or of a `collect` on several boards.")

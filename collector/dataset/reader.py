@@ -2,8 +2,10 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,9 @@ from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSIO
 from collector.errors import DatasetError
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.regular_files import open_regular, special_kind
+
+MEASUREMENT: Final = ("row_id", "started_unix_s")
+"""Columns that identify one measurement: the same campaign run again has the same ids at other times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,7 @@ class DatasetFile:
 class KernelDataset:
     """Measured kernels.
 
-    `table` has the columns of KERNEL_COLUMNS; `metadata` are those of the first file (GPU, sensor, campaign,
+    `table` has the columns of KERNEL_COLUMNS, or those that were asked for; `metadata` are those of the first file (GPU, sensor, campaign,
     idle power…); `files` holds every file with its own.
     """
 
@@ -60,23 +65,25 @@ def check_replaceable(output: Path) -> None:
         raise DatasetError(f"{output}: is no kernel dataset, and --fresh replaces nothing else; remove it, or name another file with --out")
 
 
-def read_kernel_dataset(path: str | Path) -> KernelDataset:
+def read_kernel_dataset(path: str | Path, wanted: Collection[str] = KERNEL_COLUMNS) -> KernelDataset:
     """A kernel dataset from a Parquet file, a folder of Parquet files (including its subfolders) or the log of an unfinished campaign.
 
+    wanted: columns to read, in addition to the rows' ids and times.
     Raises DatasetError for a missing path, a file that is truncated, damaged, foreign or of a newer schema, and a duplicate row.
     """
     path = Path(path)
+    names = [name for name in KERNEL_COLUMNS if name in (*wanted, *MEASUREMENT)]
     tables: list[pa.Table] = []
     found = []
     for file in _files(path):
         if file.name.endswith(LOG_SUFFIX):
             recovered = read_log(file)
-            table, metadata = recovered.table, recovered.metadata
+            table, metadata = recovered.table.select(names), recovered.metadata
             _check_version(metadata, file)
         else:
             metadata = kernel_metadata(read_footer(file)[0], file)
-            content = read_columns(file, KERNEL_COLUMNS, MOST_BYTES - sum(one.nbytes for one in tables))
-            table = conforming(content, metadata, file)
+            content = read_columns(file, names, MOST_BYTES - sum(one.nbytes for one in tables))
+            table = conforming(content, metadata, file, names)
         tables.append(table)
         found.append(DatasetFile(path=str(file), sha256=file_digest(file), rows=table.num_rows, metadata=metadata))
     rows = pa.concat_tables(tables)
@@ -88,8 +95,8 @@ def read_kernel_dataset(path: str | Path) -> KernelDataset:
 
 
 def measured_twice(table: pa.Table) -> list[str]:
-    """Ids of rows that contain the same measurement twice; the same campaign run again has the same ids at other times."""
-    columns = (table.column(name).to_pylist() for name in ("row_id", "started_unix_s"))
+    """Ids of rows that contain the same measurement twice."""
+    columns = (table.column(name).to_pylist() for name in MEASUREMENT)
     return [row_id for (row_id, _), count in Counter(zip(*columns, strict=True)).items() if count > 1]
 
 
@@ -131,17 +138,18 @@ def kernel_metadata(schema: pa.Schema, path: Path | str) -> Metadata:
     return metadata
 
 
-def conforming(table: pa.Table, metadata: Metadata, path: Path | str) -> pa.Table:
-    """Rows of a kernel dataset's file with all columns of the current schema, in its order and types.
+def conforming(table: pa.Table, metadata: Metadata, path: Path | str, names: Collection[str] = KERNEL_COLUMNS) -> pa.Table:
+    """Rows of a kernel dataset's file with the columns `names` of the current schema, in its types.
 
     Raises DatasetError for a column of another type, or a number that is impossible for any quantity in any unit.
     """
+    schema = kernel_schema(metadata)
     try:
-        rows = table.select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
+        rows = table.select(list(names)).cast(pa.schema([schema.field(name) for name in names], metadata=schema.metadata))
     except (pa.ArrowException, ValueError) as error:
         raise DatasetError(f"{path}: a column has another type than the schema says ({one_line(error)})") from error
-    for name, column in KERNEL_COLUMNS.items():
-        if column.kind == "number":
+    for name in names:
+        if KERNEL_COLUMNS[name].kind == "number":
             values = np.asarray(rows.column(name))
             if np.any(np.isfinite(values) & (np.abs(values) > LARGEST)):
                 raise DatasetError(f"{path}: {name} holds a number larger than any quantity; the file is damaged")

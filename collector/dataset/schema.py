@@ -92,7 +92,8 @@ _ROW: Final[Any] = TypedDict(  # type: ignore[misc]
 )
 
 _PARTS: Final[Any] = {
-    **dict.fromkeys(("gpu", "sensor", "drift", "campaign", "versions", "rejected", "key"), Mapping[str, Any] | None),
+    **dict.fromkeys(("gpu", "sensor", "drift", "campaign", "versions", "key"), Mapping[str, Any] | None),
+    "rejected": Mapping[str, int] | None,
     "idle": tuple[Mapping[str, float | None], ...] | None,
 }
 """Parts of a file's metadata that this program reads."""

@@ -8,10 +8,10 @@ import click
 from estimator.commands.combinations import boards
 from estimator.commands.options import (
     BOARD,
+    CHART_FORMATS,
     KV,
     POSITIVE,
     SETTINGS,
-    TEXT_FORMATS,
     WEIGHTS,
     WHERE,
     Options,
@@ -56,18 +56,19 @@ TOKENS: Final = click.IntRange(1, 10**8)
     click.option("--ttft-limit", type=POSITIVE, metavar="MS", help="With --best: mean time to the first token under load."),
     click.option("--tpot-limit", type=POSITIVE, metavar="MS", help="With --best: time per output token."),
     *BOARD,
-    *answer_options(TEXT_FORMATS),
+    *answer_options(CHART_FORMATS, ("energy", "tokens", "latency", "power")),
 )
 def llm_command(**options: Any) -> int:
     """Tokens/s, latencies, power and energy per token of a language model as an engine serves it; CONFIG: config.json, or a name."""
-    form = answer_form(options, TEXT_FORMATS)
+    form = answer_form(options, CHART_FORMATS)
     if options["batch"] and options["rate"]:
         raise click.UsageError("--batch and --rate exclude each other: requests in flight, or requests per second")
     if not (options["batch"] or options["rate"] or options["best"]):
         raise click.UsageError("name --batch (requests in flight) or --rate (requests per second)")
     if options["best"] is None and (options["ttft_limit"] or options["tpot_limit"]):
         raise click.UsageError("--ttft-limit and --tpot-limit choose among points: add --best")
-    from estimator.display.serving import served_csv, served_json, served_text
+    from estimator.display.answers import picture_forms
+    from estimator.display.serving import served_csv, served_json, served_svg, served_text
 
     found, without = answers(options)
     points = [best_of(found, options)] if options["best"] else found
@@ -75,6 +76,7 @@ def llm_command(**options: Any) -> int:
         "txt": lambda: served_text(points),
         "json": lambda: served_json(points),
         "csv": lambda: served_csv(points),
+        **picture_forms(lambda: served_svg(points, options["chart"])),
     }
     deliver(form, forms, options["out"])
     warnings, notes = ([(one.model, line) for one in points for line in getattr(one, kind)] for kind in ("warnings", "notes"))

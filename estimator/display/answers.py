@@ -89,10 +89,11 @@ EXPLANATION_CHARTS: Final = {"time": time_svg, "modules": module_svg}
 
 def pictures(answer: Sweep | Explanation, name: str) -> dict[str, Callable[[], str | bytes]]:
     """A chart of an answer by the format of its file."""
+    return picture_forms(lambda: SWEEP_CHARTS[name](answer) if isinstance(answer, Sweep) else EXPLANATION_CHARTS[name](answer))
 
-    def chart() -> str:
-        return SWEEP_CHARTS[name](answer) if isinstance(answer, Sweep) else EXPLANATION_CHARTS[name](answer)
 
+def picture_forms(chart: Callable[[], str]) -> dict[str, Callable[[], str | bytes]]:
+    """A chart by the format of its file."""
     return {"svg": lambda: standalone_svg(chart()), "png": lambda: picture_png(chart())}
 
 

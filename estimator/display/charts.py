@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import TINY, Array, BoolArray, IntArray
 
 WIDTH: Final = 460.0
 HEIGHT: Final = 340.0
-LEFT: Final = 62.0
+LEFT: Final = 68.0
 RIGHT: Final = 14.0
 TOP: Final = 14.0
 BOTTOM: Final = 48.0
@@ -157,7 +157,7 @@ def _frame(title: str, description: str, body: str, x: Axis, y: Axis, names: Seq
         texts += f'<text x="{LEFT - 6:g}" y="{at + 4:.1f}" text-anchor="end">{tick:.5g}</text>'
     texts += f'<text x="{(LEFT + right) / 2:g}" y="{HEIGHT - 10:g}" text-anchor="middle">{escape(x.label)}</text>'
     middle = (TOP + bottom) / 2
-    texts += f'<text transform="translate(14 {middle:g}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>'
+    texts += f'<text transform="translate(12 {middle:g}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>'
     legend, above = _legend(names, kind)
     drawing = f'<g transform="translate(0 {above:g})"><g class="grid">{grid}</g><g class="data">{body}</g><g class="text">{texts}</g></g>'
     return _svg(title, description, f'{drawing}<g class="text">{legend}</g>', WIDTH, HEIGHT + above)
@@ -191,12 +191,23 @@ def _legend(names: Sequence[str], kind: str) -> tuple[str, float]:
 SHARES_WIDTH: Final = 760.0
 BAR_HEIGHT: Final = 30.0
 """Size of a bar of shares [SVG unit]."""
+BARS_LEFT: Final = 120.0
+BARS_RIGHT: Final = 80.0
+"""Space for the names and the values of bars [SVG unit]."""
+
+
+COLOURS: Final = {
+    "DRAM": 0, "L2": 1, "tensor": 2, "tensor cores": 2, "CUDA": 3, "CUDA cores": 3, "special functions": 4, "shared": 5, "links": 5,
+    "idle": 6, "latency": 6, "active": 7, "launch": 7, "busy": 8, "tile quantisation": 8, "leakage": 9, "load imbalance": 9,
+    "waiting for the host": 10,
+}  # fmt: skip
+"""Colour of each part of time or energy: a module has the same one in every chart."""
 
 
 def shares_svg(title: str, description: str, parts: Mapping[str, float], unit: str) -> str:
     """One horizontal bar of parts as shares of their sum, each with its value as a tooltip, above a legend."""
     total = sum(parts.values()) or 1.0
-    known = {name: (i % 10, value) for i, (name, value) in enumerate(parts.items()) if value > 0.0}
+    known = {name: (COLOURS[name], value) for name, value in parts.items() if value > 0.0}
     body, legend, start = "", "", 0.0
     for place, (name, (colour, value)) in enumerate(known.items()):
         width = SHARES_WIDTH * value / total
@@ -208,3 +219,20 @@ def shares_svg(title: str, description: str, parts: Mapping[str, float], unit: s
         legend += f'<text x="{left + 18:g}" y="{top + 11:g}">{escape(name)}, {value / total:.1%}</text>'
     height = BAR_HEIGHT + 14.0 + LEGEND_LINE * -(-len(known) // 4)
     return _svg(title, description, f'<g class="data">{body}</g><g class="text">{legend}</g>', SHARES_WIDTH, height)
+
+
+def bars_svg(title: str, description: str, rows: Mapping[str, Mapping[str, float]], unit: str) -> str:
+    """Horizontal bars from zero: every row has the same names, each with a colour; nan has no bar."""
+    most = np.nanmax([value for bars in rows.values() for value in bars.values()], initial=TINY)
+    scale = (SHARES_WIDTH - BARS_LEFT - BARS_RIGHT) / most
+    legend, top = _legend(list(next(iter(rows.values()))), "p")
+    body, texts, top = "", legend, top + 6.0
+    for row, bars in rows.items():
+        texts += f'<text x="{BARS_LEFT - 8:g}" y="{top + LEGEND_LINE - 5:g}" text-anchor="end">{escape(row)}</text>'
+        for number, value in enumerate(bars.values()):
+            if np.isfinite(value):
+                body += f'<rect class="s s{number}" x="{BARS_LEFT:g}" y="{top + 3:g}" width="{scale * value:.1f}" height="14"/>'
+                texts += f'<text x="{BARS_LEFT + scale * value + 6:.1f}" y="{top + LEGEND_LINE - 5:g}">{value:.3g} {escape(unit)}</text>'
+            top += LEGEND_LINE
+        top += 6.0
+    return _svg(title, description, f'<g class="data">{body}</g><g class="text">{texts}</g>', SHARES_WIDTH, top)

@@ -4,7 +4,7 @@ The only file of this package that imports resvg_py.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ svg{width:100%;height:auto;font-size:12px}
 .p3,.l3{stroke:var(--p3)}.p4,.l4{stroke:var(--p4)}.p5,.l5{stroke:var(--p5)}
 .s{stroke:var(--bg);stroke-width:.6}
 .s0{fill:var(--p0)}.s1{fill:var(--p1)}.s2{fill:var(--p2)}.s3{fill:var(--p3)}.s4{fill:var(--p4)}
-.s5{fill:var(--p5)}.s6{fill:var(--p6)}.s7{fill:var(--p7)}.s8{fill:var(--p8)}.s9{fill:var(--p9)}
+.s5{fill:var(--p5)}.s6{fill:var(--p6)}.s7{fill:var(--p7)}.s8{fill:var(--p8)}.s9{fill:var(--p9)}.s10{fill:var(--dim)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;margin:.5rem 0}
 caption{text-align:left;padding:.25rem 0}
@@ -55,24 +55,40 @@ dd{overflow-wrap:anywhere}
 """
 
 
-def page_html(title: str, sections: Iterable[str], *, style: str = "", before: str = "") -> str:
-    """The whole page.  style: additional CSS rules; before: HTML before the main part, such as links into it."""
-    name = escape(title)
+REPORT_STYLE: Final = """
+a{color:var(--p0)}
+.skip{position:absolute;left:-99rem}
+.skip:focus{position:static;display:inline-block;padding:.5rem}
+nav ul{columns:14rem;padding-left:1.2rem;margin:.5rem 0}
+.charts>figure{max-width:44rem}
+section>figure{margin:1rem 0}
+.p0,.p1,.p2,.p3,.p4,.p5{stroke-opacity:.85}
+@media(max-width:40rem){body{padding:.75rem .75rem 3rem}svg{font-size:14px}dl{grid-template-columns:1fr}}
+@media print{.skip,nav{display:none}}
+"""
+"""Style rules of reports in addition to those of all pages."""
+
+
+def report_page(title: str, parts: Iterable[tuple[str, str, str]]) -> str:
+    """The whole page from (anchor, heading, body) of its sections, with links to them; one with an empty body is left out."""
+    name, links, sections = text_html(title), "", ""
+    for identity, heading, body in parts:
+        if body:
+            links += f'<li><a href="#{identity}">{escape(heading)}</a></li>'
+            label = f'<h2 id="{identity}-title">{escape(heading)}</h2>'
+            sections += f'<section id="{identity}" aria-labelledby="{identity}-title">{label}{body}</section>'
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{name}</title><style>{STYLE}{style}</style></head><body>{before}"
-        f'<main id="main" tabindex="-1"><h1>{name}</h1>{"".join(sections)}</main></body></html>\n'
+        f"<title>{name}</title><style>{STYLE}{REPORT_STYLE}</style></head><body>"
+        f'<a class="skip" href="#main">Skip to the report</a><nav aria-label="Sections"><ul>{links}</ul></nav>'
+        f'<main id="main" tabindex="-1"><h1>{name}</h1>{sections}</main></body></html>\n'
     )
 
 
-def section_html(title: str, body: str, identity: str = "") -> str:
-    """A section with the anchor `identity`, labelled by its heading; empty if its body is empty."""
-    if not body:
-        return ""
-    if not identity:
-        return f"<section><h2>{escape(title)}</h2>{body}</section>"
-    return f'<section id="{identity}" aria-labelledby="{identity}-title"><h2 id="{identity}-title">{escape(title)}</h2>{body}</section>'
+def facts_html(facts: Mapping[str, object]) -> str:
+    """Facts by title as a list."""
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>' for name, value in facts.items())}</dl>"
 
 
 def table_html(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

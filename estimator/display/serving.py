@@ -5,9 +5,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
+from estimator.display.answers import MOST_LINES
+from estimator.display.charts import Series, axis_over, line_svg
 from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, csv_lines, json_text, percent, printable
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
+from estimator.vocabulary.errors import OperatingPointError
 
 if TYPE_CHECKING:
     from estimator.serving.answers import ServedEstimate
@@ -47,6 +52,38 @@ def served_csv(answers: Sequence["ServedEstimate"]) -> str:
         rows.append({name: "; ".join(value) if isinstance(value, tuple) else value for name, value in row.items()})
     columns = dict.fromkeys(name for row in rows for name in row)
     return csv_lines(([row.get(name) for name in columns] for row in rows), header=list(columns))
+
+
+CHARTS: Final = {
+    "energy": ("energy_per_token_j", "energy of a token [J]"),
+    "tokens": ("tokens_per_s", "output tokens [1/s]"),
+    "latency": ("tpot_s", "time per output token [s]"),
+    "power": ("power_w", "power of all GPUs [W]"),
+}
+"""Charts of several answers: the value and its axis."""
+
+
+def served_svg(answers: Sequence["ServedEstimate"], chart: str) -> str:
+    """A value over the requests in flight, or over the clock if one load is asked, with 90 % bands; a line for each GPU and layout.
+
+    Raises OperatingPointError if fewer than two points have an answer.
+    """
+    value, label = CHARTS[chart]
+    over = "batch" if len({answer.batch for answer in answers}) > 1 else "asked_clock_mhz"
+    lines: dict[str, list[ServedEstimate]] = {}
+    for answer in answers:
+        clock = f", {answer.asked_clock_mhz:g} MHz" if over == "batch" else ""
+        lines.setdefault(f"{answer.gpus} x {answer.gpu}{clock}", []).extend([] if answer.state else [answer])
+    if max(map(len, lines.values()), default=0) < 2:
+        raise OperatingPointError("a chart needs two points of one GPU that have an answer: give --batch or --freqs a list")
+    series = []
+    for name, points in list(lines.items())[:MOST_LINES]:
+        columns = [[getattr(one, field) for field in (over, value, f"{value}_low", f"{value}_high")] for one in points]
+        x, y, low, high = np.array(sorted(columns), dtype=np.float64).reshape(-1, 4).T
+        series.append(Series(name=name, x=x, y=y, band=(low, high)))
+    across = axis_over("requests in flight" if over == "batch" else "asked SM clock [MHz]", [one.x for one in series])
+    up = axis_over(label, [edge for one in series for edge in one.band or ()])
+    return line_svg(f"{answers[0].model}: {label}", f"{label} with 90 % bands", series, across, up)
 
 
 def served_text(answers: Sequence["ServedEstimate"]) -> str:

@@ -21,7 +21,7 @@ from estimator.display.text import (
     rows_csv,
     seconds,
 )
-from estimator.questions.points import LABELS, VALUES, Sweep
+from estimator.questions.points import LABELS, Sweep
 
 if TYPE_CHECKING:
     from estimator.questions.choosing import Best, Comparison, Gain
@@ -30,35 +30,12 @@ MOST_ROWS: Final = 60
 
 TOO_LARGE: Final = "does not fit in the memory of {}"
 
-Columns = dict[str, list[Any]]
 Point = dict[str, Any]
-
-
-def sweep_columns(points: Sweep) -> Columns:
-    """Every column of a sweep as lists: LABELS, VALUES, costs of a request, `above_limit`, `outside_fitted_clocks`, `validity`,
-    `fits`, `warnings`; nan: unknown number; None: unknown batch or sequence.
-    """
-    return {
-        **{name: [None if value == 0 else value for value in points.label(name)] for name in LABELS},
-        **{name: getattr(points, name).tolist() for name in VALUES},
-        **{name: column.tolist() for name, column in points.per_request().items()},
-        "above_limit": points.above_limit.tolist(),
-        "outside_fitted_clocks": points.outside_clock().tolist(),
-        "validity": points.validity(),
-        "fits": [not found for found in points.label("too_large")],
-        "warnings": ["; ".join(found) for found in points.label("warnings")],
-    }
-
-
-def sweep_rows(points: Sweep) -> list[Point]:
-    """The columns of every point by name."""
-    columns = sweep_columns(points)
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def csv_pieces(pieces: Iterable[Sweep]) -> Iterator[str]:
     """CSV with a header and a line for every point; unknown numbers are empty."""
-    for number, columns in enumerate(map(sweep_columns, pieces)):
+    for number, columns in enumerate(points.columns() for points in pieces):
         yield csv_lines(zip(*columns.values(), strict=True), header=None if number else list(columns))
 
 
@@ -66,7 +43,7 @@ def json_pieces(pieces: Iterable[Sweep]) -> Iterator[str]:
     """One JSON list with an object for every point; unknown numbers are null."""
     start = "[\n "
     for points in pieces:
-        yield start + ",\n ".join(json.dumps(known(row), allow_nan=False) for row in sweep_rows(points))
+        yield start + ",\n ".join(json.dumps(known(row), allow_nan=False) for row in points)
         start = ",\n "
     yield "\n]\n"
 
@@ -74,7 +51,7 @@ def json_pieces(pieces: Iterable[Sweep]) -> Iterator[str]:
 def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     """A table with a line for each of the first `most` points; columns with one value for all points are listed above it."""
     simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
-    rows, (shown, fixed) = sweep_rows(points.select(np.arange(len(points))[:most])), _differing(points)
+    rows, (shown, fixed) = list(points.select(np.arange(len(points))[:most])), _differing(points)
     tokens = any(math.isfinite(row["tokens_per_j"]) for row in rows)
     table = [[*shown, "asked", "SM clock", "latency", "power", "energy", *["tokens/J"] * tokens]]
     for row in rows:
@@ -123,7 +100,7 @@ def best_document(answer: "Best") -> Document:
     """The answer as JSON data: the best point, points that do not differ significantly, gains over the usual clock, the front."""
     return {
         "goal": answer.goal,
-        "best": sweep_rows(answer.points.select(np.array([answer.index])))[0],
+        "best": next(iter(answer.points.select(np.array([answer.index])))),
         "indistinguishable": {
             "low_clock_mhz": answer.clocks_mhz[0],
             "high_clock_mhz": answer.clocks_mhz[1],
@@ -133,7 +110,7 @@ def best_document(answer: "Best") -> Document:
         "over_usual_clock": {name: asdict(gain) for name, gain in answer.gains.items()},
         "points": len(answer.points),
         "points_within_limits": int(answer.fits.sum()),
-        "front": sweep_rows(answer.points.select(answer.front)),
+        "front": list(answer.points.select(answer.front)),
     }
 
 
@@ -177,7 +154,7 @@ def comparison_csv(sides: Sweep, rooflines_s: Sequence[float]) -> str:
 
 
 def _with_rooflines(sides: Sweep, rooflines_s: Sequence[float]) -> list[Point]:
-    rows = sweep_rows(sides)
+    rows = list(sides)
     for row, roofline_s in zip(rows, rooflines_s, strict=False):
         row["roofline_s"] = roofline_s
     return rows
@@ -191,7 +168,7 @@ def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], rooflines
     shown, fixed = _differing(sides)
     table = [[*shown, "SM clock", "latency", "power", "energy"]]
     blank = [""] * len(shown)
-    for number, point in enumerate(sweep_rows(sides)):
+    for number, point in enumerate(sides):
         table.append([*_texts(point, shown), *_numbers(point)])
         if number:
             table.append([*blank, "ratio", *map(gain_text, comparisons[number - 1].ratios.values())])

@@ -115,6 +115,13 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
     return result
 
 
+def ideal_seconds(phases: Phases, gpu: GpuSpec, sm_clock_hz: Array | float) -> Array:
+    """Time of one launch of each kernel at the published rates [s], shape (n,): the longest of math, L2 and DRAM."""
+    on_chip = np.maximum(phases.ideal_math, phases.overlapped[:, OVERLAPPED.index("l2")])
+    found: Array = np.maximum(on_chip / sm_clock_hz, phases.events[:, EVENTS.index("dram")] / gpu.dram_bytes_per_s)
+    return found
+
+
 def p_norm(values: Array, exponent: Array) -> Array:
     """(Σ v^p)^(1/p) over the last axis, scaled by the largest value so that no power overflows or vanishes."""
     top = values.max(axis=-1)

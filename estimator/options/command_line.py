@@ -1,6 +1,6 @@
 """End of every command: exit status, one line for an error, no message for a closed pipe.
 
-0 done · 1 failed · 2 wrong usage · 3 done, but with a warning or rejected data · 130 interrupted
+0 done · 1 failed · 2 wrong usage · 3 done, but not to be used as it is · 130 interrupted
 """
 
 import sys

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import groupby
 from typing import Final
 
@@ -18,7 +19,8 @@ from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArra
 MILLISECONDS: Final = 1e-3
 """Unit of latencies for people [s]."""
 
-COMPARED: Final = ("latency", "power", "energy")
+UNITS: Final = {"latency": "s", "power": "W", "energy": "J"}
+COMPARED: Final = tuple(UNITS)
 """Compared quantities."""
 
 
@@ -177,6 +179,15 @@ class Comparison:
     left: Sweep
     right: Sweep
     ratios: dict[str, Gain]
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks, in SI units."""
+        sides = [f"{escape(one.cases[one.case[0]].workload)}, {one.asked_clock_mhz[0]:g} MHz" for one in (self.left, self.right)]
+        rows = [["", *sides, "ratio (90 % interval)"]]
+        for name, gain in self.ratios.items():
+            values = [f"{value_of(one, name)[0]:.4g}" for one in (self.left, self.right)]
+            rows.append([f"{name} [{UNITS[name]}]", *values, f"{gain.ratio:.3g} ({gain.low:.3g} to {gain.high:.3g})"])
+        return f"<table>{''.join(f'<tr><td>{cells}</td></tr>' for cells in map('</td><td>'.join, rows))}</table>"
 
 
 def compare(left: Asked, right: Asked) -> Comparison:

@@ -15,7 +15,7 @@ import numpy as np
 from estimator.engine.prediction import Prepared, predict
 from estimator.model.coefficients import COLUMN
 from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
-from estimator.model.timeline import kernel_seconds
+from estimator.model.timeline import ideal_seconds, kernel_seconds
 from estimator.questions.estimates import Estimate, estimates_of
 from estimator.questions.judging import Asked, at_clocks
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array
@@ -88,7 +88,7 @@ def explain(asked: Asked) -> Explanation:
     energy_j = seconds * watts * held
     phases_s = _phases_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ) * prepared.counts[:, None]
     limits = _limits(prepared, phases_s)
-    ideal_s = _ideal_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ)
+    ideal_s = prepared.counts * ideal_seconds(prepared.phases, prepared.board.gpu, result.sm_clock_mhz * HZ_PER_MHZ)
     total_s, kernels = max(float(seconds.sum()), TINY), []
     for i in np.argsort(-seconds, kind="stable").tolist():
         shares = dict(zip(LIMITS, (limits[i] / max(seconds[i], TINY)).tolist(), strict=True))
@@ -159,15 +159,6 @@ def _limits(prepared: Prepared, phases_s: Array) -> Array:
     result[:, LIMITS.index("CUDA cores")] += np.where(on_tensor, 0.0, useful_s)
     result[:, LIMITS.index("load imbalance")] += math_s * unbalanced
     result[:, LIMITS.index("tile quantisation")] += math_s * (1.0 - useful - unbalanced)
-    return result
-
-
-def _ideal_s(prepared: Prepared, clock_hz: float) -> Array:
-    """Time of all launches of each kernel at the published rates [s], shape (n,)."""
-    phases = prepared.phases
-    dram_s = phases.events[:, EVENTS.index("dram")] / prepared.board.gpu.dram_bytes_per_s
-    on_chip = np.maximum(phases.ideal_math, phases.overlapped[:, OVERLAPPED.index("l2")])
-    result: Array = prepared.counts * np.maximum(on_chip / clock_hz, dram_s)
     return result
 
 

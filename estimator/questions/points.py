@@ -1,6 +1,6 @@
 """Predictions at many operating points: columns of numbers, and the common data of the points of one workload on one GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Generic, TypeVar
 
@@ -109,6 +109,26 @@ class Sweep(Values[Array]):
         """Whether any point should not be used: it has no time, its model does not fit into memory, or a part of it is not modelled."""
         cases = [self.cases[i] for i in self.present()]
         return not np.isfinite(self.latency_s).all() or any(case.too_large or case.missing >= LEAST_MISSING for case in cases)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The columns of every point by name, so that `pandas.DataFrame(points)` has a row for each."""
+        columns = self.columns()
+        return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Every column as a list: LABELS, VALUES, costs of a request, `above_limit`, `outside_fitted_clocks`, `validity`, `fits`,
+        `warnings`; nan: unknown number; None: unknown batch or sequence.
+        """
+        return {
+            **{name: [None if value == 0 else value for value in self.label(name)] for name in LABELS},
+            **{name: getattr(self, name).tolist() for name in VALUES},
+            **{name: column.tolist() for name, column in self.per_request().items()},
+            "above_limit": self.above_limit.tolist(),
+            "outside_fitted_clocks": self.outside_clock().tolist(),
+            "validity": self.validity(),
+            "fits": [not found for found in self.label("too_large")],
+            "warnings": ["; ".join(found) for found in self.label("warnings")],
+        }
 
     def select(self, index: IntArray | BoolArray) -> "Sweep":
         """The points `index`, a list of indices or a mask; all cases stay."""

@@ -1,7 +1,7 @@
 """Requests of the page, each field declared, and the answer as JSON data: the estimate, its explanation, the sweep and charts."""
 
-from dataclasses import dataclass
-from typing import Annotated, Final, cast
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final, TypeVar, cast
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from estimator.questions.judging import Asked, at_clocks, judged
 from estimator.questions.points import VALUES
 from estimator.serve.catalogue import MICROSECONDS, Catalogue, clocks_of
 from estimator.serve.local_site import RequestError
+from estimator.serving.answers import Serving, serve_llm
 from estimator.transforms.rescaling import LARGEST_SIZE, Sizes
 from estimator.transforms.variation import variants
 from estimator.uncertainty.nearest import asked_gpu
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.reader import Span, read
+from estimator.vocabulary.specifications import load_gpu
 
 EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 """Fields of the explanation that the page shows, in addition to its kernels."""
@@ -59,10 +61,27 @@ class Question:
     host_launch_us: Annotated[float, Span(0.0, 1e9)] | None = None
 
 
-def parse_request(content: bytes) -> Question:
-    """Content of a request's body, as declared.  Raises RequestError, naming the field."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedQuestion:
+    """A served model: names of the catalogue, and the fields of a `Serving`; "" leaves an engine or a format unstated."""
+
+    model: str
+    gpu: str
+    engine: str = ""
+    weights: str = ""
+    prompt: Size
+    output: Annotated[int, Span(2, LARGEST_SIZE)]
+    batch: Size
+    tensor_parallel: Size = 1
+
+
+T = TypeVar("T")
+
+
+def parse_request(content: bytes, kind: type[T]) -> T:
+    """Content of a request's body, as `kind` declares it.  Raises RequestError, naming the field."""
     try:
-        found: Question = read(Question, parse_json(content))
+        found: T = read(kind, parse_json(content))
     except ValueError as error:
         raise RequestError(f"the request: {error}") from error
     return found
@@ -91,6 +110,16 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
         "sweep": {name: getattr(points, name).tolist() for name in VALUES},
         "charts": charts | explanation_charts(explanation),
     }
+
+
+def served_document(question: ServedQuestion, catalogue: Catalogue) -> Document:
+    """A served model at one load; equals the output of `estimate llm --json`.  Raises EstimatorError like `serve_llm`."""
+    for known, name in ((catalogue.models, question.model), (catalogue.gpus, question.gpu), (("", *catalogue.engines), question.engine)):
+        if name not in known:  # a name from the page is never used as a file
+            raise SpecificationError(f"{name!r:.60} is unknown; known: {', '.join(filter(None, known))}")
+    bundle = catalogue.bundle(catalogue.nearest(load_gpu(question.gpu)))
+    fields = {name: value for name, value in asdict(question).items() if name != "gpu" and value != ""}
+    return asdict(serve_llm(Serving(**fields), bundle, gpu=asked_gpu(bundle, question.gpu)))
 
 
 def _asked(question: Question, catalogue: Catalogue) -> Asked:

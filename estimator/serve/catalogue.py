@@ -18,10 +18,13 @@ from estimator.bundle.files import bundle_names, load_bundle
 from estimator.display.text import Document
 from estimator.formats import read_workload, workload_from_bytes
 from estimator.serve.local_site import RequestError
+from estimator.serving.architecture import read_architecture
+from estimator.serving.engines import engine_names
+from estimator.tracing.models import model_names
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.transforms.rewriting import ATTENTION_FORMS
 from estimator.uncertainty.forecast import distance
-from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.errors import BundleError, WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.resources import resource_folder
@@ -46,7 +49,9 @@ NO_SEQUENCE: Final = "The workload has no sequence, or it is not stated under â€
 
 @dataclass(kw_only=True)
 class Catalogue:
-    """Workloads, bundles and GPUs by key.  Several threads may use it at once: workloads are only ever added.
+    """Workloads, bundles and GPUs by key, and models and engines that can be served.
+
+    Several threads may use it at once: workloads are only ever added.
 
     The key of a workload begins with its source: "given" at the start, "example", or "loaded" from the page.
     """
@@ -54,6 +59,8 @@ class Catalogue:
     workloads: dict[str, Workload]
     bundles: Mapping[str, Bundle]
     gpus: tuple[str, ...]
+    models: tuple[str, ...]
+    engines: tuple[str, ...]
     numbers: "count[int]" = field(default_factory=count)
 
     def workload(self, key: str) -> Workload:
@@ -80,16 +87,19 @@ class Catalogue:
                     "key": key,
                     "name": f"{bundle.name} {bundle.version}",
                     "simulated": bundle.simulated,
+                    "fitted_clocks_mhz": bundle.clocks_mhz,
                     "host_launch_us": round(bundle.host.launch_s / MICROSECONDS, 1),
                     **_board(bundle.gpu),
                 }
                 for key, bundle in self.bundles.items()
             ],
-            "gpus": [{**_board(gpu), "bundle": self._nearest(gpu)} for gpu in map(load_gpu, self.gpus)],
+            "gpus": [{**_board(gpu), "bundle": self.nearest(gpu)} for gpu in map(load_gpu, self.gpus)],
+            "models": self.models,
+            "engines": self.engines,
             "most_bytes": most_bytes,
         }
 
-    def _nearest(self, gpu: GpuSpec) -> str:
+    def nearest(self, gpu: GpuSpec) -> str:
         """The key of the bundle of a real board from which a forecast for a GPU goes least far."""
         return min(self.bundles, key=lambda key: (self.bundles[key].simulated, distance(self.bundles[key].gpu, gpu)))
 
@@ -131,6 +141,13 @@ def _board(gpu: GpuSpec) -> Document:
     return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.sm_clock_max_mhz, "power_limit_w": gpu.power_limit_w}
 
 
+def _is_served(model: str) -> bool:
+    """Whether the architecture of a shipped model is one that can be served."""
+    with suppress(WorkloadError):
+        return bool(read_architecture(model))
+    return False
+
+
 def _found(entries: Mapping[str, T], key: str, what: str) -> T:
     if key not in entries:
         raise RequestError(f"unknown {what}; load the page again", HTTPStatus.NOT_FOUND)
@@ -161,4 +178,6 @@ def open_catalogue(files: Sequence[str], bundles: Sequence[str]) -> Catalogue:
         workloads={f"{source}-{number}": one for source, workloads in sources.items() for number, one in enumerate(workloads)},
         bundles={f"bundle-{number}": bundle for number, bundle in enumerate(found.values())},
         gpus=gpu_names(),
+        models=tuple(filter(_is_served, model_names())),
+        engines=engine_names(),
     )

@@ -1,4 +1,4 @@
-"""The pages of `estimate serve`: three fixed files and four answers."""
+"""The pages of `estimate serve`: three fixed files and five answers."""
 
 import json
 import secrets
@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 from estimator.display.pages import STYLE
 from estimator.display.text import known
-from estimator.serve.answers import answer_document, parse_request
+from estimator.serve.answers import Question, ServedQuestion, answer_document, parse_request, served_document
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, RequestError, local_site
 
@@ -37,13 +37,14 @@ def page_server(port: int, catalogue: Catalogue, *, complain: Line) -> Iterator[
         return Computed(answer=answer, most_bytes=most_bytes)
 
     def describe(body: bytes, _query: str) -> Any:
-        asked = parse_request(body)
+        asked = parse_request(body, Question)
         return catalogue.described(asked.workload, asked.at)
 
     pages: dict[str, Reply | Computed] = {
         **_static_files(),
         "/api/choices": computed(lambda _body, _query: catalogue.choices(MOST_FILE_BYTES)),
-        "/api/answer": computed(lambda body, _query: answer_document(parse_request(body), catalogue), MOST_REQUEST_BYTES),
+        "/api/answer": computed(lambda body, _query: answer_document(parse_request(body, Question), catalogue), MOST_REQUEST_BYTES),
+        "/api/served": computed(lambda body, _query: served_document(parse_request(body, ServedQuestion), catalogue), MOST_REQUEST_BYTES),
         "/api/workload": computed(describe, MOST_REQUEST_BYTES),
         "/api/load": computed(lambda body, query: catalogue.add(_file_name(query), body), MOST_FILE_BYTES),
     }

@@ -44,6 +44,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--json, --quiet and -v, on every command."""
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Name every rejected row on stderr."),
+        click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds or a row was rejected."),
         click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
         json_option,
     ):
@@ -68,7 +69,7 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.command(
     context_settings=HELP,
     epilog="More commands: fit check, fit show, fit diff, fit release, fit verify, fit probes. "
-    "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but rows were rejected, a warning holds or --require is missed, "
+    "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done, but --require is missed or --strict finds a warning, "
     "130 interrupted.",
 )
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
@@ -174,8 +175,8 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     """Show errors of BUNDLE on unseen data, and drift of its board.
 
     Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.  Rows of its own GPU, such as
-    weekly anchors, show whether the board still agrees with the bundle within the stated error: exit status 3 if not.
-    Rows outside the fitted range are listed separately and do not count as drift; they also give status 3.
+    weekly anchors, show whether the board still agrees with the bundle within the stated error: exit status 3 if not, or if
+    the intervals do not hold.  Rows outside the fitted range are listed separately and do not count as drift.
     """
     _check_datasets(datasets)
     from estimator.bundle.files import load_bundle
@@ -192,7 +193,7 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
         say({**found.document(bundle, selection), "requirements": list(verdicts)})
     else:
         say([*selection_lines(selection), "", *found.lines()])
-    return _finish(selection, selection.notes, found.warnings, options, verdicts)
+    return _finish(selection, selection.notes, found.warnings, options, verdicts, refuted=found.refuted)
 
 
 COMMANDS: Final[Mapping[str, click.Command]] = {
@@ -275,11 +276,16 @@ def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[st
 
 
 def _finish(
-    selection: "Selection", notes: Sequence[str], warnings: Sequence[str], options: Mapping[str, object], verdicts: "Sequence[Verdict]"
+    selection: "Selection",
+    notes: Sequence[str],
+    warnings: Sequence[str],
+    options: Mapping[str, object],
+    verdicts: "Sequence[Verdict]",
+    refuted: bool = False,
 ) -> int:
     """Print notes, warnings and, with -v, rejected rows to stderr; return the exit status.  --quiet does not hide missed requirements.
 
-    --gpu leaves out rows of other GPUs on purpose: they are counted and cause no warning.
+    --gpu leaves out rows of other GPUs on purpose: they are counted and cause no warning.  refuted: the data contradict the bundle.
     """
     from fitter.rows.rejected import OTHER_GPU
 
@@ -293,4 +299,4 @@ def _finish(
             tell(line)
     if missed := missed_line(verdicts):
         tell(missed)
-    return DONE_WITH_WARNINGS if refused or warnings or missed else DONE
+    return DONE_WITH_WARNINGS if refuted or missed or (options["strict"] and (refused or warnings)) else DONE

@@ -56,6 +56,7 @@ class Check:
 
     `summary` holds the errors of all kernels and of all workloads together.  `drift` is the drift of the board, from rows inside the
     fitted range; `outside` holds the errors of all other rows of its GPU.  `collections`: interval and coverage by collection.
+    `refuted`: the board drifted, or too few rows lie inside the stated intervals.
     """
 
     rows: tuple[HeldOut, ...]
@@ -64,6 +65,7 @@ class Check:
     collections: tuple[CollectionCheck, ...]
     outside: tuple[HeldOut, ...]
     warnings: tuple[str, ...]
+    refuted: bool
 
     def document(self, bundle: Bundle, selection: Selection) -> dict[str, object]:
         """Output of `fit check --json`."""
@@ -108,9 +110,11 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     if beyond:
         where = f"{beyond} of {sum(map(len, found.values()))} rows lie outside the range fitted"
         warnings.append(f"{where} (kind, precision, shape or clock); their errors are listed apart and count for no drift")
+    uncovered = False
     for kind, part in found.items():
         covered = summary_row(compared(part[~part["outside"]]), kind)["coverage"]
         if covered is not None and covered < LEAST_COVERAGE:
+            uncovered = True
             warnings.append(f"the stated 90 % intervals hold {covered:.0%} of the {kind}: the bundle does not describe these data")
     moved = drifts(bundle, list(found.values()))
     drifted = ", ".join(one.text() for one in moved if one.drifted)
@@ -125,4 +129,5 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         collections=_collection_checks(bundle, found.values()) if found else (),
         outside=tuple(row for part in found.values() for row in error_rows(compared(part[part["outside"]]))),
         warnings=tuple(warnings),
+        refuted=uncovered or bool(drifted),
     )

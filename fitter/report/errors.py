@@ -11,10 +11,13 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from estimator.display.charts import Series, axis_over, scatter_svg
+from estimator.display.charts import Series, axis_over, bars_svg, scatter_svg
 from estimator.display.pages import figure_html
 from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, kind_text
 from fitter.validate.tables import Shown
+
+MOST_FAMILIES: Final = 12
+"""Families in the chart of errors."""
 
 UNITS: Final = {"latency": "s", "power": "W", "energy": "J"}
 
@@ -44,6 +47,19 @@ def _scatter(held: Mapping[str, pd.DataFrame], quantity: str) -> str:
     count = sum(len(one.x) for one in series)
     caption = f"Predicted over measured {quantity} of {count:,} held-out rows; the dashed line is equality."
     return figure_html(scatter_svg(f"{quantity.capitalize()}: predicted and measured", caption, series, x, y, diagonal=True), caption)
+
+
+def family_errors_html(held: Mapping[str, pd.DataFrame]) -> str:
+    """Mean error of latency and power by family of kernels, the largest first; "" without rows."""
+    rows = pd.concat([pd.DataFrame(), *held.values()], ignore_index=True)
+    if rows.empty:
+        return ""
+    columns = {f"error_{quantity}": quantity for quantity in QUANTITIES}
+    errors = rows[["family", *columns]].set_index("family").abs().groupby(level=0).mean().rename(columns=columns)
+    shown = errors.loc[errors.max(axis=1).sort_values(ascending=False).index[:MOST_FAMILIES]]
+    caption = "Mean error of held-out rows by family; whole models are the family workload."
+    bars = {str(family): dict(zip(QUANTITIES, row, strict=True)) for family, row in zip(shown.index, shown.to_numpy(), strict=True)}
+    return figure_html(bars_svg("Error by family", caption, bars, "%"), caption)
 
 
 def worst_html(held: Mapping[str, pd.DataFrame]) -> str:

@@ -1,62 +1,51 @@
 """The report of a fit: one self-contained HTML page, no network, no script."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Final
 
 import pandas as pd
 
 from estimator.bundle.content import Bundle
-from estimator.display.pages import page_html, section_html, table_html, text_html
+from estimator.display.pages import facts_html, report_page, table_html
 from fitter.instructions.display import instruction_tables
-from fitter.report.errors import held_frame, scatters_html, worst_html
+from fitter.report.errors import family_errors_html, held_frame, scatters_html, worst_html
+from fitter.report.pictures import pictures_html
 from fitter.report.text import bundle_facts, coefficient_tables, dataset_table
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
 from fitter.validate.predictions import QUANTITIES, compared, summary_row
 from fitter.validate.tables import error_table
 
-REPORT_STYLE: Final = """
-a{color:var(--p0)}
-.skip{position:absolute;left:-99rem}
-.skip:focus{position:static;display:inline-block;padding:.5rem}
-nav ul{columns:14rem;padding-left:1.2rem;margin:.5rem 0}
-.charts>figure{max-width:44rem}
-.p0,.p1,.p2{stroke-opacity:.85}
-@media(max-width:40rem){body{padding:.75rem .75rem 3rem}svg{font-size:14px}dl{grid-template-columns:1fr}}
-@media print{.skip,nav{display:none}}
-"""
-"""Style rules of the report in addition to those of all pages."""
 
-
-def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
-    """The page; held_out: predictions of held-out rows by kind ("kernels", "workloads")."""
+def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], verdict: Sequence[str] = ()) -> str:
+    """The page; held_out: predictions of held-out rows by kind ("kernels", "workloads"); verdict: its first lines, else the errors."""
     held = {kind: held_frame(compared(found)) for kind, found in held_out.items()}
     errors = error_table("Errors in percent; coverage of stated 90 % intervals", bundle.errors).html()
+    headlines = verdict or [f"{name}: {text}" for name, text in _headlines(held_out).items()]
     parts = (
-        ("card", "Model card", _model_card(bundle, selection, held_out)),
+        ("verdict", "Verdict", _verdict(bundle, headlines)),
+        ("pictures", "Pictures", scatters_html(held) + family_errors_html(held) + pictures_html(bundle, selection.kernels)),
+        ("card", "Model card", _model_card(bundle, selection)),
         ("errors", "Errors on held-out rows", errors or "<p>No rows were held out: the errors of this bundle are unknown.</p>"),
-        ("predicted", "Predicted and measured", scatters_html(held)),
         ("worst", "Largest errors", worst_html(held)),
         ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
         ("instructions", "Instruction energies", "".join(table.html() for table in instruction_tables(bundle))),
         ("rejected", "Rejected rows", _rejected(selection)),
         ("data", "Data sets", dataset_table(bundle).html()),
     )
-    shown = [(identity, title, body) for identity, title, body in parts if body]
-    links = "".join(f'<li><a href="#{identity}">{escape(title)}</a></li>' for identity, title, _ in shown)
-    before = f'<a class="skip" href="#main">Skip to the report</a><nav aria-label="Sections"><ul>{links}</ul></nav>'
-    title = f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}"
-    return page_html(title, (section_html(title, body, identity) for identity, title, body in shown), style=REPORT_STYLE, before=before)
+    return report_page(f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}", parts)
 
 
-def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
-    used = sum(dataset.used for dataset in selection.datasets)
-    facts = {"Rows": f"{used:,} used of {selection.row_count:,} read", **_headlines(held_out), **bundle_facts(bundle)}
+def _verdict(bundle: Bundle, lines: Sequence[str]) -> str:
     simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
+    return (simulated if bundle.simulated else "") + "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def _model_card(bundle: Bundle, selection: Selection) -> str:
+    used = sum(dataset.used for dataset in selection.datasets)
+    facts = {"Rows": f"{used:,} used of {selection.row_count:,} read", **bundle_facts(bundle)}
     notes = "".join(f"<li>{escape(note[:4000])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
-    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items())
-    return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
+    return facts_html(facts) + (f"<ul>{notes}</ul>" if notes else "")
 
 
 def _headlines(held_out: Mapping[str, pd.DataFrame]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Best points, what cannot be told from them, and limits; what two predictions share falls out of their difference, and no more."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,3 +117,13 @@ def test_neighbouring_clocks_can_be_told_apart_far_better_than_each_is_known():
 
 def test_the_fit_moves_all_tied_parameters():
     assert list(WIDTHS) == list(TIED_COEFFICIENTS)
+
+
+def test_a_notebook_shows_both_sides_of_a_comparison_and_their_ratio_as_text():
+    hostile = replace(ASKED.variant, workload=replace(ASKED.variant.workload, name="<script>"))
+    found = compare(replace(ASKED, sm_clock_mhz=(900.0,)), replace(ASKED, variant=hostile, sm_clock_mhz=(1410.0,)))
+    html = found._repr_html_()
+    assert "<script>" not in html
+    for value in (found.left.latency_s[0], found.right.power_w[0]):
+        assert f"<td>{value:.4g}</td>" in html
+    assert f"{found.ratios['energy'].ratio:.3g} (" in html

@@ -1,6 +1,7 @@
 """Many points at once are the same points."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,3 +84,13 @@ def test_nothing_beats_a_point_of_the_front_and_something_beats_every_other(pair
         twin = any(pairs[j] == (t, e) for j in front)
         assert (i in front) <= (not beaten)
         assert beaten or twin
+
+
+def test_pandas_takes_points_as_they_are_with_a_row_for_each():
+    points = sweep(variants(gpt2_prefill(8, 333), batch=(2, 8)), BUNDLE, sm_clock_mhz=(510.0, 900.0, 1410.0))
+    frame = pd.DataFrame(points)
+    assert list(frame.columns) == list(points.columns())
+    assert frame["batch"].tolist() == [2, 2, 2, 8, 8, 8]
+    for name in VALUES:
+        np.testing.assert_array_equal(frame[name].to_numpy(), getattr(points, name), err_msg=name)
+    assert pd.DataFrame(points.select(np.zeros(0, dtype=np.int64))).empty

@@ -189,7 +189,7 @@ def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(name, repository,
     capsys.readouterr()
     other = f"sgemm,1024,1,14,{ROUND_S},{ROUND_W},{REST_W}{name}"
     (tmp_path / "again.csv").write_text("\n".join([header, *lines, other]))
-    assert fit(["check", str(out), str(tmp_path / "again.csv"), "--gpu", str(spec), "--json", "--quiet"]) == 3
+    assert fit(["check", str(out), str(tmp_path / "again.csv"), "--gpu", str(spec), "--json", "--quiet", "--strict"]) == 3
     checked = json.loads(capsys.readouterr().out)
     assert [(row["operator"], row["n"]) for row in checked["errors"]] == [("vectorAdd/1024", 4)]
     assert max(checked["errors"][0][quantity]["p95"] for quantity in ("latency", "power")) < 1.0

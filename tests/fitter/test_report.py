@@ -7,7 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator.display.charts import COLOURS
+from estimator.model.power import PARTS
+from estimator.questions.explanation import LIMITS
 from fitter.report.page import report_html
+from fitter.report.pictures import pictures_html
 from fitter.rows.rejected import RejectedRow
 from fitter.validate.predictions import error_rows, predict_kernel_rows, predict_workload_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
@@ -107,3 +111,53 @@ def test_the_worst_row_stands_first_with_what_is_known_of_it():
     first = text.split("latency is furthest off")[2].split("<tbody>")[1].split("</tr>")[0]
     shape = (f"{name} {size:g}" for name, size in rows.row_operators()[17].named_shape().items())
     assert all(part in first for part in ("planted.csv row 18", "kernel-17", *shape))
+
+
+def test_the_page_begins_with_its_verdict_and_four_kinds_of_pictures(page, read):
+    sections = [str(section["id"]) for section in read.all("section")]
+    assert sections[:3] == ["verdict", "pictures", "card"]
+    titles = [text for identity, text in read.words.items() if re.fullmatch(r"c\d+t", identity)]
+    kinds = ("Latency: predicted and measured", "Power: predicted", "Energy: predicted", "Error by family", "Ideal and corrected time")
+    assert all(any(title.startswith(kind) for title in titles) for kind in (*kinds, "Power by module: gemm"))
+    assert "Latency of kernels: mean error" in page  # without lines of a verdict the errors stand there
+    bundle = planted_bundle()
+    own = report_html(bundle, selection_of(), {}, verdict=("Use it for gemm only.", HOSTILE))
+    assert Page(own).open == []
+    assert own.index("Use it for gemm only.") < own.index("Model card</h2>")
+
+
+def test_planted_coefficients_bring_ideal_times_to_the_measured_ones():
+    """Rows without noise: the corrected points lie on the diagonal, the ideal ones below it."""
+    bundle = planted_bundle()
+    svg = pictures_html(bundle, kernel_rows(bundle, various_operators(40))).split("Ideal and corrected")[1].split("</svg>")[0]
+    ideal, corrected = (
+        [tuple(map(float, point.split())) for point in d.split("h0")[0:-1]]
+        for d in (found.replace("M", "") for found in re.findall(r'class="p[01]" d="(M[^"]*h0M[^"]*)"', svg))
+    )
+    x1, y1, x2, y2 = (float(re.search(rf'class="diagonal"[^>]*? {name}="([\d.]+)"', svg)[1]) for name in ("x1", "y1", "x2", "y2"))
+
+    def below(points):
+        return np.array([y - (y1 + (x - x1) * (y2 - y1) / (x2 - x1)) for x, y in points])  # screens count down
+
+    assert np.abs(below(corrected)).max() < 1.0
+    assert (below(ideal) > 0.0).mean() > 0.9
+
+
+def test_the_tile_hit_rate_counts_shapes_once_and_says_what_it_was_seen_on():
+    bundle = planted_bundle()
+    rows = kernel_rows(bundle, various_operators(40))
+    products = np.array([operator.family == "gemm" for operator in rows.row_operators()])
+    tile = {"kind": "choice", "tile_m": (128,), "tile_n": (128,), "split": (1,), "liking": (0.0,), "sharpness": 15.0}
+    named = replace(bundle, tile_predictors={group: tile for group in bundle.groups if group.startswith("gemm")})
+    half = np.where(np.cumsum(products) % 2 == 0, 128.0, 64.0)
+    tiles = {"tile_m": np.where(products, 128.0, np.nan), "tile_n": np.where(products, half, np.nan)}
+    text = pictures_html(named, replace(rows, **tiles, split_k=np.ones(len(rows))))
+    hits, count = (half[products] == 128.0).mean(), int(products.sum())
+    assert f"for {hits:.0%} of {count} products" in text
+    assert "The fit saw these rows" in text
+    assert "Tiles:" not in pictures_html(named, rows)
+
+
+def test_no_two_parts_of_a_bar_share_a_colour():
+    for parts in (PARTS, (*LIMITS, "waiting for the host")):
+        assert len({COLOURS[name] for name in parts}) == len(parts)

@@ -103,7 +103,8 @@ function showClocks() {
   const own = choices.bundles.find((bundle) => bundle.key === get("bundle").value);
   const board = choices.gpus.find((gpu) => gpu.gpu === get("gpu").value) || own;
   get("gpu").options[0].text = `${own.gpu} (the bundle's own)`;
-  setScale("clock", board.clocks_mhz, chosen("clock") ?? board.usual_clock_mhz, "");
+  const [low, high] = board === own ? own.fitted_clocks_mhz : [0, Infinity]; // a forecast has no fitted clocks
+  setScale("clock", board.clocks_mhz, Math.min(Math.max(board.usual_clock_mhz, low), high), "");
   get("power-cap").placeholder = String(board.power_limit_w);
   get("host-launch").placeholder = String(own.host_launch_us);
 }
@@ -115,7 +116,7 @@ async function showWorkload(at) {
   const workload = await post("api/workload", { workload: key, at });
   if (get("workload").value !== key) return false; // the user has chosen another one meanwhile
   const kernels = `${workload.kernels} different kernels, ${workload.launches} launches`;
-  get("workload-about").textContent = [kernels, ...workload.notes].join("; ");
+  get("workload-about").textContent = kernels;
   if (!at) {
     get("at-batch").value = workload.at?.batch ?? "";
     get("at-sequence").value = workload.at?.sequence ?? "";
@@ -242,7 +243,7 @@ function spoken(estimate, field) {
 
 function interval(estimate, field, units) {
   const ends = [estimate[`${field}_low`], estimate[`${field}_high`]];
-  return ends[0] === null ? "unknown" : ends.map((end) => inUnits(end, units)).join(" to ");
+  return ends[0] === null || ends[0] === undefined ? "unknown" : ends.map((end) => inUnits(end, units)).join(" to ");
 }
 
 function withSpread(value, std, units) {
@@ -284,8 +285,11 @@ function show(answer) {
   get("results").dataset.clock = estimate.asked_clock_mhz;
   const simulated = answer.simulated ? " (fitted on a simulated board)" : "";
   get("results-title").textContent = `${estimate.workload} on ${estimate.gpu}, ${estimate.validity}, bundle ${estimate.bundle}${simulated}`;
-  fillTable("numbers", Object.entries(NUMBERS).map(([field, units]) => [field.split("_")[0], spoken(estimate, field), interval(estimate, field, units), String(estimate[field] ?? "unknown")]));
-  showRemarks(estimate);
+  fillTable("numbers", Object.entries(NUMBERS).map(([field, units]) => [field.split("_")[0], spoken(estimate, field), interval(estimate, field, units)]));
+  Object.keys(NUMBERS).forEach((field, row) => {
+    get("numbers").tBodies[0].rows[row].title = `${field} ${estimate[field] ?? "unknown"}`;
+  });
+  showRemarks("remarks", estimate);
   for (const name of ["energy", "latency", "power", "time", "modules"]) showChart(name, answer.charts[name]);
   showSweep(sweep, estimate.asked_clock_mhz);
   showShares(estimate, explanation);
@@ -293,9 +297,9 @@ function show(answer) {
   speak(answer);
 }
 
-function showRemarks(estimate) {
-  const lines = [...estimate.warnings.map((text) => ["warning", text]), ...estimate.notes.map((text) => ["note", text])];
-  get("remarks").replaceChildren(...lines.map(([kind, text]) => {
+function showRemarks(list, estimate) {
+  const lines = ["warning", "note"].flatMap((kind) => [...new Set(estimate[`${kind}s`])].map((text) => [kind, text]));
+  get(list).replaceChildren(...lines.map(([kind, text]) => {
     const item = document.createElement("li");
     item.className = kind;
     item.textContent = `${kind}: ${text}`;
@@ -346,6 +350,66 @@ function speak(answer) {
   }, get("status").textContent === "Loading" ? 0 : SPEAK_AFTER_MS);
 }
 
+// Served models --------------------------------------------------------------------------------------------------------
+
+const SERVED = {
+  ttft_s: ["time to the first token (TTFT)", TIME_UNITS],
+  tpot_s: ["time per output token (TPOT)", TIME_UNITS],
+  tokens_per_s: ["output tokens per second", [[1, ""]]],
+  power_w: ["power of all GPUs", POWER_UNITS],
+  energy_per_token_j: ["energy of an output token", ENERGY_UNITS],
+};
+let serving = null; // the running request
+
+async function askServed() {
+  serving?.abort();
+  serving = new AbortController();
+  const number = (id) => Number(get(id).value);
+  try {
+    if (!get("served-settings").checkValidity()) throw new Error("A number of the served model is missing or out of range.");
+    showServed(await post("api/served", {
+      model: get("llm").value,
+      gpu: get("llm-gpu").value,
+      engine: get("llm-engine").value,
+      weights: get("llm-weights").value,
+      prompt: number("llm-prompt"),
+      output: number("llm-output"),
+      batch: number("llm-batch"),
+      tensor_parallel: number("llm-parallel"),
+    }, serving.signal));
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    get("served-error").textContent = error.message;
+    get("served-headline").textContent = "No result for these settings";
+    get("served-answer").classList.add("stale");
+  }
+}
+
+function showServed(answer) {
+  get("served-error").textContent = "";
+  get("served-answer").classList.toggle("stale", answer.state !== "");
+  const boards = `${answer.gpus} × ${answer.gpu}, ${answer.engine}`;
+  get("served-headline").textContent = answer.state || `${answer.model} on ${boards}: ${figures(answer.tokens_per_s)} tokens/s, ${answer.validity}`;
+  fillTable("served-numbers", Object.entries(SERVED).map(([field, [name, units]]) => [name, inUnits(answer[field], units), interval(answer, field, units)]));
+  Object.keys(SERVED).forEach((field, row) => {
+    get("served-numbers").tBodies[0].rows[row].title = `${field} ${answer[field] ?? "unknown"}`;
+  });
+  showRemarks("served-remarks", { ...answer, warnings: answer.warnings.filter((text) => text !== answer.state) });
+}
+
+function listenServed() {
+  const reveal = () => {
+    if (location.hash === "#served") get("served").open = true;
+  };
+  get("served-settings").addEventListener("submit", (event) => event.preventDefault());
+  get("served-settings").addEventListener("change", askServed);
+  get("served").addEventListener("toggle", () => {
+    if (get("served").open) askServed();
+  });
+  window.addEventListener("hashchange", reveal);
+  reveal();
+}
+
 // Events ---------------------------------------------------------------------------------------------------------------
 
 function listen() {
@@ -391,8 +455,15 @@ async function start() {
   fillWorkloads();
   fill(get("bundle"), choices.bundles.map(({ key, name, simulated }) => ({ value: key, label: simulated ? `${name} (simulated)` : name })));
   fill(get("gpu"), [{ value: "", label: "the bundle's own" }, ...choices.gpus.map(({ gpu }) => ({ value: gpu, label: gpu }))]);
+  fill(get("llm"), choices.models.map((name) => ({ value: name, label: name })));
+  fill(get("llm-gpu"), choices.gpus.map(({ gpu }) => ({ value: gpu, label: gpu })));
+  fill(get("llm-engine"), [{ value: "", label: "not stated" }, ...choices.engines.map((name) => ({ value: name, label: name }))]);
+  for (const [id, usual] of [["llm", "llama-3.1-8b"], ["llm-gpu", "h100-sxm"]]) {
+    if ([...get(id).options].some((option) => option.value === usual)) get(id).value = usual;
+  }
   showClocks();
   listen();
+  listenServed();
   await showWorkload(null);
   await ask();
 }

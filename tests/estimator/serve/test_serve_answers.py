@@ -105,3 +105,53 @@ def test_every_gpu_has_the_bundle_that_the_command_takes_for_it(served, capsys, 
     listed = printed(capsys, "gpus", "--json")
     assert {gpu: name.split()[0] for gpu, name in nearest.items()} == {one["name"]: one["bundle"] for one in listed}
     assert answer(served, "gpt2-prefill", gpu="a100-pcie-40gb")["estimate"]["validity"] == "extrapolated"
+
+
+LOAD = {"prompt": 512, "output": 64, "batch": 8}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"model": "llama-3-8b", "gpu": "h100-sxm"}, ("--gpu", "h100-sxm")),
+        ({"model": "qwen3-32b", "gpu": "a100-sxm-80gb", "tensor_parallel": 2}, ("--gpu", "a100-sxm-80gb", "--tensor-parallel", 2)),
+        (
+            {"model": "llama-3-8b", "gpu": "l4", "weights": "fp8", "engine": "vllm-0.12"},
+            ("--gpu", "l4", "--weights", "fp8", "--engine", "vllm-0.12"),
+        ),
+        ({"model": "llama-3.1-70b", "gpu": "l4"}, ("--gpu", "l4")),
+    ],
+)
+def test_a_served_model_is_answered_as_by_the_command(served, capsys, settings, words):
+    status, document = served.ask("/api/served", **LOAD, **settings)
+    assert status == 200, document
+    assert document == printed(capsys, "llm", settings["model"], "--prompt", 512, "--output", 64, "--batch", 8, "--json", *words)
+    assert bool(document["state"]) == (settings["model"] == "llama-3.1-70b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "/etc/passwd"}, "'/etc/passwd' is unknown"),
+        ({"model": "resnet-101"}, "'resnet-101' is unknown"),
+        ({"engine": "mine.toml"}, "'mine.toml' is unknown"),
+        ({"gpu": "./m2075.toml"}, "'./m2075.toml' is unknown"),
+        ({"weights": "int3"}, "int3"),
+        ({"output": 1}, "output"),
+        ({"tensor_parallel": 3}, "3"),
+    ],
+)
+def test_the_page_serves_only_what_it_offers(served, settings, message):
+    status, document = served.ask("/api/served", **{**LOAD, "model": "llama-3-8b", "gpu": "h100-sxm", **settings})
+    assert status in (400, 422)
+    assert message in document["error"]
+    assert "\n" not in document["error"]
+    assert served.complaints == []
+
+
+def test_every_offered_model_can_be_served(served):
+    for model in served.choices()["models"]:
+        status, document = served.ask(
+            "/api/served", **LOAD, model=model, gpu="b200-sxm", tensor_parallel=8 if model == "deepseek-v3" else 1
+        )
+        assert status == 200, (model, document)

@@ -29,7 +29,7 @@ def page(open_page, served):
 
 def shown(page):
     """Latency, power and energy as the table shows them in SI units."""
-    cells = page.evaluate("[...document.querySelectorAll('#numbers tbody tr')].map((row) => row.cells[3].textContent)")
+    cells = page.evaluate("[...document.querySelectorAll('#numbers tbody tr')].map((row) => row.title.split(' ')[1])")
     return [float(cell) for cell in cells]
 
 
@@ -191,5 +191,79 @@ def test_what_a_screen_reader_meets_has_a_name(page):
 
 def test_no_width_makes_the_page_scroll_sideways(page):
     for width in (320, 390, 768, 1600):
+        page.emulate(width=width, mobile=width < 600)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), width
+
+
+def box(page, selector):
+    """Left, top, right and bottom of an element [px]."""
+    return page.evaluate(
+        f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+        " return [b.left, b.top, b.right, b.bottom].map((end) => Math.round(end)); })()"
+    )
+
+
+def test_the_result_comes_first_on_a_phone_and_beside_the_settings_on_a_desk(page):
+    page.emulate(width=390, height=844, mobile=True)
+    headline, numbers, settings = (box(page, selector) for selector in ("#headline", "#numbers", "#settings"))
+    assert headline[3] < numbers[1] < 500
+    assert numbers[3] < settings[1] < box(page, "#details")[1]
+    assert numbers[2] <= 390
+    page.emulate(width=1366, height=768)
+    assert box(page, "#settings")[2] <= box(page, "#numbers")[0]
+    assert box(page, "#numbers")[3] < 768
+    page.evaluate("scrollTo(0, 600)")
+    assert 0 <= box(page, "#headline")[1] < 20  # stays in sight
+
+
+def test_the_first_clock_of_every_bundle_is_one_that_its_fit_has_seen(page, served):
+    for bundle in served.choices()["bundles"]:
+        page.choose("#bundle", bundle["key"])
+        clock = page.evaluate("Number.parseFloat(document.getElementById('clock-value').textContent)")
+        low, high = bundle["fitted_clocks_mhz"]
+        assert low <= clock <= high, bundle["name"]
+
+
+def test_each_message_stands_in_one_place(page):
+    page.choose("#gpu", "h100-nvl")
+    page.wait_for("document.getElementById('results-title').textContent.includes('on h100-nvl')")
+    lines = page.evaluate("[...document.querySelectorAll('#remarks li')].map((line) => line.textContent.replace(/^[a-z]+: /, ''))")
+    assert lines
+    assert len(lines) == len(set(lines))
+    everything = page.evaluate("document.body.innerText")
+    assert all(everything.count(line) == 1 for line in lines)
+
+
+def test_a_module_has_one_colour_in_both_bars(page):
+    colours = [
+        page.evaluate(
+            f"[...document.querySelectorAll('#chart-{name} rect > title')].find((tip) => tip.textContent.startsWith('DRAM')).parentNode"
+            ".getAttribute('class')"
+        )
+        for name in ("time", "modules")
+    ]
+    assert colours[0] == colours[1]
+
+
+def test_a_link_opens_served_models_and_their_numbers_are_those_of_the_server(page, served):
+    page.evaluate("document.querySelector('header a').click()")
+    page.wait_for("document.querySelectorAll('#served-numbers tbody tr').length === 5")
+    settings = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "prompt": 1024, "output": 256, "batch": 16}
+
+    def cells():
+        return page.evaluate("[...document.querySelectorAll('#served-numbers tbody tr')].map((row) => row.title.split(' ')[1])")
+
+    _, document = served.ask("/api/served", **settings)
+    names = ("ttft_s", "tpot_s", "tokens_per_s", "power_w", "energy_per_token_j")
+    assert [float(cell) for cell in cells()] == [document[name] for name in names]
+    before = page.evaluate("document.getElementById('served-headline').textContent")
+    assert "tokens/s" in before
+    page.choose("#llm-gpu", "l4")
+    page.choose("#llm", "llama-3.1-70b")
+    page.wait_for("document.getElementById('served-headline').textContent.startsWith('does not fit')")
+    assert set(cells()) == {"unknown"}
+    page.choose("#llm-output", "1")
+    page.wait_for("document.getElementById('served-error').textContent !== ''")
+    for width in (320, 390, 1366):
         page.emulate(width=width, mobile=width < 600)
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), width

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.serve.answers import parse_request
+from estimator.serve.answers import Question, ServedQuestion, parse_request
 from estimator.serve.local_site import RequestError
 
 ASKED = {"workload": "example-0", "bundle": "bundle-0"}
@@ -70,16 +70,26 @@ def test_every_answer_forbids_what_the_page_does_not_need(served, path):
     assert (headers["X-Content-Type-Options"], headers["Cross-Origin-Resource-Policy"]) == ("nosniff", "same-origin")
 
 
+FIELDS = ["workload", "bundle", "at", "batch", "clock_mhz", "gpu", "model", "prompt", "output", "else"]
+
+
 @settings(max_examples=30)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
         lambda inner: (
-            st.dictionaries(st.sampled_from(["workload", "bundle", "at", "batch", "clock_mhz", "gpu", "else"]), inner, max_size=6)
+            st.dictionaries(
+                st.sampled_from(FIELDS),
+                inner,
+                max_size=6,
+            )
             | st.lists(inner, max_size=3)
         ),
     )
 )
 def test_any_json_is_a_question_or_refused(document):
+    body = json.dumps(document).encode()
     with suppress(RequestError):
-        assert isinstance(parse_request(json.dumps(document).encode()).workload, str)
+        assert isinstance(parse_request(body, Question).workload, str)
+    with suppress(RequestError):
+        assert parse_request(body, ServedQuestion).output >= 2

@@ -41,7 +41,7 @@ def test_every_control_has_a_label_of_its_own(page):
     labelled = [label["for"] for label in page.of("label")]
     controls = [control["id"] for control in page.of("input", "select", "textarea")]
     assert sorted(labelled) == sorted(controls)
-    assert len(controls) == 13
+    assert len(controls) == 21
 
 
 def test_names_are_unique_and_what_is_pointed_at_is_there(page):

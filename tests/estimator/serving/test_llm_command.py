@@ -1,6 +1,7 @@
 """The command `estimate llm`, and the same in Python."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -99,6 +100,23 @@ def test_lists_make_a_table_in_the_order_of_the_options(capsys):
 def test_a_short_prompt_adds_little_to_steps_that_run_anyway(capsys):
     found = answers(capsys, "llama-3-8b", *LOAD, "--batch", 64, "--prompt", 4)
     assert 0.0 < found["parts"]["prompts"] < 0.1
+
+
+@pytest.mark.parametrize(("chart", "axis"), [("energy", "energy of a token [J]"), ("tokens", "output tokens [1/s]")])
+def test_a_chart_has_a_line_for_each_gpu_over_what_varies(capsys, tmp_path, chart, axis):
+    out = tmp_path / "chart.svg"
+    words = ("llama-3-8b", *LOAD, "--gpu", "a100,h100", "-o", out, "--chart", chart)
+    assert run(capsys, *words, "--batch", "16,1,4")[:2] == (0, "")
+    drawing = out.read_text()
+    for line in re.findall(r'<polyline[^>]*points="([^"]*)"', drawing):
+        left = [float(point.split(",")[0]) for point in line.split()]
+        assert left == sorted(left)
+    assert [drawing.count(text) for text in ("<polyline", "<polygon", f">{axis}<", ">requests in flight<")] == [2, 2, 1, 1]
+    assert run(capsys, *words, "--batch", "4", "--freqs", "1005,1200,1410", "--force")[0] in (0, 3)
+    assert ">asked SM clock [MHz]<" in out.read_text()
+    status, _, error = run(capsys, *words, "--batch", "4", "--force")
+    assert (status, error.count("\n")) == (1, 1)
+    assert "two points of one GPU" in error
 
 
 def test_all_gpus_of_a_group_draw_power(capsys):

@@ -1,0 +1,26 @@
+"""`collect report`."""
+
+from pathlib import Path
+
+import click
+
+from collector.commands.options import CONTEXT, output_options, require_dataset_packages
+from collector.commands.output import Speaker
+from estimator.options.command_line import DONE
+from estimator.options.output_files import output_option
+from estimator.vocabulary.whole_file import write_whole
+
+
+@click.command("report", context_settings=CONTEXT)
+@click.argument("dataset", type=click.Path(path_type=Path))
+@output_option("-o", "--out", required=True, metavar="PAGE.html", help="Page to write.")
+@output_options
+def report_command(dataset: Path, out: Path, speak: Speaker) -> int:
+    """Write a page about DATASET (a Parquet file, a folder or the log of an unfinished campaign): what holds, what does not and why."""
+    require_dataset_packages()
+    from collector.campaigns.page import dataset_page
+
+    page, rows = dataset_page(dataset)
+    write_whole(out, page.encode("utf-8", errors="replace"))
+    speak.say({"output": str(out), "rows": rows}, [f"{out}: a page about {rows} rows"])
+    return DONE
