@@ -8,10 +8,11 @@ from typing import Any
 
 from collector.boards import REPLAYED, SIMULATED, no_gpu
 from collector.devices.board_runner import open_board_runner
-from collector.devices.nvml import open_board
+from collector.devices.nvml import POWER_POLL_S, open_board
 from collector.devices.polling import HostClock
 from collector.devices.protocols import Bench as Bench
 from collector.devices.protocols import Instruments as Instruments
+from collector.devices.tracer import NOT_TRACED, NoTracer
 from collector.errors import DeviceError, DriverError
 from collector.pmd.sensor import open_pmd
 from collector.replay.recording import open_recording
@@ -35,6 +36,8 @@ def open_bench(
     faults: Faults | None = None,
     attention: str = "flash",
     gpu_spec: str = "",
+    trace: bool = True,
+    poll_s: float = POWER_POLL_S,
 ) -> Iterator[Bench]:
     """Open the board that a `--gpu` word names, and restore its state at the end.
 
@@ -44,7 +47,8 @@ def open_bench(
     `replay:FILE` answers from a recorded run, with the recorded random numbers and meter.  Any other word names a real board: an NVML
     index, a UUID or a PCI address; `seed` then determines the contents of its kernels' operands, `meter_port` is the serial port of an
     external meter in its supply lines, `attention` the backend of PyTorch that computes attention, and `gpu_spec` names its specification
-    or a file with one, "" for the shipped one.
+    or a file with one, "" for the shipped one; `poll_s` is the time between two readings of its power.
+    Without `trace` nothing reports the kernels that ran.
 
     Raises DriverError without an NVIDIA driver, SpecificationError and BoardProfileError for a specification or a profile that
     cannot be used, DeviceError for an unknown word.
@@ -55,9 +59,10 @@ def open_bench(
         with open_replay(Path(word.removeprefix(REPLAYED))) as bench:
             yield bench
         return
-    with _opened(word, seed, meter, meter_port, faults) as (instruments, simulated):
+    with _opened(word, seed, meter, meter_port, faults, poll_s) as (instruments, simulated):
         devices: dict[str, Any] = {one.name: getattr(instruments, one.name) for one in fields(Instruments)}
         if simulated is not None:
+            simulated.runner.tracing = trace
             yield Bench(runner=simulated.runner, gpu_spec=simulated.world.gpu, **devices)
             return
         identity = instruments.gpu.identity()
@@ -66,7 +71,8 @@ def open_bench(
         spec = load_gpu(gpu_spec or identity.canonical_name)
         if not is_named(spec, identity.name):
             raise DeviceError(f"--gpu-spec {gpu_spec} is of {', '.join((spec.name, *spec.product_names))}; this board is {identity.name}")
-        with open_board_runner(identity.pci_address, spec, instruments.clock.now_ns, seed=seed, attention=attention) as runner:
+        tracer, now_ns = None if trace else NoTracer(NOT_TRACED), instruments.clock.now_ns
+        with open_board_runner(identity.pci_address, spec, now_ns, seed=seed, attention=attention, tracer=tracer) as runner:
             yield Bench(runner=runner, gpu_spec=spec, **devices)
 
 
@@ -84,7 +90,7 @@ def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_por
 
 @contextmanager
 def _opened(
-    word: str, seed: int, meter: bool, meter_port: str, faults: Faults | None
+    word: str, seed: int, meter: bool, meter_port: str, faults: Faults | None, poll_s: float = POWER_POLL_S
 ) -> Iterator[tuple[Instruments, SimulatedBoard | None]]:
     """The instruments of a board, and the simulated board itself."""
     if word.startswith(SIMULATED):
@@ -94,7 +100,7 @@ def _opened(
         return
     try:
         with ExitStack() as stack:
-            real = stack.enter_context(open_board(word))
+            real = stack.enter_context(open_board(word, poll_s))
             meters = (stack.enter_context(open_pmd(meter_port)),) if meter_port else ()
             others = ", ".join(map(str, real.compute_processes or ()))
             notes = (f"other processes compute on this board ({others}); their power is measured too",) if others else ()

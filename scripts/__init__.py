@@ -1,1 +1,1 @@
-"""Programs for a borrowed card, run by `real_card.sh`."""
+"""Programs of this repository: a borrowed card's stages (`real_card`), shipped bundles, schemas, checks."""

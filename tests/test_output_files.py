@@ -54,7 +54,7 @@ READ = [
     "--against", "--anchor", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
     "--compare", "--config", "--duration", "--efficiency", "--energies", "--engine", "--families", "--fault", "--freq", "--freqs", "--gpu",
     "--gpu-spec", "--host", "--idle-power", "--kernels", "--key", "--kv", "--load", "--longest", "--model", "--name", "--note",
-    "--planned-budget", "--pmd", "--power", "--precision", "--prior", "--published", "--rails", "--readings",
+    "--planned-budget", "--pmd", "--poll-ms", "--power", "--precision", "--prior", "--published", "--rails", "--readings",
     "--entry", "--modules", "--reference", "--require", "--runtime", "--scheduler", "--sensor",
     "--sequence", "--set", "--signature", "--tensor-parallel", "--version", "--weights", "--workload", "--zero",
 ]  # fmt: skip

@@ -55,11 +55,13 @@ def killers_path(output: Path) -> Path:
 def guarded_bench(bench: Bench, output: Path) -> Iterator[Bench]:
     """The same bench with a runner guarded by the list beside `output`.
 
-    A simulated board that plants no kill is not guarded.  Raises CampaignError for a damaged list.
+    A simulated board that plants neither kill nor hang is not guarded.  Raises CampaignError for a damaged list.
     """
-    if bench.simulated and not load_board(bench.word.removeprefix(SIMULATED)).faults.kills:
-        yield bench
-        return
+    if bench.simulated:
+        faults = load_board(bench.word.removeprefix(SIMULATED)).faults
+        if not (faults.kills or faults.hangs):
+            yield bench
+            return
     runner = GuardedRunner(bench.runner, killers_path(output))
     try:
         yield replace(bench, runner=runner)

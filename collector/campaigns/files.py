@@ -29,7 +29,8 @@ class MeasurementSettings:
 
     At least `updates` whole sensor updates and `window_s` seconds, after at least `settle_s` of the same load;
     before, `gap_s` at rest (`idle_s` if the point requests its idle power) and a ranging run of `ranging_s`.
-    `max_temperature_c` is the hottest normal temperature.
+    `timed_s` is the length of a run that is only timed: a hundred times the resolution of the clocks that time it, and longer
+    than the power limit takes to settle.  `max_temperature_c` is the hottest normal temperature.
     """
 
     updates: Annotated[int, Span(4, 10_000, "sensor updates")] = 20
@@ -38,6 +39,7 @@ class MeasurementSettings:
     gap_s: Annotated[float, Span(0, 600, "s")] = 0.2
     idle_s: Annotated[float, Span(0, 600, "s")] = 3.0
     ranging_s: Annotated[float, Span(0.001, 10, "s")] = 0.02
+    timed_s: Annotated[float, Span(0.02, 10, "s")] = 0.1
     max_temperature_c: Annotated[float, Span(20, 120, "degree Celsius")] = 85.0
 
     def planned_window_s(self, calibration: SensorCalibration) -> float:

@@ -18,10 +18,8 @@ from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import LEVELS, GeneratedLoad, Load
 from microbench.sizing import launches_for
 
-TIMED_RUN_S: Final = 0.1
-"""Length of a time-only run: a hundred times the resolution of the clocks that time it [s]."""
 TIMED_GAP_S: Final = 0.05
-"""Rest before such a run: power need not fall back to rest [s]."""
+"""Rest before a time-only run: power need not fall back to rest [s]."""
 POWER_COLUMNS: Final = ("power_raw_w", "power_w", "power_std_w", "energy_j", "energy_std_j", "energy_counter_j", "window_s")
 POWER_DOUBTS: Final = frozenset(
     {
@@ -102,7 +100,7 @@ def _run(
     started_unix_s = bench.clock.unix_s()
     launch_s = ranged_launch_s(bench, prepared, settings.ranging_s)
     before = sampler.energy()
-    run_s = TIMED_RUN_S if point.timed_only else settings.planned_run_s(calibration)
+    run_s = settings.timed_s if point.timed_only else settings.planned_run_s(calibration)
     record = bench.runner.run(prepared, launches_for(run_s, launch_s))
     after = sampler.energy()
     state = bench.gpu.state()

@@ -27,6 +27,8 @@ LIMITS: Final = {"latency_unsteady": 0.05, "drifting": 0.03, "unsettled": 0.03, 
 As shares: spread of launch times between parts of a run, change of power over the window and at its beginning, absurd readings
 (above it the other readings do not count either).  In sensor updates: few_samples.  As a share of the planned window: short_window.
 """
+POWER_CAP: Final = "sw_power_cap"
+"""Reason of a clock that the power limit keeps moving around the one that it allows: such a clock is the measured condition."""
 SIGNIFICANCE: Final = 3.0
 """A change counts if it is larger than its share and than this many standard errors."""
 
@@ -61,6 +63,7 @@ def outcome_columns(
     idle_w, idle_c = (math.nan, math.nan) if run.rest is None else _idle_before(run.rest, calibration, run.power_limit_w)
     latency_s, latency_std_s, spread = _latency(run.record, settled_s - start_s)
     states = states_within(run.trace.states, settled_s, end_s)
+    ranging = states_within(run.trace.states, -math.inf, start_s).sm_clock_mhz[-1:]
     believed = power.samples > 0 and not power.stuck and power.absurd <= LIMITS["absurd"] * (power.absurd + power.samples)
     raw_w, power_w, power_std_w = (power.raw_w, power.power_w, power.std_w) if believed else (math.nan, math.nan, math.nan)
     energy_j, energy_std_j = launch_energy(power_w, power_std_w, latency_s, latency_std_s)
@@ -70,7 +73,7 @@ def outcome_columns(
     flags = [
         *_state_flags(states, run.sm_clock_mhz, settings),
         *_power_flags(power, settings.planned_window_s(calibration)),
-        *_latency_flags(latency_s, spread, run.ranging_s),
+        *_latency_flags(latency_s, spread, run.ranging_s, mean_known(ranging) / mean_known(states.sm_clock_mhz)),
         *doubts,
         *counter_doubts,
     ]
@@ -146,21 +149,22 @@ def _idle_before(rest: Trace, calibration: SensorCalibration, power_limit_w: flo
 
 
 def states_within(states: StateReadings, start_s: float, end_s: float) -> StateReadings:
-    """States polled between two host times; the nearest state if none lies between them."""
+    """States polled between two host times; if there is none, the last one before their end, else the first one after it."""
     host_s = host_seconds(states.host_ns)
     inside = np.flatnonzero((host_s >= start_s) & (host_s <= end_s))
     if not len(inside) and len(host_s):
-        inside = np.array([int(np.abs(host_s - end_s).argmin())])
+        inside = np.array([max(0, int(np.searchsorted(host_s, end_s, side="right")) - 1)])
     return StateReadings(**{one.name: getattr(states, one.name)[inside] for one in fields(StateReadings)})
 
 
 def _state_flags(states: StateReadings, asked_mhz: float | None, settings: MeasurementSettings) -> list[str]:
     """Doubts about the operating point."""
-    clock = mean_known(states.sm_clock_mhz)
+    clock, reasons = mean_known(states.sm_clock_mhz), limiting_reasons(throttle_union(states))
+    varied_mhz = CLOCK_VARIATION * clock
     return _true(
-        throttled=bool(limiting_reasons(throttle_union(states))),
+        throttled=bool(reasons),
         clock_off_target=asked_mhz is not None and not abs(clock - asked_mhz) <= CLOCK_TOLERANCE * asked_mhz,
-        clock_varied=len(states.sm_clock_mhz) > 1 and bool(np.std(states.sm_clock_mhz) > CLOCK_VARIATION * clock),
+        clock_varied=POWER_CAP not in reasons and len(states.sm_clock_mhz) > 1 and bool(np.std(states.sm_clock_mhz) > varied_mhz),
         hot=mean_known(states.temperature_c) > settings.max_temperature_c,
     )
 
@@ -183,13 +187,15 @@ def _power_flags(power: SteadyPower, planned_s: float) -> list[str]:
     )
 
 
-def _latency_flags(latency_s: float, spread: float, ranging_s: float) -> list[str]:
-    """Doubts about the time."""
+def _latency_flags(latency_s: float, spread: float, ranging_s: float, faster: float) -> list[str]:
+    """Doubts about the time; `faster` is the ratio of the clocks while ranging and measured, nan where one is unknown.
+
+    Of a kernel that follows the clock latency times clock is the same in both runs, of one that follows the memory the latency itself.
+    """
     if not 0.0 < latency_s < math.inf:
         return ["latency_absurd"]
-    return _true(
-        latency_unsteady=spread > LIMITS["latency_unsteady"], range_mismatch=abs(latency_s - ranging_s) > RANGE_TOLERANCE * latency_s
-    )
+    away = np.nanmin(np.abs(latency_s - ranging_s * np.array([1.0, faster])))
+    return _true(latency_unsteady=spread > LIMITS["latency_unsteady"], range_mismatch=bool(away > RANGE_TOLERANCE * latency_s))
 
 
 def throttle_union(states: StateReadings) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.measurement import TIMED_GAP_S, TIMED_RUN_S, Point
+from collector.campaigns.measurement import TIMED_GAP_S, Point
 from collector.errors import CampaignError
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 
@@ -45,7 +45,7 @@ def point_costs(spec: CampaignSpec) -> PointCosts:
     ranging_s = 2.0 * settings.ranging_s
     return PointCosts(
         full_s=settings.gap_s + ranging_s + settings.settle_s + window_s,
-        timed_s=min(settings.gap_s, TIMED_GAP_S) + ranging_s + TIMED_RUN_S,
+        timed_s=min(settings.gap_s, TIMED_GAP_S) + ranging_s + settings.timed_s,
         rest_s=settings.idle_s,
     )
 

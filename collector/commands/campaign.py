@@ -57,6 +57,8 @@ class CampaignOptions:
     resume: bool | None
     seed: int
     record: Path | None
+    no_trace: bool
+    poll_ms: float
     dry_run: bool
     strict: bool
     worker: bool
@@ -91,11 +93,11 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
         refuse_inputs((out, log_path(out)))
         if options.record is not None and options.record.resolve() == out.resolve():
             raise CollectorError(f"{options.record}: is named for two outputs; name a file for each")
-    meter = meter_arguments(options.pmd, options.gpu)
+    opening = {**meter_arguments(options.pmd, options.gpu), "trace": not options.no_trace, "poll_s": 1e-3 * options.poll_ms}
     with (
         told_errors() if options.worker else nullcontext(),
         nullcontext() if options.dry_run else sole_use(options.gpu),
-        open_bench(one_board(options.gpu), seed=options.seed, attention=spec.attention, gpu_spec=options.gpu_spec, **meter) as opened,
+        open_bench(one_board(options.gpu), seed=options.seed, attention=spec.attention, gpu_spec=options.gpu_spec, **opening) as opened,
         perhaps_recorded(opened, None if options.dry_run else options.record) as bench,
     ):
         spec, plan, calibration = _planned(bench, spec, options, speak)

@@ -200,7 +200,9 @@ def _readings(board: "NvmlBoard") -> Finding:
     time.sleep(WATCH_S)
     power_w = board.sensor.read()[0].power_w
     changes = int((power_w[1:] != power_w[:-1]).sum())
-    seen = "; ".join((f"{', '.join(fields)}: {power_w.size} readings in {WATCH_S:g} s, {changes} changes", *board.sensor.notes))
+    p50_s, p99_s = board.sensor.readings.cost_s()
+    cost = f"a call takes {1e3 * p50_s:.2g} ms, {1e3 * p99_s:.2g} ms at most in 99 of 100"
+    seen = "; ".join((f"{fields[0]}: {power_w.size} readings in {WATCH_S:g} s, {changes} changes", cost, *board.sensor.notes))
     return _found(check, changes > 0 and not board.sensor.notes, seen, "a frozen sensor, or a very quiet board: try again under load")
 
 

@@ -49,6 +49,9 @@ config_option = click.option(
     metavar="FILE",
     help="The daemon's config; else $WATTPRINT_CONFIG, /etc/wattprint/daemon.toml.",
 )
+poll_option = click.option(
+    "--poll-ms", type=click.FloatRange(0.5, 100), default=2.0, hidden=True, help="Time between two readings of the power."
+)
 
 CAMPAIGN_OPTIONS: Final = (
     click.option("--gpu", default="0", show_default=True, metavar="WORD", help=f"{GPU}; several side by side: 0,1 or all."),
@@ -68,6 +71,8 @@ CAMPAIGN_OPTIONS: Final = (
     meter_option,
     click.option("--resume/--fresh", default=None, help="Go on with what is at --out, or replace it; without either nothing is replaced."),
     click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order."),
+    click.option("--no-trace", is_flag=True, help="Do not ask CUPTI which kernels ran: rows have no kernel names."),
+    poll_option,
     click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing."),
 )
 """Options of a campaign, for `collect` and `collect submit`."""

@@ -17,6 +17,7 @@ from collector.commands.options import (
     one_board,
     output_options,
     perhaps_recorded,
+    poll_option,
     record_option,
     require_dataset_packages,
     seed_option,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
 
 RECORDED_ONLY: Final = ("load", "reference", "column")
-LIVE_ONLY: Final = ("freq", "gpu_spec", "pmd", "seed", "record")
+LIVE_ONLY: Final = ("freq", "gpu_spec", "pmd", "poll_ms", "seed", "record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class SensorOptions:
     freq: str
     gpu_spec: str
     pmd: str
+    poll_ms: float
     readings: Path | None
     load: Path | None
     reference: Path | None
@@ -55,6 +57,7 @@ class SensorOptions:
 @click.option("--freq", default="current", show_default=True, metavar="MHZ", help="SM clock during the characterisation, or current.")
 @gpu_spec_option
 @meter_option
+@poll_option
 @click.option("--readings", type=click.Path(path_type=Path), metavar="R.csv", help="Recorded polls: t_s,power_w or an nvidia-smi log.")
 @click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran beside them: t_s,level.")
 @click.option("--reference", type=click.Path(path_type=Path), metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
@@ -123,11 +126,11 @@ def _measured(asked: SensorOptions) -> "SensorCalibration":
     from collector.sampling import Sampler
     from collector.sensing.live import characterise_sensor
 
-    board = one_board(asked.gpu)
+    board, meter = one_board(asked.gpu), meter_arguments(asked.pmd, asked.gpu)
     with (
         stoppable(),
         sole_use(board),
-        open_bench(board, seed=asked.seed, gpu_spec=asked.gpu_spec, **meter_arguments(asked.pmd, asked.gpu)) as opened,
+        open_bench(board, seed=asked.seed, gpu_spec=asked.gpu_spec, poll_s=1e-3 * asked.poll_ms, **meter) as opened,
         perhaps_recorded(opened, asked.record) as bench,
         held_clock(bench.gpu) as hold,
     ):

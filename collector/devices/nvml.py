@@ -23,7 +23,10 @@ from collector.errors import BoardLostError, ClockError, ClockRightError, Device
 from estimator.vocabulary.specifications import canonical_gpu_name
 
 POWER_POLL_S: Final = 0.002
-"""Time between two reads of the power: several within the shortest update period seen (15 ms), a small share of a core."""
+"""Time between two reads of the power: several within the shortest update period seen (15 ms), a small share of a core.
+
+Slow calls lengthen it (polling.PAUSE_SHARE); `--poll-ms` sets it for a sensor known to update slowly.
+"""
 
 STATE_POLL_S: Final = 0.02
 """Time between two reads of clock, temperature and throttle reasons."""
@@ -179,14 +182,15 @@ class NvmlGpu:
 class NvmlPowerSensor:
     """A board's own power readings and energy counter; implements PowerSensor.
 
-    Fields: "instant" and "average" if the driver has them; on a board that shares a module with a CPU "average" and
-    "module_instant", as "instant" covers the module as well; "usage" alone on a driver without power fields.
+    Only the best field is polled: "instant", else "average", on a board that shares a module with a CPU "average", as "instant" covers the
+    module; "usage" on a driver without power fields.
     """
 
     def __init__(self, library: NvmlLibrary, handle: Any, poll_s: float = POWER_POLL_S) -> None:
         self._library = library
         self._handle = handle
-        self._fields, self.notes = _power_fields(library, handle)
+        found, self.notes = _power_fields(library, handle)
+        self._fields = found[:1]
         self.readings = Poller("power", partial(read_power_w, library, handle, self._fields), len(self._fields), poll_s)
 
     def name(self) -> str:
@@ -226,8 +230,8 @@ class NvmlBoard:
 
 
 @contextmanager
-def open_board(word: str) -> Iterator[NvmlBoard]:
-    """The board with this NVML index, UUID or PCI address; its clock is given back at the end.
+def open_board(word: str, poll_s: float = POWER_POLL_S) -> Iterator[NvmlBoard]:
+    """The board with this NVML index, UUID or PCI address, its power polled every `poll_s`; its clock is given back at the end.
 
     Raises DriverError without a usable driver, DeviceError for a word that names no board and for a board
     that is cut into instances or shared as a vGPU, whose power cannot be attributed to one user.
@@ -238,7 +242,7 @@ def open_board(word: str) -> Iterator[NvmlBoard]:
         handle = handles[index]
         _refuse_shared(library, handle, index)
         with open_voltage(library.uuid(handle)) as voltage:
-            gpu, sensor = NvmlGpu(library, handle, voltage), NvmlPowerSensor(library, handle)
+            gpu, sensor = NvmlGpu(library, handle, voltage), NvmlPowerSensor(library, handle, poll_s)
             processes = library.compute_processes(handle)
             try:
                 with gpu.states, sensor.readings:

@@ -7,13 +7,28 @@ Source: CUPTI manual, Activity API (CUpti_ActivityKernel); cupti-python, activit
 """
 
 import ctypes
+import faulthandler
+import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 from microbench.runners.runner import KernelTracer, TracedKernel
 
 MANGLED: Final = "_Z"
 """Beginning of a C++ symbol (Itanium C++ ABI)."""
+
+NOT_TRACED: Final = "not traced (--no-trace)"
+"""Reason given for kernels without a name where tracing is switched off."""
+
+FIRST_TRACE_S: Final = 60.0
+"""Time limit of the first trace of a process [s]: a process that hangs inside CUPTI cannot end itself, so it is ended, with the place."""
+
+EARLY_NS: Final = 1_000_000
+"""Longest time by which a kernel may seem to start before its trace began, by the clocks of board and host [ns]."""
+
+LATE_S: Final = (0.01, 0.05, 0.2)
+"""Waits for records that CUPTI has not handed over yet [s]."""
 
 
 class CuptiTracer:
@@ -24,14 +39,30 @@ class CuptiTracer:
         self._records: list[TracedKernel] = []
         self._starts: list[int] = []
         self._missing = ""
+        self._first = True
+        self._begin_ns = 0
         cupti.activity_register_callbacks(_buffer_requested, self._completed)
 
     def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
-        """The kernels that `work` ran, in the order of their starts; empty if CUPTI refuses."""
+        """The kernels that `work` ran, in the order of their starts; empty if CUPTI refuses.
+
+        Ends the process if the first trace takes longer than FIRST_TRACE_S.
+        """
+        if not self._first:
+            return self._trace(work)
+        faulthandler.dump_traceback_later(FIRST_TRACE_S, exit=True)
+        try:
+            return self._trace(work)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            self._first = False
+
+    def _trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
         cupti = self._cupti
         self._records.clear()
         self._starts.clear()
         try:
+            self._begin_ns = int(cupti.get_timestamp()) - EARLY_NS
             cupti.activity_enable(cupti.ActivityKind.CONCURRENT_KERNEL)
         except cupti.cuptiError as error:
             self._missing = f"CUPTI records no kernels: {error}"
@@ -41,7 +72,11 @@ class CuptiTracer:
             work()
         finally:
             try:
-                cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: return buffers that are not full as well
+                for pause_s in (0.0, *LATE_S):
+                    time.sleep(pause_s)
+                    cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: return buffers that are not full as well
+                    if self._records:
+                        break
                 cupti.activity_disable(cupti.ActivityKind.CONCURRENT_KERNEL)
             except cupti.cuptiError as error:
                 self._missing = f"CUPTI hands over no records: {error}"
@@ -56,7 +91,7 @@ class CuptiTracer:
         """Copies the records of a buffer, which is invalid after the return."""
         kernels = (int(self._cupti.ActivityKind.CONCURRENT_KERNEL), int(self._cupti.ActivityKind.KERNEL))
         for record in activities:
-            if int(record.kind) in kernels:
+            if int(record.kind) in kernels and int(record.start) >= self._begin_ns:  # else an earlier trace waited for it in vain
                 self._starts.append(int(record.start))
                 self._records.append(_traced(record))
 
@@ -78,9 +113,21 @@ class NoTracer:
 
 
 def open_tracer(cupti: Any = None) -> KernelTracer:
-    """CUPTI if it is installed and answers, else a tracer that names the missing part.  `cupti` is the module (None: import it)."""
+    """CUPTI if it is installed and answers, else a tracer that names the missing part.
+
+    `cupti` is the module; None: import it, with one tracer for the process, because a second one takes the records of the first.
+    """
+    return _process_tracer() if cupti is None else _tracer(lambda: cupti)
+
+
+@cache
+def _process_tracer() -> KernelTracer:
+    return _tracer(_load_cupti)
+
+
+def _tracer(load: Callable[[], Any]) -> KernelTracer:
     try:
-        module = _load_cupti() if cupti is None else cupti
+        module = load()
     except (ImportError, OSError, RuntimeError) as error:
         return NoTracer(f"CUPTI cannot be loaded ({error}); pip install 'wattprint[cuda13]' or 'wattprint[cuda12]'")
     try:

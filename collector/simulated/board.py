@@ -3,16 +3,19 @@
 import math
 from dataclasses import replace
 from functools import cache
+from statistics import NormalDist
+from threading import Event
 from typing import Final
 
 import numpy as np
 
 from collector.devices.protocols import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
+from collector.devices.tracer import NOT_TRACED
 from collector.errors import ClockError, DeviceError, RunnerError
 from collector.simulated.library_attention import attention_plan
 from collector.simulated.library_matrix import matrix_plan
 from collector.simulated.library_stream import stream_plan
-from collector.simulated.plan import KernelPlan
+from collector.simulated.plan import KernelPlan, steady_noise
 from collector.simulated.profile import BoardProfile
 from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSensor
 from collector.simulated.silicon import voltage_v
@@ -60,7 +63,7 @@ class SimulatedGpu:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._polls = PollClock(world.sensor_seed.spawn(1)[0], world.now_s, STATE_POLL_S, 0.1 * STATE_POLL_S)
+        self._polls = PollClock(world.sensor_seed.spawn(1)[0], world.now_s, STATE_POLL_S, 0.1 * STATE_POLL_S, world.profile.faults.call_s)
 
     def identity(self) -> GpuIdentity:
         """Identity of the board; the UUID spells the profile's name."""
@@ -78,6 +81,7 @@ class SimulatedGpu:
 
     def state(self) -> GpuState:
         """The board now."""
+        self._world.rest(self._world.profile.faults.call_s)
         clock = self._world.rest_clock_mhz()  # nothing runs between two calls
         return GpuState(
             host_ns=self._world.now_ns,
@@ -139,6 +143,7 @@ class SimulatedRunner:
         self._loaded: dict[PreparedKernel, LoadedKernel] = {}
         self._planned = cache(lambda operator, transpose: plan_kernel(operator, world.profile, transpose))
         self._broken = False
+        self.tracing = True
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` would accept the operator, in a layout of its inputs."""
@@ -157,7 +162,26 @@ class SimulatedRunner:
         if prepared not in self._loaded:
             self._loaded[prepared] = self._world.load(plan, l2_state)
         self._world.rest(SETUP_S)
-        return prepared
+        return self._traced(prepared)
+
+    def _traced(self, prepared: PreparedKernel) -> PreparedKernel:
+        """The kernel as a trace shows it, or without what only a trace shows."""
+        late = self._world.profile.faults.late_trace_share
+        noise = steady_noise("trace", prepared.kernel_name, prepared.grid, float(prepared.working_set_bytes))
+        if self.tracing and not (late and NormalDist().cdf(noise) < late):
+            return prepared
+        nothing = PreparedKernel(
+            operator=prepared.operator,
+            l2_state=prepared.l2_state,
+            library=prepared.library,
+            split_k=1,
+            transpose=prepared.transpose,
+            working_set_bytes=prepared.working_set_bytes,
+            buffer_sets=prepared.buffer_sets,
+            untraced="its trace came too late, a planted fault" if self.tracing else NOT_TRACED,
+        )
+        self._loaded[nothing] = self._loaded[prepared]
+        return nothing
 
     def prepare_generated(self, load: Load) -> PreparedKernel:
         """A generated kernel or a copy, ready to run.  Raises RunnerError if the board lacks the link."""
@@ -178,6 +202,8 @@ class SimulatedRunner:
             raise RunnerError(f"kernel {prepared.kernel_name} was not prepared on this board; prepare it first")
         if launches < 1:
             raise RunnerError(f"{launches} launches cannot run; give at least 1")
+        if prepared.kernel_name in self._world.profile.faults.hangs.split():
+            Event().wait()
         if self._broken or prepared.kernel_name in self._world.profile.faults.kills.split():
             self._broken = True
             raise DeviceError(f"running {prepared.kernel_name}: illegal address; this process cannot use the board any more")

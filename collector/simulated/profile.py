@@ -234,6 +234,10 @@ class Faults:
     the context.  Beside `foreign_share` of the runs another process computes on the board: it draws `foreign_w` and slows the run by
     `foreign_slowdown`.  `hidden_pj_per_byte` is the energy of a module outside all tables: it works on every byte of kernels whose row
     pitch is a multiple of `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
+
+    As on a lent card: the power limit takes hold with the time constant `limit_lag_s`, a call of the driver takes up to `call_s`, opening
+    the board takes `startup_s`, generated kernels in `hangs` never end, and the trace of `late_trace_share` of the library's kernels comes
+    too late.
     """
 
     stale_share: Share = 0.0
@@ -247,6 +251,11 @@ class Faults:
     hidden_slowdown: Figure = 0.0
     corrupted: str = ""
     kills: str = ""
+    hangs: str = ""
+    limit_lag_s: Seconds = 0.0
+    call_s: Seconds = 0.0
+    startup_s: Figure = 0.0
+    late_trace_share: Share = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,19 +14,24 @@ from estimator.vocabulary.quantities import Array, BoolArray
 CHUNK: Final = 256
 """Number of updates or polls that are drawn at once."""
 
+CALL_SHARES: Final = (1.0 / 12.0, 1.0)
+"""Shortest and longest duration of a slow call, as shares of the planted one [1]."""
+
 
 class PollClock:
     """Times at which a host polls: a period and occasional holes."""
 
-    def __init__(self, seed: np.random.SeedSequence, start_s: float, period_s: float, spread_s: float) -> None:
+    def __init__(self, seed: np.random.SeedSequence, start_s: float, period_s: float, spread_s: float, call_s: float = 0.0) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed))
-        self._period_s, self._spread_s = period_s, spread_s
+        self._period_s, self._spread_s, self._call_s = period_s, spread_s, call_s
         self._times = np.array([start_s])
 
     def until(self, now_s: float) -> Array:
         """Polls since the last call up to now [s], shape (n,)."""
         while self._times[-1] <= now_s:
             steps = self._period_s + self._spread_s * self._random.standard_exponential(CHUNK)
+            if self._call_s:  # the host rests four times as long as a call took
+                steps = np.maximum(steps, 5.0 * self._call_s * self._random.uniform(*CALL_SHARES, CHUNK))
             self._times = np.concatenate([self._times, self._times[-1] + np.cumsum(steps)])
         count = int(np.searchsorted(self._times, now_s, side="right"))
         due, self._times = self._times[:count], self._times[count:]
@@ -48,7 +53,8 @@ class SimulatedSensor:
         self._phase_s = 1.5 + self._period_s * float(start[1])
         self._wander_phase = 2.0 * np.pi * float(start[2])
         self._drawn = 0
-        self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s)
+        self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s, world.profile.faults.call_s)
+        self._stamps = np.random.Generator(np.random.PCG64(polls.spawn(1)[0]))
         self._pending = np.zeros((3, 0))  # times, noise, and whether the update is missing
         self._seen = np.zeros((3, 0))  # update times and the values of both fields
 
@@ -66,7 +72,8 @@ class SimulatedSensor:
         due = self._polls.until(self._world.now_s)
         shown = self._seen[1:, np.searchsorted(self._seen[0], due, side="right") - 1]
         # the host stamps a poll this long before the driver answers
-        host_ns = np.round((due - 5e-5) / NS).astype(np.int64)
+        early_s = 5e-5 + 0.5 * self._world.profile.faults.call_s * self._stamps.uniform(*CALL_SHARES, len(due))
+        host_ns = np.round((due - early_s) / NS).astype(np.int64)
         self._seen = self._seen[:, -64:]  # no later reading can show the others
         return tuple(PowerReadings(field=name, host_ns=host_ns, power_w=power) for name, power in zip(self.fields(), shown, strict=False))
 
@@ -74,6 +81,7 @@ class SimulatedSensor:
         """The energy counter: the energy through the sensor, updated with its readings."""
         if not self._profile.energy_counter:
             return None
+        self._world.rest(self._world.profile.faults.call_s)
         self._update(self._world.now_s)
         last = self._seen[0, -1]
         energy = self._profile.gain * float(self._world.trace.energy_j(np.array([last]))[0]) + self._profile.offset_w * last

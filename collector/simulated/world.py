@@ -31,6 +31,9 @@ NS: Final = 1e-9
 LONGEST_STEP_S: Final = 0.5
 """Longest time step [s]: heat and leakage are updated after steps that double from the first to the longest."""
 
+SETTLED_SHARE: Final = 0.99
+"""Share to which the power limit must have taken hold before time steps grow."""
+
 CLOCK_TOLERANCE_MHZ: Final = 0.51
 """Largest difference from a supported clock [MHz]: drivers report half steps rounded."""
 
@@ -67,7 +70,8 @@ class World:
         self.clocks_mhz: list[float] = gpu.clocks_mhz().tolist()
         self._voltage_v = cache(lambda clock: voltage_v(profile, clock))
         self.locked_mhz: float | None = None
-        self.now_ns = int(5.0 / NS)  # time for which the board has been at rest and polled when a session begins
+        # time for which the board has been at rest and polled when a session begins
+        self.now_ns = int((5.0 + profile.faults.startup_s) / NS)
         self.frozen_s: list[tuple[float, float]] = []
         rest_w = self._settled_rest_w()
         thermal = profile.thermal
@@ -133,9 +137,10 @@ class World:
         begin_s = self.now_s
         done, times, counts = 0.0, [0.0], [0.0]
         step_s = max(self.profile.clock.governor_delay_s, 1e-3)
-        governed = False
+        settled = False
         while done < launches:
-            clock, mask = self._governed_clock(kernel, governed, speed, faults.throttle_factor if throttle else 1.0)
+            held = 0.0 if done == 0.0 else 1.0 if not faults.limit_lag_s else -math.expm1(-times[-1] / faults.limit_lag_s)
+            clock, mask = self._governed_clock(kernel, held, speed, faults.throttle_factor if throttle else 1.0)
             point = kernel(clock)
             period = max((point.gpu_s + schedule.launch_gap_s) * speed, schedule.host_launch_s) * slow_down
             part = min(launches - done, step_s / period)
@@ -146,8 +151,8 @@ class World:
             done = launches if launches - done - part < 1e-6 else done + part
             times.append(times[-1] + step_ns * NS)
             counts.append(done)
-            step_s = step_s if not governed else min(2.0 * step_s, LONGEST_STEP_S)
-            governed = True
+            step_s = min(2.0 * step_s, LONGEST_STEP_S) if settled else step_s
+            settled = held > SETTLED_SHARE if faults.limit_lag_s else True
         if stale:
             self.frozen_s.append((begin_s, self.now_s))
         edges = np.interp(np.linspace(0.0, launches, segments + 1), counts, times)
@@ -172,8 +177,11 @@ class World:
             next_clock = sm_clock_mhz * (1.0 - profile.clock.droop_share * min(1.0, core_w / self.gpu.power_limit_w))
         return OperatingPoint(gpu_s=timing.gpu_s, period_s=period, voltage_v=volt, added_w=added_w)
 
-    def _governed_clock(self, kernel: LoadedKernel, governed: bool, speed: float, factor: float) -> tuple[float, int]:
-        """The clock under the limits of heat and power, and the reasons for it; a slow run (`speed` > 1) draws less."""
+    def _governed_clock(self, kernel: LoadedKernel, held: float, speed: float, factor: float) -> tuple[float, int]:
+        """The clock under the limits of heat and power, and the reasons for it; a slow run (`speed` > 1) draws less.
+
+        `held` is the share to which the power limit has taken hold.
+        """
         clock = self.profile.clock
         asked = clock.boost_mhz if self.locked_mhz is None else self.locked_mhz
         mask, wanted = 0, asked * factor
@@ -182,9 +190,10 @@ class World:
             wanted -= max(hot, 0.0) * clock.slowdown_mhz_per_k
             mask |= THROTTLE_BITS["sw_thermal_slowdown"]
         top = max(bisect_right(self.clocks_mhz, wanted + CLOCK_TOLERANCE_MHZ) - 1, 0)
-        if governed and self._power_at(kernel, top, speed) > self.gpu.power_limit_w:
+        if held and self._power_at(kernel, top, speed) > self.gpu.power_limit_w:
             mask |= THROTTLE_BITS["sw_power_cap"]
-            top = bisect_right(range(1, top), self.gpu.power_limit_w, key=lambda index: self._power_at(kernel, index, speed))
+            within = bisect_right(range(1, top), self.gpu.power_limit_w, key=lambda index: self._power_at(kernel, index, speed))
+            top = round(top + held * (within - top))
         return self.clocks_mhz[top], mask
 
     def _power_at(self, kernel: LoadedKernel, index: int, speed: float) -> float:

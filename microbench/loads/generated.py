@@ -205,11 +205,12 @@ def _launched(
     loads = []
     for mode in (mode for mode in kernel.modes if mode in group.modes):
         try:
-            launches = plan_launches(kernel, gpu, module.entries[kernel.name], mode, pattern=cast(Pattern, group.pattern), seed=seed)
+            entry, pattern = module.entries[kernel.name], cast(Pattern, group.pattern)
+            launches = plan_launches(kernel, gpu, entry, mode, pattern=pattern, seed=seed, sm_shares=group.sm_shares)
         except LaunchError as error:
             skipped[str(error)] = 1
             continue
-        threads, entry = launches[0].threads_per_block, module.entries[kernel.name]
+        threads = launches[0].threads_per_block
         resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)
         planned = [GeneratedLoad(kernel=kernel, launch=launch, module=module, blocks_per_sm=resident) for launch in launches]
         if mode == "block_sweep":  # the grids differ in nothing else: all have the turns of the smallest

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
-from estimator.vocabulary.reader import LEAST_ONE, FaultError, Words
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Words
 from microbench.families.catalogue import EVERY_KERNEL
 from microbench.kernel import MODES, OPTIMISATION_LEVELS, PATTERNS, Kernel
 from microbench.loads.copies import COPIES, CopyLoad
+from microbench.loads.launch import SM_SHARES
 
 Named = Kernel | CopyLoad
 EVERY: Final[tuple[Named, ...]] = (*EVERY_KERNEL, *COPIES)
@@ -19,12 +20,14 @@ class LoadGroup:
     """Kernels to measure, and their launch modes.
 
     `kernels` are names of the catalogue with wildcards (`ffma_*`), `without` the names to leave out.  Each kernel runs in all of
-    `modes` that it supports.  Copies by the copy engines have names like kernels.
+    `modes` that it supports; `sm_shares` are the shares of the SMs in a sweep over them, 0 a single one.
+    Copies by the copy engines have names like kernels.
     """
 
     kernels: Annotated[tuple[str, ...], LEAST_ONE]
     without: tuple[str, ...] = ()
     modes: Annotated[tuple[Annotated[str, Words(MODES)], ...], LEAST_ONE] = ("full",)
+    sm_shares: Annotated[tuple[Annotated[float, Span(0, 1)], ...], LEAST_ONE] = SM_SHARES
     pattern: Annotated[str, Words(PATTERNS)] = "random"
     level: Annotated[str, Words(OPTIMISATION_LEVELS)] = "O3"
 

@@ -5,6 +5,7 @@ ones; the sweep over lanes shows the savings of divergence.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from estimator.vocabulary.gpu import GpuSpec
@@ -16,6 +17,9 @@ from microbench.toolchain.inspect import InspectedEntry
 GRID_SHARES: Final = (0.5, 2.0, 3.5, 9.0, 20.5, 40.0)
 """Grids of a sweep over blocks, in rounds of all blocks that the GPU holds at once (0.5 to 40), in addition to one block an SM."""
 
+SM_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of the SMs in a sweep over them, as in AccelWattch's idle-SM benchmarks; 0 is a single one."""
+
 MOST_ITERATIONS: Final = 2**32 - 1
 """Largest count of the loop's 32-bit counter."""
 
@@ -24,7 +28,13 @@ MAX_REGION_BYTES: Final = 1 << 31
 
 
 def plan_launches(
-    kernel: Kernel, gpu: GpuSpec, entry: InspectedEntry, mode: Mode, pattern: Pattern = "random", seed: int = 0
+    kernel: Kernel,
+    gpu: GpuSpec,
+    entry: InspectedEntry,
+    mode: Mode,
+    pattern: Pattern = "random",
+    seed: int = 0,
+    sm_shares: Sequence[float] = SM_SHARES,
 ) -> tuple[Launch, ...]:
     """The launches of a mode: one for "full" and "single", several for the sweeps, in ascending order; each of one turn.
 
@@ -56,9 +66,7 @@ def plan_launches(
         case "full":
             return (launch(full),)
         case "sm_sweep":
-            # AccelWattch's idle-SM benchmarks use these shares, and a single one.
-            shares = (max(1, round(share * gpu.num_sms)) for share in (0.25, 0.5, 0.75, 1.0))
-            return tuple(launch(count) for count in sorted({1, *shares}))
+            return tuple(launch(count) for count in sorted({max(1, round(share * gpu.num_sms)) for share in sm_shares}))
         case "lane_sweep":
             # AccelWattch's static-power benchmarks use the same steps.
             return tuple(launch(full, lanes=lanes) for lanes in (1, 8, 16, 24, 32))

@@ -184,12 +184,17 @@ class CupyDevice:
         return None
 
     def fill(self, placed: Placed, values: NDArray[np.uint8]) -> None:
-        """Write bytes, shape (n,), from the host."""
+        """Write bytes, shape (n,), from the host; where there is more room, they are repeated there, without the host."""
+        memory, done = placed.memory, values.size
         if placed.ordinal < 0:
-            placed.memory[:] = values
+            memory[:] = np.resize(values, memory.size)
             return
         with self._cupy.cuda.Device(placed.ordinal):
-            placed.memory.set(values)
+            memory[:done].set(values)
+            while done < memory.size:
+                step = min(done, memory.size - done)
+                memory[done : done + step] = memory[:step]
+                done += step
             self._cupy.cuda.runtime.deviceSynchronize()
 
     def contents(self, placed: Placed) -> NDArray[np.uint8]:

@@ -12,7 +12,7 @@ import numpy as np
 from microbench.errors import ResultError
 from microbench.kernel import Buffer, Buffers, Kernel, Launch
 from microbench.loads.copies import CopyLoad
-from microbench.operands import argument_value, buffer_records, contents, record_type
+from microbench.operands import DRAWN_RECORDS, argument_value, buffer_records, contents, record_type
 from microbench.runners.cupy_device import CupyDevice, Placed
 from microbench.runners.runner import Launcher, LaunchRecord
 
@@ -61,7 +61,8 @@ def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], see
     """
     with device.errors(f"making room for {load.name}"):
         origin, target = (device.place(place, load.bytes_moved, load.name) for place in (load.origin, load.target))
-        device.fill(origin, np.random.default_rng(seed).integers(0, 256, load.bytes_moved, dtype=np.uint8))
+        drawn = min(load.bytes_moved, DRAWN_RECORDS)
+        device.fill(origin, np.random.default_rng(seed).integers(0, 256, drawn, dtype=np.uint8))
         device.synchronize()
     run = _runs(device, load.name, lambda: device.copy(target, origin), now_ns)
 

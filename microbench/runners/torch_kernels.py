@@ -239,14 +239,17 @@ def _set_tf32(torch: Any, allowed: bool) -> None:
 
 
 def _scaled_product(case: Case, compute_capability: float) -> LibraryKernel:
-    """A linear layer in fp8 with one scale for each operand: cuBLASLt through torch._scaled_mm, output in bf16, sizes multiples of 16."""
+    """A linear layer in fp8 with one scale for each operand: cuBLASLt through torch._scaled_mm, output in bf16, sizes multiples of 16.
+
+    Accumulates in full precision (without Hopper's fast accumulation); `scripts.card_smoke` measures both.
+    """
     device, torch, (batch, m, n, k) = case.device, case.device.torch, case.sizes
     case.refuse(compute_capability < FP8_CAPABILITY, f"needs compute capability {FP8_CAPABILITY}, this board has {compute_capability:g}")
     case.refuse(batch != 1 or bool(n % 16 or k % 16), f"one product with n and k multiples of 16; sizes {case.sizes}")
     dtype_out = device.dtype(case.operator.precision_out or "bf16")
     return case.kernel(
         [(m, k), (n, k)],
-        lambda x, weight, scale: torch._scaled_mm(x, weight, scale_a=scale, scale_b=scale, out_dtype=dtype_out),
+        lambda x, weight, scale: torch._scaled_mm(x, weight, scale_a=scale, scale_b=scale, out_dtype=dtype_out, use_fast_accum=False),
         lambda inputs: [inputs[0], inputs[1].t(), torch.ones((), dtype=torch.float32, device=device.device)],
         library="cublas",
         transpose="tn",

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from collector.devices.polling import LONGEST_BRACKET_NS, Poller
+from collector.devices.polling import LONGEST_BRACKET_NS, LONGEST_PAUSE_NS, PAUSE_SHARE, Poller
 from collector.errors import DeviceError
 
 PERIOD_NS = 1_000_000
@@ -39,21 +39,28 @@ def polled(monkeypatch, reading_ns):
 
 
 def test_polls_begin_a_period_apart_and_are_stamped_with_the_middle_of_their_call(monkeypatch):
-    began, stamps, values = polled(monkeypatch, {3: 400_000, 5: 200_001})
+    began, stamps, values = polled(monkeypatch, {3: 100_000, 5: 150_001})
     assert began == [number * PERIOD_NS for number in range(POLLS)]
     expected = np.array(began)
-    expected[3] += 200_000
-    expected[5] += 100_000
+    expected[3] += 50_000
+    expected[5] += 75_000
     np.testing.assert_array_equal(stamps, expected)
     np.testing.assert_array_equal(values, np.arange(POLLS))
 
 
 def test_a_delay_is_not_made_up_for_by_a_burst(monkeypatch):
     began, *_ = polled(monkeypatch, {2: 8 * PERIOD_NS})
-    after_ns = 10 * PERIOD_NS
+    after_ns = (2 + 8 + 8 * PAUSE_SHARE) * PERIOD_NS
     assert began[:4] == [0, PERIOD_NS, 2 * PERIOD_NS, after_ns]
-    assert sum(begun == after_ns for begun in began) <= 2
-    assert set(np.diff(began[4:]).tolist()) == {PERIOD_NS}
+    assert set(np.diff(began[3:]).tolist()) == {PERIOD_NS}
+
+
+def test_slow_calls_take_a_fifth_of_the_time_and_are_kept_with_their_cost(monkeypatch):
+    slow_ns = LONGEST_BRACKET_NS + 2 * PERIOD_NS
+    began, stamps, values = polled(monkeypatch, dict.fromkeys(range(POLLS), slow_ns))
+    assert set(np.diff(began).tolist()) == {slow_ns + min(PAUSE_SHARE * slow_ns, LONGEST_PAUSE_NS)}
+    np.testing.assert_array_equal(stamps, np.array(began) + slow_ns // 2)
+    np.testing.assert_array_equal(values, np.arange(POLLS))
 
 
 def test_a_value_that_took_too_long_is_not_kept(monkeypatch):

@@ -1,7 +1,7 @@
 """Tests on a board run in whatever environment its machine has, and a kernel that breaks the context costs its own test alone.
 
 What other packages there warn of is shown and fails nothing.  After a lost context every further test of the process would fail: the
-run ends, the test is noted in the file that WATTPRINT_KILLERS names, and the next run passes over it (`scripts/real_card.sh tests` repeats
+run ends, the test is noted in the file that WATTPRINT_KILLERS names, and the next run passes over it (`scripts/real_card.py tests` repeats
 by itself).
 """
 

@@ -143,8 +143,7 @@ def test_operands_in_the_cache_are_faster_than_displaced_ones(runner):
 @pytest.mark.parametrize("size", [16, 256, 1024, 4096])
 def test_the_kernels_that_ran_have_names_that_are_read(runner, precision, size):
     prepared = runner.prepare(make_operator("gemm", "linear", precision, batch=1, m=size, n=4096, k=1024))
-    if prepared.untraced:
-        pytest.skip(prepared.untraced)
+    assert prepared.untraced == ""
     assert named_tile(prepared.kernel_name) is not None or size == 16, prepared.kernel_name  # a product of few rows may have no tile
     assert min(*prepared.grid, *prepared.block, prepared.blocks_per_sm) >= 1
 

@@ -1,10 +1,10 @@
 """What a lent card's script promises without a card: anchors are compared, a call ends in its time with its results packed."""
 
 import json
+import math
 import os
-import re
-import subprocess
-import tarfile
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +14,10 @@ from collector.cli import main
 from collector.dataset.reader import read_kernel_dataset
 from scripts.anchor_check import FIGURES, WANTED, AnchorError, agreement
 from scripts.anchor_check import main as anchor_check
+from scripts.card_call import Call, pack, unpack
+from scripts.card_smoke import decided
+from scripts.real_card import CAMPAIGNS, STAGES
+from scripts.real_card import main as real_card
 
 CAMPAIGN = """
 description = "few anchors"
@@ -91,28 +95,94 @@ def test_datasets_that_share_too_little_are_refused_in_one_line(measured, tmp_pa
     assert set(FIGURES) == {"latency", "power", "energy"}
 
 
-def test_the_campaigns_of_the_script_are_shipped(repository):
-    text = (repository / "scripts" / "real_card.sh").read_text(encoding="utf-8")
-    names = re.findall(r"^(?:CAMPAIGN|INSTRUCTIONS|ANCHORS)=\$\{\w+:-([\w-]+)\}$", text, re.MULTILINE)
-    assert len(names) == 3
-    library, generated, anchors = (load_campaign(name) for name in names)
+def test_the_campaigns_of_the_stages_are_shipped_and_leave_room_for_power():
+    library, generated, anchors = (load_campaign(CAMPAIGNS[stage]) for stage in ("campaign", "instructions", "anchors"))
     assert (library.instructions, generated.kernels) == ((), ())
     assert sum(group.count for group in anchors.kernels) == 30
     assert anchors.anchor_every == 0
+    saturating = [group for group in generated.instructions if any("mma" in kernel for kernel in group.kernels)]
+    assert [(group.modes, group.sm_shares) for group in saturating] == [(("sm_sweep",), (0.25, 0.5))]
 
 
-def test_a_call_without_time_begins_nothing_and_packs_what_is_there(repository, tmp_path):
+def test_a_call_without_time_begins_nothing_and_packs_what_is_there(tmp_path):
     folder, out = tmp_path / "results", tmp_path / "out"
     folder.mkdir()
-    out.mkdir()
-    (folder / "dataset.parquet").write_bytes(b"rows of the call before")
-    environment = {**os.environ, "GPU": "sim:h200-sxm", "FOLDER": str(folder), "OUT": str(out), "CALL_S": "1", "PYTHON": "/nowhere/python"}
-    command = ["bash", str(repository / "scripts" / "real_card.sh"), "setup", "doctor", "sensor", "campaign", "instructions", "fit", "pack"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    for stage in ("versions", "doctor", "sensor", "dataset", "instructions", "fit"):
-        assert f"== {stage}: no time is left in this call; call again" in done.stdout
-    (piece,) = out.iterdir()
-    assert piece.name == "results.tar.gz.00"
-    with tarfile.open(piece) as packed:
-        assert "./dataset.parquet" in packed.getnames()
+    (folder / "campaign.parquet").write_bytes(b"rows of the call before")
+    assert real_card(["--call-s", "1", "--gpu", "sim:h100-sxm", "--folder", str(folder), "--out", str(out)]) == 3
+    on_card = {name for name, stage in STAGES.items() if stage.on_card}
+    for came in (folder, tmp_path / "elsewhere"):
+        if came != folder:
+            assert real_card(["setup", "--pieces", str(out), "--gpu", "sim:h100-sxm", "--folder", str(came)]) == 0
+            assert (came / "campaign.parquet").read_bytes() == b"rows of the call before"
+        stages = json.loads((came / "state.json").read_text())["stages"]
+        assert set(stages) == on_card
+        assert {one["state"] for one in stages.values()} == {"part"}
+
+
+def test_what_did_not_come_back_and_unknown_stages_are_told_in_a_line(tmp_path, capsys):
+    assert real_card(["setup", "--pieces", str(tmp_path), "--folder", str(tmp_path / "f")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(SystemExit):
+        real_card(["smok", "--folder", str(tmp_path / "f")])
+    assert "no stage is called smok" in capsys.readouterr().err
+
+
+def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp_path, repository):
+    profile = (repository / "configs" / "simulated-boards" / "h100-sxm.toml").read_text()
+    board = tmp_path / "board.toml"
+    board.write_text(f"{profile}\n[faults]\nlimit_lag_s = 0.05\ncall_s = 0.012\nstartup_s = 30\nlate_trace_share = 0.9\n")
+    assert real_card(["smoke", "doctor", "card", "--gpu", f"sim:{board}", "--folder", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "smoke.json").read_text())
+    assert found["failed"] == {}
+    assert found["load"]["capped"]
+    assert 0.1 < found["load"]["settle_s"] < 0.3
+    settings = found["settings"]
+    assert (settings["poll_ms"], settings["trace"]) == (60.0, False)
+    assert found["load"]["settle_s"] < settings["timed_s"] <= 0.4
+    assert "a planted fault" in (tmp_path / "card.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("found", "poll_ms", "trace", "timed_s"),
+    [
+        ({}, 2.0, False, 0.1),  # a look that saw nothing
+        ({"trace": {"named": 8, "of": 8}, "load": {"update_s": 0.1, "settle_s": 0.0}}, 5.0, True, 0.1),
+        ({"trace": {"named": 5, "of": 8}, "load": {"update_s": 0.02, "settle_s": 0.12}}, 2.0, False, 0.15),
+        ({"calls": {"energy": {"p50_s": 0.003}}, "load": {"update_s": 0.1, "settle_s": 9.0}}, 15.0, False, 1.0),
+        ({"calls": {"energy": {"p50_s": 0.1}}, "load": {"update_s": math.nan, "state": {"p50_s": 0.06}}}, 60.0, False, 0.25),
+    ],
+)
+def test_what_is_seen_decides(found, poll_ms, trace, timed_s):
+    assert decided(found) == {"poll_ms": poll_ms, "trace": trace, "timed_s": pytest.approx(timed_s)}
+
+
+@pytest.mark.parametrize(
+    ("program", "limit_s", "why"),
+    [
+        ("print(7)", 30.0, ""),
+        ("raise SystemExit(3)", 30.0, ""),
+        ("raise SystemExit(1)", 30.0, "exit status 1"),
+        ("import time\nwhile True: print(end='x', flush=True); time.sleep(0.1)", 1.5, "time limit"),
+        ("import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)", 30.0, "nothing written for 1 s"),
+        ("print(7)", -1.0, "no time is left in this call"),
+    ],
+)
+def test_a_process_ends_in_its_time_and_a_hang_is_ended_at_once(tmp_path, program, limit_s, why):
+    call = Call(tmp_path, 60.0, dict(os.environ), time.monotonic())
+    assert call.run("step", [sys.executable, "-c", program], limit_s, stall_s=1.0) == why
+    assert 50.0 < call.left_s() < 60.0
+    assert (tmp_path / "step.json").exists() == (limit_s > 0)
+    assert why or "7" not in program or (tmp_path / "step.json").read_text() == "7\n"
+
+
+def test_results_come_back_in_pieces_that_may_travel(tmp_path):
+    folder, out, back = (tmp_path / name for name in ("results", "out", "back"))
+    (folder / "recordings").mkdir(parents=True)
+    back.mkdir()
+    content = np.random.default_rng(1).bytes(16 << 20)
+    (folder / "recordings" / "a.recording").write_bytes(content)
+    pack(folder, out)
+    assert [path.name for path in sorted(out.iterdir())] == ["results.tar.gz.00", "results.tar.gz.01"]
+    assert max(path.stat().st_size for path in out.iterdir()) <= 16 << 20
+    unpack(out, back)
+    assert (back / "recordings" / "a.recording").read_bytes() == content

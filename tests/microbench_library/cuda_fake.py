@@ -306,6 +306,9 @@ class FakeCupti:
         assert records == 0
         self.completed = completed
 
+    def get_timestamp(self):
+        return 0
+
     def activity_enable(self, kind):
         if self.refuse_enable:
             raise CuptiError("CUPTI_ERROR_NOT_COMPATIBLE")

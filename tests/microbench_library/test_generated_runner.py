@@ -8,7 +8,7 @@ import pytest
 
 from microbench.errors import KernelFailedError, LaunchError
 from microbench.kernel import Buffer, Expectation, Kernel, Launch, Slot, Work
-from microbench.operands import contents
+from microbench.operands import DRAWN_RECORDS, contents
 from microbench.runners.cupy_device import open_cupy_device
 from microbench.runners.generated_runner import load_generated
 from tests.microbench_library.cuda_fake import PCI_ADDRESS, World, fake_cupy
@@ -87,3 +87,17 @@ def test_a_buffer_elsewhere_is_filled_reached_by_its_address_and_read_back(locat
             assert np.array_equal(loaded.results()["result"]["value"], SOURCE + 5)
     assert len(seen) == 2
     assert world.peers_open == ({1} if location == "peer" else set())
+
+
+@pytest.mark.parametrize("where", ["device", "host"])
+@pytest.mark.parametrize("drawn", [1, 7, 64, 1000])
+def test_a_buffer_longer_than_what_is_drawn_repeats_it(device, where, drawn):
+    values = np.random.default_rng(1).integers(0, 256, drawn, dtype=np.uint8)
+    placed = device.place(where, 1000, "test")
+    device.fill(placed, values)
+    assert np.array_equal(device.contents(placed), np.resize(values, 1000))
+
+
+def test_no_more_than_some_records_are_drawn_for_a_buffer():
+    wide = replace(LAUNCH, grid=(1 << 20, 1, 1))
+    assert len(contents(KERNEL.buffers[0], wide)) == DRAWN_RECORDS < wide.threads

@@ -1,5 +1,8 @@
 """Kernels as CUPTI tells of them."""
 
+import subprocess
+import sys
+
 import pytest
 
 from collector.devices.tracer import CuptiTracer, demangled, open_tracer
@@ -26,6 +29,47 @@ def test_kernels_come_in_the_order_in_which_they_started():
     assert tracer.missing() == ""
     cupti.ran("between", 3, 4)
     assert tracer.trace(lambda: None) == ()
+
+
+class LateCupti(FakeCupti):
+    """Hands records over at the flush after the next `late` ones."""
+
+    def __init__(self, late):
+        super().__init__()
+        self.late = late
+        self.now_ns = 10**9
+
+    def get_timestamp(self):
+        self.now_ns += 10**8
+        return self.now_ns
+
+    def activity_flush_all(self, flag):
+        if self.pending and self.late:
+            self.late -= 1
+            return
+        super().activity_flush_all(flag)
+
+
+@pytest.mark.parametrize(("late", "names"), [(0, ["a", "b"]), (2, ["a", "b"]), (5, ["", "b"])])
+def test_a_late_record_is_waited_for_and_never_taken_for_the_next_kernels(late, names):
+    cupti = LateCupti(late)
+    tracer = CuptiTracer(cupti)
+    found = [tracer.trace(lambda name=name: cupti.ran(name, cupti.now_ns, cupti.now_ns + 5)) for name in "ab"]
+    assert ["".join(kernel.name for kernel in one) for one in found] == names
+
+
+def test_a_first_trace_that_hangs_ends_its_process():
+    program = """
+import time
+import collector.devices.tracer as tracer
+from tests.microbench_library.cuda_fake import FakeCupti
+tracer.FIRST_TRACE_S = 0.5
+found = tracer.CuptiTracer(FakeCupti())
+found.trace(lambda: time.sleep(60))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
 
 
 def test_where_cupti_refuses_the_work_is_done_and_the_reason_kept():

@@ -1,0 +1,121 @@
+"""One call on a lent card: its remaining time, processes that end in time, and results in pieces for transport."""
+
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+SPARE_S: Final = 45.0
+"""Time of a call that no measurement gets [s]: 30 s of imports and context before it, ending and packing after it."""
+
+GRACE_S: Final = 12.0
+"""Time for a process to end after an interruption [s]."""
+
+NO_TIME: Final = "no time is left in this call"
+LOOK_S: Final = 0.25
+GOOD: Final = (0, 3)
+"""Exit statuses of what is done; 3 is done with warnings."""
+SHOWN_LINES: Final = 12
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of `call_s` seconds that works in `folder`; `environment` is that of its processes.
+
+    `simulated_s` is the time that a rehearsal would have needed on a card.
+    """
+
+    folder: Path
+    call_s: float
+    environment: Mapping[str, str]
+    began_s: float
+    simulated_s: float = 0.0
+
+    def left_s(self) -> float:
+        """Time that is left of the call [s]."""
+        return self.call_s - (time.monotonic() - self.began_s) - self.simulated_s
+
+    def run(self, name: str, command: Sequence[str], limit_s: float, stall_s: float = math.inf) -> str:
+        """Runs a command, its result in `name`.json, the rest in `name`.log; returns "" or why it is not done.
+
+        It is interrupted after `limit_s` and at the end of the call, and killed as soon as it writes nothing for `stall_s`.
+        """
+        limit_s = min(limit_s, self.left_s() - GRACE_S)
+        if limit_s <= 0:
+            return NO_TIME
+        click.echo(f"== {name}, {limit_s:.0f} s at most: {' '.join(command)}")
+        log = self.folder / f"{name}.log"
+        earlier = log.stat().st_size if log.exists() else 0
+        with (self.folder / f"{name}.json.part").open("wb") as out, log.open("ab") as errors:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=dict(self.environment), start_new_session=True
+            )
+            why = self._watched(process, time.monotonic() + limit_s, stall_s)
+        (self.folder / f"{name}.json.part").replace(self.folder / f"{name}.json")
+        click.echo("\n".join(log.read_bytes()[earlier:].decode(errors="replace").splitlines()[-SHOWN_LINES:]))
+        if not why and process.returncode not in GOOD:
+            why = f"exit status {process.returncode}"
+        return why
+
+    def _watched(self, process: subprocess.Popen[bytes], end_s: float, stall_s: float) -> str:
+        """Waits for a process; returns why it was ended, "" where it ended itself."""
+        written, since_s = self._written(), time.monotonic()
+        while process.poll() is None:
+            time.sleep(LOOK_S)
+            now_s, found = time.monotonic(), self._written()
+            if found != written:
+                written, since_s = found, now_s
+            if now_s - since_s > stall_s:
+                os.killpg(process.pid, signal.SIGKILL)  # a hang: an orderly end would clear the kernel of suspicion
+                process.wait()
+                return f"nothing written for {stall_s:g} s"
+            if now_s > end_s:
+                _end(process)
+                return "time limit"
+        return ""
+
+    def _written(self) -> dict[Path, int]:
+        """When each result was written [ns]; none of them while a process replaces one."""
+        with suppress(FileNotFoundError):
+            return {path: path.stat().st_mtime_ns for path in self.folder.iterdir()}
+        return {}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Interrupts a process and its children, and kills them where they go on."""
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def pack(folder: Path, target: Path) -> None:
+    """Writes all results of a folder as pieces into another one.  Raises CalledProcessError."""
+    target.mkdir(parents=True, exist_ok=True)
+    _shell('tar -czf - -C "$0" . | split -b 15m -d - "$1/results.tar.gz."', folder, target)
+
+
+def unpack(pieces: Path, folder: Path) -> None:
+    """Unpacks the pieces of a folder into another one.  Raises CalledProcessError."""
+    _shell('cat "$0"/results.tar.gz.* | tar -xzf - -C "$1"', pieces, folder)
+
+
+def _shell(line: str, *arguments: Path) -> None:
+    subprocess.run(["bash", "-c", f"set -eo pipefail; {line}", *map(str, arguments)], check=True, stderr=subprocess.PIPE)
+
+
+def child_environment(root: Path, site: Path) -> dict[str, str]:
+    """Environment of a stage's processes: this tree, the wheels that travelled, CUDA's programs."""
+    path = f"{os.environ.get('PATH', os.defpath)}:{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin"
+    python = f"{root}:{site}:{os.environ.get('PYTHONPATH', '')}"
+    return {"OMP_NUM_THREADS": "4", **os.environ, "PATH": path, "PYTHONPATH": python.rstrip(":"), "PYTHONUNBUFFERED": "1"}

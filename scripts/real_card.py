@@ -1,0 +1,367 @@
+"""First calibration of a card that is lent for minutes and whose clocks may not be touched: stages that go on where the last call stopped.
+
+    python3 -m scripts.real_card --call-s 570                                  on the card: what is next, as long as the call lasts
+    python3 -m scripts.real_card setup --pieces FOLDER --gpu sim:h100-sxm      off the card: unpack what came back
+    python3 -m scripts.real_card fit card compare                              off the card: bundle, summary, comparison
+    python3 -m scripts.real_card --gpu sim:board.toml --call-s 570            a rehearsal; the file can plant faults
+
+Results lie in --folder, and after each stage as pieces in $OUT; docs/how-to/real-board.md has the whole way.  No stage changes a clock, a
+power limit or a mode of the card.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any, Final
+
+import click
+import numpy as np
+
+from collector.boards import REPLAYED, SIMULATED
+from collector.simulated.profile import load_board
+from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.whole_file import write_whole
+from scripts.card_call import NO_TIME, SPARE_S, Call, child_environment, pack, unpack
+from scripts.traffic_check import LEVELS
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SITE: Final = Path(gettempdir()) / "wattprint-site"
+ANCHORS: Final = "real-card-anchors"
+CAMPAIGNS: Final = {"anchors": ANCHORS, "campaign": "real-card", "instructions": "real-card-instructions", "again": ANCHORS}
+"""Campaign of each measuring stage; `again` measures the anchors a second time."""
+PLANNED_S: Final = {"campaign": "540s"}
+"""Board time for which a campaign chooses its kernels; the others measure all of theirs."""
+SEED: Final = "1"
+SENSOR_S: Final = 35.0
+"""Time of the sensor's loads in a rehearsal [s]."""
+MOST_TRIES: Final = 4
+"""Processes of a measurement in one call: each hang ends one."""
+DONE, PART, FAILED = "done", "part", "failed"
+WHOLE: Final = ("latency_s", "power_w", "energy_j")
+MISSING: Final = "rows are missing"
+MOST_CALLS: Final = 3
+"""Calls in which a stage is tried before the later ones go on without it."""
+Document = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Card:
+    """Options, the call, and the state of the stages, which is on disk after each."""
+
+    gpu: str
+    stall_s: float
+    call: Call
+    state: Document
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the results."""
+        return self.call.folder
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether no card is there."""
+        return self.gpu.startswith((SIMULATED, REPLAYED))
+
+    @property
+    def sensor(self) -> list[str]:
+        """The option that names the characterised sensor, if there is one."""
+        known = self.folder / "sensor.json"
+        return ["--sensor", str(known)] if known.exists() else []
+
+    @property
+    def settings(self) -> Document:
+        """What the first look decided; cautious values without one."""
+        found = self.read("smoke.json").get("settings")
+        return found or {"poll_ms": 5.0, "trace": False, "timed_s": 0.2}
+
+    def read(self, name: str) -> Document:
+        """A result; empty where it is missing or damaged."""
+        try:
+            found: Document = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def python(self, name: str, limit_s: float, *words: str, stall_s: float = math.inf) -> str:
+        """Runs a module's command; "" or why it is not done."""
+        return self.call.run(name, [sys.executable, "-m", *words], limit_s, stall_s)
+
+    def recording(self, name: str) -> str:
+        """A free file for a recording."""
+        folder = self.folder / "recordings"
+        folder.mkdir(exist_ok=True)
+        return str(folder / f"{name}-{1 + len(list(folder.glob(f'{name}-*')))}.recording")
+
+
+def smoke(card: Card) -> str:
+    """The first look, which decides the settings of all later stages."""
+    words = ("scripts.card_smoke", "--gpu", card.gpu, "--folder", str(card.folder))
+    why = card.python("first-look", 240.0, *words)
+    card.call.simulated_s += float(card.read("smoke.json").get("simulated_s", 0.0))
+    return why
+
+
+def doctor(card: Card) -> str:
+    """Obstacles to measuring."""
+    return card.python("doctor", 60.0, "collector.cli", "doctor", "--gpu", card.gpu, "--json")
+
+
+def sensor(card: Card) -> str:
+    """The power sensor."""
+    command = ("collector.cli", "sensor", "--gpu", card.gpu, "--freq", "current", "--record", card.recording("sensor"), "--json")
+    words = ("--seed", SEED, "--poll-ms", str(card.settings["poll_ms"]), "--force", "--out", str(card.folder / "sensor.json"))
+    why = card.python("sensor-run", 150.0, *command, *words)
+    if card.rehearsal:
+        card.call.simulated_s += SENSOR_S + startup_s(card)
+    return why
+
+
+def startup_s(card: Card) -> float:
+    """Planted time to open a board, which a rehearsal counts for each process [s]."""
+    return load_board(card.gpu.removeprefix(SIMULATED)).faults.startup_s
+
+
+def campaign_file(card: Card, name: str) -> Path:
+    """The campaign with the timed runs that the first look decided."""
+    path = card.folder / f"{name}.toml"
+    if not path.exists():
+        text = (resource_folder("campaigns") / f"{name}.toml").read_text(encoding="utf-8")
+        write_whole(path, text.replace("[measurement]", f"[measurement]\ntimed_s = {card.settings['timed_s']:g}", 1).encode())
+    return path
+
+
+def measure(card: Card, stage: str) -> str:
+    """A campaign with the budget that the call has left; it goes on in the next call, and after a hang or a lost context in this one."""
+    out, why = card.folder / f"{stage}.parquet", ""
+    for _ in range(MOST_TRIES):
+        budget_s = int(card.call.left_s() - SPARE_S)
+        if budget_s < STAGES[stage].least_s - SPARE_S:
+            return why or NO_TIME
+        there = out.exists() or any(card.folder.glob(f"{out.name}.log*"))
+        words = [
+            *("collector.cli", "--gpu", card.gpu, "--freqs", "current", "--campaign", str(campaign_file(card, CAMPAIGNS[stage]))),
+            *("--budget", f"{budget_s}s", "--planned-budget", PLANNED_S.get(stage, "1h"), "--seed", SEED, "--json"),
+            *("--poll-ms", str(card.settings["poll_ms"]), *([] if card.settings["trace"] else ["--no-trace"])),
+            *card.sensor,
+            *(["--resume"] if there else []),
+            *("--out", str(out), "--record", card.recording(stage)),
+        ]
+        why = card.python(stage, budget_s + SPARE_S, *words, stall_s=card.stall_s)
+        found = card.read(f"{stage}.json")
+        if card.rehearsal:
+            card.call.simulated_s += float(found.get("board_time_s", 0.0)) + startup_s(card)
+        if not why or why == "time limit":
+            break
+        card.state["events"].append(f"{stage}: {why}")
+    missing = found.get("rows_missing")
+    return why or (f"{missing} {MISSING}" if missing else "")
+
+
+def tests(card: Card) -> str:
+    """The tests on hardware; a kernel that breaks the context ends the run, and the next call passes over it."""
+    if card.rehearsal:
+        return ""
+    killers = card.folder / "tests-killers.txt"
+    card.call.environment = {**card.call.environment, "WATTPRINT_KILLERS": str(killers.resolve())}
+    return card.python("hardware-tests", 240.0, "pytest", "-q", "-m", "gpu", "tests/hardware", "-p", "no:cacheprovider")
+
+
+def shipped(card: Card) -> str:
+    """The shipped bundle of this GPU."""
+    return str(card.read("smoke.json").get("board", "h100-sxm"))
+
+
+def bundle(card: Card) -> str:
+    """The bundle of this card, before its fit the shipped one of its GPU."""
+    own = card.folder / "bundle.json"
+    return str(own) if own.exists() else shipped(card)
+
+
+def models(card: Card) -> str:
+    """Whole models, measured and estimated."""
+    words = ["--gpu", card.gpu, "--bundle", bundle(card), "--folder", str(card.folder / "models")]
+    words += ["--rehearse"] if card.rehearsal else []
+    return card.python("models", 330.0, "scripts.end_to_end", *words, *card.sensor)
+
+
+def traffic(card: Card) -> str:
+    """Bytes that the hardware counts beside the estimator's; counting slows kernels, so nothing else is measured meanwhile."""
+    if card.rehearsal:
+        return ""
+    kernels, counters = str(card.folder / "traffic-kernels.json"), str(card.folder / "counters.csv")
+    if why := card.python("traffic-choose", 60.0, "scripts.traffic_check", "choose", kernels):
+        return why
+    metrics = ",".join(counter for level in LEVELS.values() for counter in level)
+    profile = ["ncu", "--clock-control", "none", "--cache-control", "all", "--profile-from-start", "off", "--csv"]
+    profile += ["--target-processes", "all", "--metrics", metrics, "--log-file", counters]
+    launch = [sys.executable, "-m", "scripts.traffic_check", "launch", kernels, "--gpu", card.gpu]
+    why = card.call.run("traffic-count", [*profile, *launch], 200.0)
+    told = ("scripts.traffic_check", "compare", kernels, counters, "--bundle", bundle(card), "-o", str(card.folder / "traffic.json"))
+    return why or card.python("traffic-compare", 60.0, *told)
+
+
+def fit(card: Card) -> str:
+    """The bundle of all datasets, an unfinished one by its rows so far; needs no card."""
+    datasets = []
+    for stage in ("anchors", "campaign", "instructions"):  # the second anchors stay unseen
+        finished, log = (card.folder / f"{stage}.parquet{suffix}" for suffix in ("", ".log.jsonl"))
+        so_far = card.folder / f"{stage}-so-far.parquet"
+        if log.exists() and not card.python(
+            "export", 120.0, "collector.cli", "export", str(log), "--to", "parquet", "--force", "--out", str(so_far)
+        ):
+            datasets.append(str(so_far))
+        elif finished.exists():
+            datasets.append(str(finished))
+    if not datasets:
+        return "no dataset is there; unpack what came back with setup --pieces FOLDER"
+    out = ("-o", str(card.folder / "bundle.json"), "--report", str(card.folder / "report.html"), "--json", "--seed", SEED)
+    return card.python("fit", 900.0, "fitter.cli", *datasets, "--force", *out)
+
+
+def measured_models(card: Card) -> Document:
+    """Whole models that were measured on the card, by name."""
+    found: Document = card.read("models/end-to-end.json").get("models", {})
+    return found
+
+
+def compare(card: Card) -> str:
+    """Both measurements of the anchors, the shipped bundle of this GPU on this card's rows, whole models by the new bundle."""
+    whys = []
+    first, second = (card.folder / f"{stage}.parquet" for stage in ("anchors", "again"))
+    if first.exists() and second.exists():
+        words = ("scripts.anchor_check", str(first), str(second), "-o", str(card.folder / "agreement.json"))
+        whys.append(card.python("anchor-check", 60.0, *words))
+    rows = card.folder / "campaign.parquet"
+    if rows.exists():
+        whys.append(card.python("shipped", 300.0, "fitter.cli", "check", shipped(card), str(rows), "--json"))
+    for name in measured_models(card):
+        words = ("estimator.cli", str(card.folder / "models" / f"{name}.json"), "--bundle", bundle(card), "--json")
+        whys.append(card.python(f"model-{name}", 60.0, *words))
+    return "; ".join(filter(None, whys))
+
+
+def summary(card: Card) -> str:
+    """Writes card.md: what was seen, decided and survived."""
+    from scripts.card_smoke import lines_of
+
+    found, fitted = card.read("smoke.json"), card.read("fit.json")
+    lines = ["# Card", "", *(f"* {line}" for line in (lines_of(found) if found else ["no first look"]))]
+    for name, one in card.state["stages"].items():
+        lines.append(f"* {name}: {one['state']} after {one['seconds']:.0f} s{': ' + one['why'] if one['why'] else ''}")
+    lines += [f"* survived: {event}" for event in card.state["events"]]
+    for stage in CAMPAIGNS:
+        one = card.read(f"{stage}.json")
+        if one:
+            lines.append(f"* {stage}: {one['rows']} of {one['rows_planned']} rows; flags {one['flags']}; without a row {one['rejected']}")
+    for figure in ("latency", "power"):
+        errors = np.array([(one[figure]["n"], one[figure]["mape"]) for one in fitted.get("errors", []) if one.get(figure)]).reshape(-1, 2)
+        if errors.size:
+            mean, rows = np.average(errors[:, 1], weights=errors[:, 0]), errors[:, 0].sum()
+            lines.append(f"* {figure}: mean error {mean:.1f} % on {rows:.0f} rows held out of the fit")
+    for name, one in measured_models(card).items():
+        new = card.read(f"model-{name}.json")
+        off = [f"{figure} {100.0 * (new[figure] / one[f'measured_{figure}'] - 1.0):+.1f} %" for figure in WHOLE if figure in new]
+        lines.append(f"* {name}, estimated by this bundle over measured: {', '.join(off)}")
+    write_whole(card.folder / "card.md", ("\n".join(lines) + "\n").encode())
+    click.echo("\n".join(lines))
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage: its work, which returns "" or why it is not done; it begins only with `least_s` left of the call."""
+
+    work: Callable[[Card], str]
+    least_s: float
+    on_card: bool = True
+
+
+STAGES: Final[dict[str, Stage]] = {
+    "smoke": Stage(work=smoke, least_s=100.0),
+    "doctor": Stage(work=doctor, least_s=40.0),
+    "sensor": Stage(work=sensor, least_s=110.0),
+    "anchors": Stage(work=lambda card: measure(card, "anchors"), least_s=120.0),
+    "campaign": Stage(work=lambda card: measure(card, "campaign"), least_s=150.0),
+    "instructions": Stage(work=lambda card: measure(card, "instructions"), least_s=120.0),
+    "models": Stage(work=models, least_s=120.0),
+    "again": Stage(work=lambda card: measure(card, "again"), least_s=120.0),
+    "traffic": Stage(work=traffic, least_s=100.0),
+    "tests": Stage(work=tests, least_s=100.0),
+    "fit": Stage(work=fit, least_s=0.0, on_card=False),
+    "compare": Stage(work=compare, least_s=0.0, on_card=False),
+    "card": Stage(work=summary, least_s=0.0, on_card=False),
+}
+"""In the order of a card's three calls; a call without a name goes through those on the card."""
+
+
+def setup(card: Card, given: argparse.Namespace) -> str:
+    """Unpacks what came back and installs the wheels that travelled."""
+    if given.pieces is not None:
+        unpack(given.pieces, card.folder)
+        card.state |= card.read("state.json")
+    wheels = sorted(map(str, Path(".whl").glob("*.whl")))
+    if wheels and not card.rehearsal and not SITE.exists():
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade"]
+        return card.call.run("setup", [*pip, "--target", str(SITE), *wheels], 90.0)
+    return ""
+
+
+def went_through(card: Card, names: Sequence[str], out: Path | None) -> bool:
+    """Runs stages as long as the call has time, packs after each; returns whether all are done."""
+    for name in names:
+        stage, known = STAGES[name], card.state["stages"].get(name, {"seconds": 0.0, "calls": 0})
+        left_s = card.call.left_s()
+        begins = left_s >= stage.least_s or not stage.on_card
+        why = stage.work(card) if begins else NO_TIME
+        state = (PART if NO_TIME in why or MISSING in why else FAILED) if why else DONE
+        seconds = known["seconds"] + left_s - card.call.left_s()
+        card.state["stages"][name] = {"state": state, "seconds": round(seconds, 1), "calls": known["calls"] + begins, "why": why}
+        write_whole(card.folder / "state.json", (json.dumps(card.state, indent=1) + "\n").encode())
+        click.echo(f"== {name}: {state}{': ' + why if why else ''}; {card.call.left_s():.0f} s left of the call")
+        if out is not None and stage.on_card:
+            pack(card.folder, out)
+    return all(card.state["stages"][name]["state"] == DONE for name in names)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; returns 0 if all asked stages are done, 3 if some are not, 1 if it cannot begin."""
+    parser = argparse.ArgumentParser(prog="real_card", description="First calibration of a lent card.", allow_abbrev=False)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"setup, {', '.join(STAGES)}; without one: what is next on the card")
+    parser.add_argument("--call-s", type=float, default=3600.0, help="time of this call [s]")
+    parser.add_argument("--gpu", default="0", help="the board; sim:h100-sxm for a rehearsal")
+    parser.add_argument("--folder", type=Path, default=Path("build/real-card"), help="results")
+    parser.add_argument("--out", type=Path, default=Path(os.environ["OUT"]) if os.environ.get("OUT") else None, help="where pieces go")
+    parser.add_argument("--pieces", type=Path, help="folder of pieces that came back (setup)")
+    parser.add_argument("--stall-s", type=float, default=120.0, help="a measurement that writes nothing for so long hangs [s]")
+    given = parser.parse_args(words)
+    if unknown := [name for name in given.stages if name not in ("setup", *STAGES)]:
+        parser.error(f"no stage is called {unknown[0]}; stages: setup, {', '.join(STAGES)}")
+    given.folder.mkdir(parents=True, exist_ok=True)
+    call = Call(given.folder, given.call_s, child_environment(ROOT, SITE), time.monotonic())
+    card = Card(gpu=given.gpu, stall_s=given.stall_s, call=call, state={"stages": {}, "events": []})
+    card.state |= card.read("state.json")
+    try:
+        why = setup(card, given)
+    except subprocess.CalledProcessError:
+        click.echo(f"real_card: {given.pieces}: holds no whole results.tar.gz.00 and following", err=True)
+        return 1
+    if why:
+        click.echo(f"== setup: {why}; goes on without")
+    over = [name for name, one in card.state["stages"].items() if one["state"] == DONE or one["calls"] >= MOST_CALLS]
+    names = [name for name in given.stages if name != "setup"]
+    if not given.stages:
+        names = [name for name, stage in STAGES.items() if stage.on_card and name not in over]
+    return 0 if went_through(card, names, given.out) else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

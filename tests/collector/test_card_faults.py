@@ -1,0 +1,101 @@
+"""What a lent card may do, planted: each is survived, and named in what is measured."""
+
+import math
+
+import numpy as np
+import pytest
+
+from collector.bench import open_bench
+from collector.campaigns.context_guard import GuardedRunner, guarded_bench
+from collector.campaigns.files import MeasurementSettings
+from collector.campaigns.measurement import Point, measure_kernel
+from collector.devices.protocols import THROTTLE_BITS
+from collector.devices.tracer import NOT_TRACED
+from collector.sampling import Sampler
+from collector.simulated.profile import Faults, load_board
+from estimator.vocabulary.workload import make_operator
+from microbench.sizing import launches_for
+
+BOARD = "sim:h100-sxm"
+LARGE = make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192)
+ADD = make_operator("elementwise", "add", "bf16", elements=2**26, reads=2**27)
+
+
+def point(operator, **changes):
+    return Point(row_id="r", operator=operator, l2_state="warm", sm_clock_mhz=None, trial=0, seed=0, **changes)
+
+
+def rows(calibration, points, faults, settings=MeasurementSettings()):  # noqa: B008 (frozen)
+    with open_bench(BOARD, seed=5, faults=faults) as bench:
+        sampler = Sampler(bench.gpu, bench.sensors)
+        return [measure_kernel(bench, sampler, one, settings, calibration) for one in points]
+
+
+@pytest.mark.parametrize("lag_s", [0.005, 0.03, 0.1])
+def test_the_limit_takes_hold_with_its_time_constant_and_ends_where_it_ends_without(lag_s):
+    ends = []
+    for faults in (Faults(), Faults(limit_lag_s=lag_s)):
+        with open_bench(BOARD, faults=faults) as bench:
+            prepared = bench.runner.prepare(LARGE)
+            launch_s = float(bench.runner.run(prepared, 3).segment_s.mean())
+            begin_s = bench.clock.now_ns() * 1e-9
+            bench.gpu.read_states()
+            bench.runner.run(prepared, launches_for(2.0, launch_s))
+            states = bench.gpu.read_states()
+            ends.append(states.sm_clock_mhz[-1])
+    since_s = states.host_ns * 1e-9 - begin_s
+    share = (1980.0 - states.sm_clock_mhz) / (1980.0 - ends[0])
+    assert ends[0] == ends[1] < 1700.0
+    inside = (since_s > 0.015) & (since_s < 1.9)  # past the governor's first step
+    assert share[inside] == pytest.approx(-np.expm1(-since_s[inside] / lag_s), abs=0.35)
+    assert states.throttle_mask[-1] & THROTTLE_BITS["sw_power_cap"]
+
+
+@pytest.mark.parametrize("lag_s", [0.0, 0.1, 2.0])
+def test_a_capped_row_is_throttled_and_no_worse(calibration, lag_s):
+    (row,) = rows(calibration, [point(LARGE)], Faults(limit_lag_s=lag_s))
+    assert "throttled" in row["flags"]
+    assert not {"range_mismatch", "clock_varied"} & set(row["flags"])
+
+
+def test_a_timed_run_has_the_clock_of_its_own_launches_where_calls_are_slow(calibration):
+    settings = MeasurementSettings(timed_s=0.15)
+    found = rows(calibration, [point(ADD, timed_only=True)] * 12, Faults(call_s=0.012), settings)
+    assert {row["sm_clock_measured_mhz"] for row in found} == {1980.0}
+    assert all("power_missing" not in row["flags"] for row in found)
+
+
+def test_slow_calls_cost_time_and_readings_but_no_power(calibration):
+    quick, slow = (rows(calibration, [point(ADD)], faults)[0] for faults in (Faults(), Faults(call_s=0.012)))
+    assert slow["power_w"] == pytest.approx(quick["power_w"], rel=0.01)
+    assert "sensor_stuck" not in slow["flags"]
+
+
+@pytest.mark.parametrize(
+    ("faults", "trace", "why"), [(Faults(late_trace_share=1.0), True, "too late"), (Faults(), False, NOT_TRACED), (Faults(), True, "")]
+)
+def test_a_kernel_without_a_trace_runs_without_a_name(calibration, faults, trace, why):
+    with open_bench(BOARD, faults=faults, trace=trace) as bench:
+        prepared = bench.runner.prepare(LARGE)
+        assert why in prepared.untraced
+        assert bool(prepared.kernel_name) == (not why)
+        assert bench.runner.run(prepared, 3).segment_s.mean() > 0.0
+        row = measure_kernel(bench, Sampler(bench.gpu, bench.sensors), point(LARGE), MeasurementSettings(), calibration)
+    assert ("kernel_untraced" in row["flags"]) == bool(why)
+    assert (row["kernel_name"] is None) == bool(why)
+
+
+def test_a_start_up_takes_its_time_before_anything_is_read():
+    with open_bench(BOARD) as quick, open_bench(BOARD, faults=Faults(startup_s=30.0)) as slow:
+        assert slow.clock.now_ns() - quick.clock.now_ns() == pytest.approx(30e9)
+        assert math.isclose(slow.gpu.state().temperature_c, quick.gpu.state().temperature_c)
+
+
+@pytest.mark.parametrize(("fault", "guarded"), [("", False), ('hangs = "ffma_k8_u64"', True), ('kills = "ffma_k8_u64"', True)])
+def test_a_board_that_hangs_is_guarded(tmp_path, repository, fault, guarded):
+    text = (repository / "configs" / "simulated-boards" / "h100-sxm.toml").read_text()
+    board = tmp_path / "board.toml"
+    board.write_text(f"{text}\n[faults]\n{fault}\n")
+    assert load_board(str(board)).faults.startup_s == 0.0
+    with open_bench(f"sim:{board}") as bench, guarded_bench(bench, tmp_path / "d.parquet") as found:
+        assert isinstance(found.runner, GuardedRunner) == guarded
