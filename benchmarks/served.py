@@ -3,8 +3,9 @@
     python benchmarks/served.py --bundle h100-sxm --bundle h200-sxm [--data ../shared/data] [--configs FOLDER] [--json]
 
 A line for every engine, model, board and number of GPUs: mean absolute error, mean error and share inside the stated 90 % interval, in
-percent, of the time in a slot (TTFT + (n − 1) · TPOT: what a client's tokens/s follow from), and of TPOT; "no host": the slot without the
-engine's constants; "goal": what the mean absolute error should be; "fitted": the constants come from these runs (`configs/engines`).
+percent, of the time in a slot (TTFT + (n − 1) · TPOT: what a client's tokens/s follow from), and of TPOT.  The slot without a part: "no
+host": without the engine's constants; "plain host": without its time of further GPUs and beside the boards; "scales fused": without a
+kernel that converts to fp8 by a given scale.  "goal": of the mean absolute error; "fitted": the constants come from these runs (--fit).
 
 Left out are runs whose GPUs do not follow from the table (copies of the attention, several nodes), boards without a bundle, and runs of
 which not all requests fit into the memory ("of": with these).  Runs with lengths in whole thousands stand apart: they come from another
@@ -14,16 +15,18 @@ protocol, and those of vLLM and of TensorRT-LLM 1.2 are faster than all others b
 import csv
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 from showing import DATA, published, show
 
 from estimator.bundle.files import load_bundle
 from estimator.engine.board import Board, open_board
+from estimator.serving import steps
 from estimator.serving.answers import ServedEstimate, Serving, serve_many
 from estimator.serving.engines import Engine, HostTime, load_engine
 from estimator.vocabulary.errors import EstimatorError
@@ -36,11 +39,22 @@ MODELS = {
     "openai/gpt-oss-120b": "gpt-oss-120b",
 }
 ENGINES = {"trtllm": "tensorrt-llm", "vllm": "vllm", "sglang": "sglang"}
-FITTED = {("trtllm", "llama-3.1-8b"), ("vllm", "qwen3-32b"), ("sglang", "qwen3-32b")}
-"""Runs to which the host's constants of an engine were fitted."""
+FITTED = {
+    ("trtllm 1.0", "llama-3.1-8b", "bf16"),
+    ("vllm 0.12", "qwen3-32b", "bf16"),
+    ("vllm 0.15", "gpt-oss-120b", "mxfp4-mxfp8"),
+    ("sglang 0.5", "qwen3-32b", "bf16"),
+    ("sglang 0.5", "llama-3.1-8b", "fp8-block"),
+}
+"""Runs to which the host's constants of an engine were fitted, without FULL: their memory is full."""
+
+FULL = ("sglang 0.5", "qwen3-32b", "1")
 
 GOALS = {"deepseek-v3": 20.0, "gpt-oss-120b": 20.0, "qwen3-32b": 6.0, "llama-3.1-8b": 8.0}
 """Mean absolute error of the time in a slot that is asked for [%]."""
+
+NORMAL_90 = 1.645
+"""Half width of a normal distribution's 90 % interval, in standard deviations."""
 
 Run = Mapping[str, str]
 Errors = tuple[float, float, float]
@@ -70,7 +84,7 @@ def other_protocol(run: Run) -> str:
     return "thousands" if int(run["prompt"]) % 1000 == 0 else ""
 
 
-def answers(runs: Sequence[Run], board: Board, config: str, engine: Engine) -> list[ServedEstimate]:
+def answers(runs: Sequence[Run], board: Board, config: str | Mapping[str, object], engine: Engine) -> list[ServedEstimate]:
     """Estimates of runs that differ in lengths and load."""
     loads: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for i, run in enumerate(runs):
@@ -83,24 +97,53 @@ def answers(runs: Sequence[Run], board: Board, config: str, engine: Engine) -> l
             prompt=int(prompt),
             output=int(output),
             tensor_parallel=int(ranks),
-            weights=weights_of(first, MODELS[first["model"]]),
+            weights=weights_of(first, MODELS.get(first["model"], "")),
             engine=engine,
         )
         found |= dict(zip(own, serve_many(serving, board, [int(runs[i]["concurrency"]) for i in own]), strict=True))
     return [found[i] for i in range(len(runs))]
 
 
-def fitted(measured: np.ndarray, output: np.ndarray, estimates: Sequence[ServedEstimate], slot_s: np.ndarray) -> dict[str, float]:
-    """Constants of an engine by runs and estimates without a host: least squares of relative errors of the time in a slot, and a median."""
-    steps, running = output - 1.0, np.array([one.running for one in estimates])
-    free = np.array([one.slot_s for one in estimates])
-    columns = np.stack([steps, steps * running, running], axis=1)
-    (step_s, sequence_s, request_s), _ = nnls(columns / slot_s[:, None], 1.0 - free / slot_s)
-    prompts_s = free * np.array([one.parts["prompts"] for one in estimates])
-    decode_s = (free - prompts_s) / steps + step_s + sequence_s * running
-    waited = (running - 1.0) / steps * (prompts_s / running + request_s)
-    queued = float(np.median(1.0 - (measured - decode_s)[waited > 0.0] / waited[waited > 0.0]))
-    return {"step_s": float(step_s), "sequence_s": float(sequence_s), "request_s": float(request_s), "queued": queued}
+HOST = {
+    "trtllm 1.0": {"step_s": 5e-4, "request_s": 1e-3, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5},
+    "vllm 0.5": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
+    "vllm 0.12": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
+    "vllm 0.15": {"step_s": 5e-4, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5},
+    "sglang 0.5": {"step_s": 5e-4, "overlapped_sequence_s": 4e-5},
+}
+"""Constants of each engine's host that are fitted, from these values on; others are 0."""
+
+
+def slots_s(host: Mapping[str, float], estimates: Sequence[ServedEstimate], output: np.ndarray) -> np.ndarray:
+    """Time in a slot [s] with a host's constants, from estimates without a host."""
+    constant = {name: host.get(name, 0.0) for name in HostTime.__slots__}
+    turns, running, gpus = output - 1.0, np.array([one.running for one in estimates]), np.array([one.gpus for one in estimates])
+    prompts = np.array([one.slot_s * one.parts["prompts"] for one in estimates])
+    decode_s = (np.array([one.slot_s for one in estimates]) - prompts) / turns
+    beside = constant["overlapped_step_s"] + constant["overlapped_sequence_s"] * running
+    own = constant["step_s"] + constant["sequence_s"] * running + constant["rank_s"] * (gpus - 1.0)
+    return prompts + turns * (own + np.maximum(decode_s, beside)) + running * constant["request_s"]
+
+
+def fitted(start: Mapping[str, float], estimates: Sequence[ServedEstimate], output: np.ndarray, slot_s: np.ndarray) -> dict[str, float]:
+    """Constants of a host by estimates without one: least squares of relative errors of the time in a slot."""
+
+    def host(factors: np.ndarray) -> dict[str, float]:
+        return {name: float(factor * value) for factor, (name, value) in zip(factors, start.items(), strict=True)}
+
+    found = least_squares(
+        lambda factors: slots_s(host(factors), estimates, output) / slot_s - 1.0, np.ones(len(start)), bounds=(0.0, np.inf)
+    )
+    return host(found.x)
+
+
+def queued(host: Mapping[str, float], estimates: Sequence[ServedEstimate], output: np.ndarray, tpot_s: np.ndarray) -> float:
+    """Median share of the waiting for prompts of others that passes before a request's first token."""
+    running, turns = np.array([one.running for one in estimates]), output - 1.0
+    prompts_s = np.array([one.slot_s * one.parts["prompts"] for one in estimates]) + running * host.get("request_s", 0.0)
+    decode_s = (slots_s(host, estimates, output) - prompts_s) / turns
+    waited = (running - 1.0) / turns * prompts_s / running
+    return float(np.median(1.0 - (tpot_s - decode_s)[waited > 0.0] / waited[waited > 0.0]))
 
 
 def score(measured: np.ndarray, estimates: Sequence[ServedEstimate], name: str) -> Errors:
@@ -110,74 +153,138 @@ def score(measured: np.ndarray, estimates: Sequence[ServedEstimate], name: str) 
     return float(np.mean(np.abs(error))), float(np.mean(error)), 100.0 * float(np.mean(inside))
 
 
-def lines(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | None, fit: bool) -> Iterator[dict[str, object]]:
-    """Scores by engine and its version, model, precision, board and ranks, or the constants that fit such runs; then of all runs."""
+def stated_errors(measured: np.ndarray, estimates: Sequence[ServedEstimate], name: str) -> np.ndarray:
+    """Errors over the stated standard errors [1]: of logarithms, whose 90 % interval is taken for a normal one."""
+    value, low, high = (np.array([getattr(one, f"{name}{end}") for one in estimates]) for end in ("", "_low", "_high"))
+    result: np.ndarray = NORMAL_90 * np.log(measured / value) / (0.5 * np.log(high / low))
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs of one engine, model, precision, board and number of GPUs, with estimates: as shipped (`found`), and without a part by its name.
+
+    source: whether constants come from them; refused: why there are no estimates.
+    """
+
+    label: Mapping[str, object]
+    engine: str
+    source: bool
+    runs: Sequence[Run] = ()
+    asked: int = 0
+    found: Sequence[ServedEstimate] = ()
+    without: Mapping[str, Sequence[ServedEstimate]] = field(default_factory=dict)
+    refused: str = ""
+
+    def measured(self, name: str) -> np.ndarray:
+        """A column of the runs, or their time in a slot."""
+        if name == "slot_s":
+            return self.measured("ttft_s") + (self.measured("output") - 1.0) * self.measured("tpot_s")
+        return np.array([float(run[name]) for run in self.runs])
+
+
+def groups_of(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | None) -> Iterator[Group]:
+    """Groups on the boards, without the runs whose requests do not all fit into the memory."""
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
         version, model = ".".join(run["engine_version"].split(".")[:2]), MODELS[run["model"]]
-        ranks = "" if fit else run["tensor_parallel"]
-        groups[run["engine"], version, model, run["gpu"], weights_of(run, model), other_protocol(run), ranks].append(run)
-    inside: dict[str, list[bool]] = defaultdict(list)
+        groups[run["engine"], version, model, run["gpu"], weights_of(run, model), other_protocol(run), run["tensor_parallel"]].append(run)
     for (engine, version, model, gpu, weights, protocol, ranks), own in sorted(groups.items()):
-        constants = load_engine("-".join(filter(None, (ENGINES[engine], version))))
-        label = {
-            "engine": f"{engine} {version}".strip(),
-            "model": model,
-            "gpu": gpu,
-            "weights": weights,
-            "lengths": protocol,
-            "ranks": ranks,
-        }
-        label["ranks"] = ranks
-        source = (engine, model) in FITTED and weights == "bf16" and not protocol
-        if gpu not in boards or (fit and not source):
+        if gpu not in boards:
             continue
-        idle = replace(constants, host=HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, spread=0.0))
+        names = {"model": model, "gpu": gpu, "weights": weights, "lengths": protocol, "ranks": ranks}
+        label = {"engine": f"{engine} {version}".strip(), **names}
+        source = (label["engine"], model, weights) in FITTED
+        shipped = load_engine("-".join(filter(None, (ENGINES[engine], version))))
         config = str(configs / f"{model}.json") if configs else model
         try:
-            found, without = (answers(own, boards[gpu], config, one) for one in (constants, idle))
+            found = answers(own, boards[gpu], config, shipped)
+            without = {name: answers(own, boards[gpu], config, one) for name, one in ablations(shipped).items()}
+            with patch.object(steps, "FUSES_SCALES", ("", *ENGINES)):
+                without["scales fused"] = answers(own, boards[gpu], config, shipped)
         except EstimatorError as error:
-            yield {**label, "runs": len(own), "refused": str(error)}
+            yield Group(label=label, engine=label["engine"], source=source, asked=len(own), refused=str(error))
             continue
         keep = [i for i, one in enumerate(found) if not one.state and one.running >= (one.batch or 0)]
-        if not keep:
-            yield {**label, "runs": 0, "of": len(own), "refused": found[0].state}
+        yield Group(
+            label=label,
+            engine=label["engine"],
+            source=source,
+            runs=[own[i] for i in keep],
+            asked=len(own),
+            found=[found[i] for i in keep],
+            without={name: [one[i] for i in keep] for name, one in without.items()},
+            refused="" if keep else found[0].state,
+        )
+
+
+def ablations(engine: Engine) -> dict[str, Engine]:
+    """The engine without its host, and with a host of three constants: without GPUs beyond the first and without overlap."""
+    plain = replace(engine.host, rank_s=0.0, overlapped_step_s=0.0, overlapped_sequence_s=0.0)
+    idle = HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, spread=0.0)
+    return {"no host": replace(engine, host=idle), "plain host": replace(engine, host=plain)}
+
+
+def scores(groups: Iterator[Group]) -> Iterator[dict[str, object]]:
+    """Scores of every group; then of all runs of a protocol."""
+    together: dict[object, list[np.ndarray]] = defaultdict(list)
+    for one in groups:
+        if not one.runs:
+            yield {**one.label, "runs": 0, "of": one.asked, "refused": one.refused}
             continue
-        found, without = [found[i] for i in keep], [without[i] for i in keep]
-        tpot, ttft, output = (np.array([float(own[i][name]) for i in keep]) for name in ("tpot_s", "ttft_s", "output"))
-        slot = ttft + (output - 1.0) * tpot
-        if fit:
-            yield {**label, "runs": len(keep), **fitted(tpot, output, without, slot)}
-            continue
-        inside[protocol] += [one.slot_s_low <= value <= one.slot_s_high for one, value in zip(found, slot, strict=True)]
-        first = np.mean([one.ttft_s_low <= value <= one.ttft_s_high for one, value in zip(found, ttft, strict=True)])
+        slot, ttft = one.measured("slot_s"), one.measured("ttft_s")
+        together[one.label["lengths"]].append(stated_errors(slot, one.found, "slot_s"))
         yield {
-            **label,
-            "runs": len(keep),
-            "of": len(own),
-            "slot": score(slot, found, "slot_s"),
-            "tpot": score(tpot, found, "tpot_s"),
-            "ttft inside": 100.0 * float(first),
-            "no host": score(slot, without, "slot_s"),
-            "goal": 3.0 if (engine, model, ranks) == ("trtllm", "llama-3.1-8b", "1") else GOALS[model],
-            "fitted": str(source),
+            **one.label,
+            "runs": len(one.runs),
+            "of": one.asked,
+            "slot": score(slot, one.found, "slot_s"),
+            "tpot": score(one.measured("tpot_s"), one.found, "tpot_s"),
+            "ttft inside": 100.0
+            * float(np.mean([a.ttft_s_low <= value <= a.ttft_s_high for a, value in zip(one.found, ttft, strict=True)])),
+            **{name: score(slot, own, "slot_s") for name, own in one.without.items()},
+            "goal": 3.0
+            if (one.engine, one.label["model"], one.label["ranks"]) == ("trtllm 1.0", "llama-3.1-8b", "1")
+            else GOALS[str(one.label["model"])],
+            "fitted": str(one.source),
         }
-    for protocol, one in inside.items():
-        yield {"all runs": protocol, "runs": len(one), "slot inside": 100.0 * float(np.mean(one))}
+    for protocol, errors in together.items():
+        every = np.concatenate(errors)
+        inside = 100.0 * float(np.mean(np.abs(every) <= NORMAL_90))
+        yield {
+            "all runs": protocol,
+            "runs": len(every),
+            "slot inside": inside,
+            "error over stated error": float(np.sqrt(np.mean(every**2))),
+        }
+
+
+def fits(groups: Iterator[Group]) -> Iterator[dict[str, object]]:
+    """Constants of every engine, from all runs of the models that serve for it."""
+    own: dict[str, list[Group]] = defaultdict(list)
+    for one in groups:
+        if one.source and one.runs and (one.engine, one.label["model"], one.label["ranks"]) != FULL:
+            own[one.engine].append(one)
+    for engine, parts in own.items():
+        free = [one for part in parts for one in part.without["no host"]]
+        slot, tpot, output = (np.concatenate([part.measured(name) for part in parts]) for name in ("slot_s", "tpot_s", "output"))
+        host = fitted(HOST[engine], free, output, slot)
+        yield {"engine": engine, "runs": len(free), **host, "queued": queued(host, free, output, tpot)}
 
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), default=DATA, show_default=True)
 @click.option("--bundle", "bundles", multiple=True, required=True, help="Bundles of the boards, by name or file.")
 @click.option("--configs", type=click.Path(path_type=Path), help="Folder of configurations, MODEL.json; else the shipped ones.")
-@click.option("--fit", is_flag=True, help="Constants of the engines instead, each from the runs of one model.")
+@click.option("--fit", is_flag=True, help="Constants of the engines instead.")
 @click.option("--json", "as_json", is_flag=True)
 def main(data: Path, bundles: Sequence[str], configs: Path | None, fit: bool, as_json: bool) -> None:
     """Print the errors of every group of runs."""
     table = data / "aiconfigurator-2" / "served.csv"
     if published(table.parent):
         boards = {one.gpu.name: open_board(one) for one in map(load_bundle, bundles)}
-        show(lines(list(plain_runs(table)), boards, configs, fit), as_json)
+        groups = groups_of(list(plain_runs(table)), boards, configs)
+        show(fits(groups) if fit else scores(groups), as_json)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ import numpy as np
 from estimator.engine.board import Board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.coefficients import BY, group_words
-from estimator.model.power import static_power_w
 from estimator.questions.points import Sweep
 from estimator.questions.sweeping import table
 from estimator.serving.architecture import Architecture
-from estimator.serving.engines import Engine
+from estimator.serving.engines import Engine, waiting_power
 from estimator.serving.steps import Layout, Step, step_workload
 from estimator.serving.weights import Weights
 from estimator.transforms.variation import Variant
@@ -71,7 +70,7 @@ class StepCosts:
     prompt          by the number of sequences beside it, from 0 on
     points          the estimates behind them, clocks vary fastest
     sm_clock_mhz    (c,) actual clock of the largest decoding step
-    waiting_w       (c,) power of a board that waits for its host
+    waiting_w       (c,) power of a board that waits for its host; waiting_spread: relative half width of its 90 % interval
     """
 
     decode: Costs
@@ -79,6 +78,7 @@ class StepCosts:
     points: Sweep
     sm_clock_mhz: Array
     waiting_w: Array
+    waiting_spread: float
 
 
 def nodes_of(least: float, most: float) -> tuple[int, ...]:
@@ -102,14 +102,14 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     prediction = predict(workloads, board)
     costs = _costs(prediction, engine.library)
     decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})
-    point = board.tables.at(prediction.sm_clock_mhz[len(nodes) - 1])
-    idle_w = board.tables.rest_w(prediction.sm_clock_mhz[len(nodes) - 1])
+    rest_w, waiting = board.tables.rest_w(prediction.sm_clock_mhz[len(nodes) - 1]), waiting_power(board.gpu.architecture)
     return StepCosts(
         decode=decode,
         prompt=_added({name: values[..., len(nodes) :, :] for name, values in costs.items()}, decode, len(pieces), beside),
         points=table([Variant(workload=workload) for workload in workloads], prediction),
         sm_clock_mhz=prediction.sm_clock_mhz[len(nodes) - 1],
-        waiting_w=idle_w if board.model is None else static_power_w(board.model, point, np.zeros_like(idle_w)),
+        waiting_w=rest_w + waiting.share * np.maximum(board.limit_w - rest_w, 0.0),
+        waiting_spread=waiting.spread,
     )
 
 

@@ -1,20 +1,23 @@
 """Serving engines as data: what their hosts cost, how they schedule, and which share of the memory they take (`configs/engines`)."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
+from estimator.vocabulary.documents import parse_toml
 from estimator.vocabulary.errors import OperatingPointError
-from estimator.vocabulary.reader import Span, Text, Words, read_file
+from estimator.vocabulary.reader import MAX_FILE_BYTES, Span, Text, Words, read, read_file
+from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.workload import LIBRARIES
 
 OTHER_VERSION_SHARE: Final = 0.5
 """Share of a host's time that counts where the engine's version is not that of the fit, or not known [1]: the middle between all and none,
-since later versions hide more of it behind the boards.  The 90 % interval reaches from none to all.  gpt-oss-120b under later vLLM and
-TensorRT-LLM on H200 and B200 errs by 9 to 65 % with all of it, by 4 to 51 % with half, by 2 to 38 % with none, of both signs."""
+since later versions hide more of it behind the boards.  The 90 % interval reaches from none to all.  gpt-oss-120b under TensorRT-LLM
+1.2 errs by 13 to 21 % with half of the constants of 1.0, by 3 to 18 % with none; Llama-3.1-8B under 1.0 on 8 H100 by 20 % with none."""
 
 USUAL: Final = "vllm"
 """The engine of an answer for which none is named."""
@@ -24,11 +27,18 @@ Seconds = Annotated[float, Span(0.0, 10.0, "s")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """Time of the host in which the boards wait: of a step, of each sequence in it, of each request; relative half width of its 90 %."""
+    """Time of the host in which the boards wait: of a step, of each sequence in it, of each request, and of each GPU but one in a step.
+
+    overlapped_…   of a step and of each sequence in it, while the boards compute: they wait where it takes longer than they do
+    spread         relative half width of the 90 % interval of all
+    """
 
     step_s: Seconds
     sequence_s: Seconds
     request_s: Seconds
+    rank_s: Seconds = 0.0
+    overlapped_step_s: Seconds = 0.0
+    overlapped_sequence_s: Seconds = 0.0
     spread: Annotated[float, Span(0.0, 1.0)]
 
 
@@ -60,15 +70,35 @@ class Engine:
         return f"{self.name} {self.version}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Power of a board that waits for its host while it serves (`configs/serving/waiting.toml`).
+
+    share    of the way from power at rest to the power limit [1]; spread: relative half width of the 90 % interval of the power
+    """
+
+    share: Annotated[float, Span(0.0, 1.0)]
+    spread: Annotated[float, Span(0.0, 1.0)]
+    source: Text
+
+
+@cache
+def waiting_power(architecture: str) -> Waiting:
+    """The constants of GPUs of an architecture ("hopper"), else the usual ones."""
+    content = read_regular(resource_folder("serving") / "waiting.toml", MAX_FILE_BYTES)
+    found: Mapping[str, Waiting] = read(Mapping[str, Waiting], parse_toml(content))
+    return found.get(architecture, found["usual"])
+
+
 def engine_names() -> tuple[str, ...]:
-    """Names of the shipped engines with their versions, sorted."""
-    return resource_names("engines", ".toml")
+    """Names of the shipped engines with their versions, sorted by these."""
+    return tuple(sorted(resource_names("engines", ".toml"), key=lambda name: (name.rpartition("-")[0], _numbers(name))))
 
 
 def load_engine(name: str | Engine | None = None) -> Engine:
     """An engine by its name, with or without a version ("vllm-0.12", "vllm"), or a TOML file of one; None: the usual one.
 
-    Of another version, or without one, it has OTHER_VERSION_SHARE of the latest shipped version's host times.  Raises
+    Of another version it has OTHER_VERSION_SHARE of the host times of the nearest shipped version, without one of the middle one.  Raises
     OperatingPointError for an unknown engine, or a file that cannot be used.
     """
     if isinstance(name, Engine):
@@ -83,10 +113,17 @@ def load_engine(name: str | Engine | None = None) -> Engine:
         raise OperatingPointError(
             f"unknown engine {name!r:.40}; known: {', '.join(engine_names())}, these names without a version, or a TOML file"
         )
-    engine = _shipped(own[-1])
+    version = _numbers(asked)
+    nearest = min(own, key=lambda one: [abs(mine - wanted) for mine, wanted in zip(_numbers(one), version, strict=False)])
+    engine = _shipped(nearest if version else own[len(own) // 2])
     host, share = engine.host, OTHER_VERSION_SHARE
-    less = HostTime(step_s=share * host.step_s, sequence_s=share * host.sequence_s, request_s=share * host.request_s, spread=1.0)
-    return replace(engine, host=less, known=False)
+    less = {one.name: share * getattr(host, one.name) for one in fields(HostTime) if one.name != "spread"}
+    return replace(engine, host=HostTime(**less, spread=1.0), known=False)
+
+
+def _numbers(name: str) -> list[int]:
+    """Numbers of the version in a name."""
+    return [int(part) for part in re.findall(r"\d+", name.rpartition("-")[2])]
 
 
 @cache

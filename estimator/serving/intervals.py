@@ -8,6 +8,7 @@ logarithms are joined:
     host        the engine's constants (`HostTime.spread`)
     schedule    what a prompt adds (`QUEUE_SPREAD`)
     power       the bundle's error of a step's power
+    waiting     power of boards that wait for their host (`Waiting`)
 
 Axes: s = 1 + the number of sources, c clocks, n loads.
 """
@@ -20,11 +21,12 @@ from estimator.serving.costs import PARTS, Costs, Served, StepCosts
 from estimator.serving.schedule import Cycle, Host, Load, StepCost, at_rate, closed_loop
 from estimator.vocabulary.quantities import TINY, Array
 
-SOURCES: Final = ("kernels", "library", "host", "schedule", "power")
+SOURCES: Final = ("kernels", "library", "host", "schedule", "power", "waiting")
 
-FOREIGN: Final = {"products": 0.05, "attention": 0.25, "experts": 0.25}
+FOREIGN: Final = {"products": 0.05, "attention": 0.25, "experts": 0.7}
 """Relative half width of the 90 % interval of a part's time where the bundle has no kernels of the engine's library [1].  Tables of
-libraries differ by 4 to 11 % in 16-bit products, by 13 to 34 % in attention, by 5 to 22 % in experts (means of pairs, B200, H200, L40S)."""
+libraries differ by 4 to 11 % in 16-bit products, by 13 to 34 % in attention (means of pairs, B200, H200, L40S); in experts by 10 to 22 %
+(medians), of which one pair in twenty by a factor of four."""
 
 QUEUE_SPREAD: Final = 0.3
 """Relative half width of the 90 % interval of the time that a prompt adds to the steps of others [1]: which pieces run beside which
@@ -37,8 +39,9 @@ Columns = dict[str, Array]
 def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | None) -> Cycle:
     """One copy's states with `slots` (n,) of each, or at a rate of requests with up to `slots`; shapes (s, c, n)."""
     host, boards = served.engine.host, float(served.layout.tensor_parallel)
-    moved = np.ones((1 + len(SOURCES), 1, 1))
+    moved, watts = np.ones((2, 1 + len(SOURCES), 1, 1))
     moved[1 + SOURCES.index("host")] += host.spread
+    watts[1 + SOURCES.index("waiting")] += costs.waiting_spread
     decode, prompt = _moved(costs.decode, boards, 0.0), _moved(costs.prompt, boards, QUEUE_SPREAD)
 
     def cost(at: Array, tables: StepCost, sequences: Array) -> StepCost:
@@ -46,9 +49,15 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
 
     load = Load(
         output=served.output,
-        host=Host(host.step_s * moved, host.sequence_s * moved, host.request_s * moved),
+        host=Host(
+            (host.step_s + host.rank_s * (boards - 1.0)) * moved,
+            host.sequence_s * moved,
+            host.request_s * moved,
+            host.overlapped_step_s * moved,
+            host.overlapped_sequence_s * moved,
+        ),
         queued=served.engine.queued,
-        waiting_w=boards * costs.waiting_w[:, None],
+        waiting_w=boards * costs.waiting_w[:, None] * watts,
         decode=lambda sequences: cost(costs.decode.at, decode, sequences),
         prompt=lambda sequences: cost(costs.prompt.at, prompt, sequences - 1.0),
         alone=StepCost(prompt.seconds[..., :1], prompt.joules[..., :1]),

@@ -23,6 +23,12 @@ ROUTING_SKEW: Final = 1.01
 """Exponent of the distribution of tokens over experts [1], the smaller one of published tables (assumed): few tokens hit fewer experts than
 an even choice of different experts, and the most loaded GPU sets the pace."""
 
+FUSES_SCALES: Final = ("", "vllm")
+"""Libraries whose kernels before a product also convert its inputs to fp8 by a given scale; others launch a kernel for it.
+Sources: vLLM 0.12 (passes of torch.compile), TensorRT-LLM 1.0 (FP8QDQLinearMethod), SGLang 0.5 (static_quant_fp8)."""
+
+STATIC: Final = "products in fp8 as measured, less (negative counts) what a given scale saves of their conversion"
+
 Launch = tuple[Operator, float]
 
 
@@ -59,6 +65,11 @@ class _Pass:
     def logits(self) -> int:
         return len(self.step.prompts) + self.step.sequences
 
+    @property
+    def fused(self) -> bool:
+        """Whether the kernel before a product converts its inputs."""
+        return self.library in FUSES_SCALES
+
     def operator(self, family: str, name: str, *shape: float, precision: str = SIXTEEN, out: str = "", cached: str = "") -> Operator:
         """An operator without a cost for the host."""
         return Operator(
@@ -86,7 +97,7 @@ def step_workload(
     launches = [*_products(run), *_attention(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))
     routing = f"assumed routing: loads of the experts follow a power law with exponent {skew:g} (0: equal loads)"
-    notes = (routing,) if architecture.experts else ()
+    notes = (*((routing,) if architecture.experts else ()), *((STATIC,) if weights.static else ()))
     return Workload(name=architecture.name, model_family=architecture.kind, operators=operators, counts=counts, notes=notes)
 
 
@@ -131,11 +142,19 @@ def _products(run: _Pass) -> Iterator[Launch]:
 
 
 def _linear(run: _Pass, product: Product, rows: int) -> Iterator[Launch]:
-    """Products with one kind of matrix; weights of bitsandbytes are widened before, or in registers for a single row."""
+    """Products with one kind of matrix; weights of bitsandbytes are widened before, or in registers for a single row.
+
+    Measured products in fp8 hold the search for the scale of their inputs and the conversion.  A given scale saves the first, a kernel
+    before that converts saves both: what is saved has a negative count.
+    """
     for form, share in run.weights.formats(product.name):
-        stored = form == WIDENED
-        one = run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=SIXTEEN if stored else form)
-        yield from ((kernel, share * product.layers) for kernel in (widened(one, WIDENED_BYTE) if stored else (one,)))
+        stored, given, count = form == WIDENED, form == "fp8_static", share * product.layers
+        precision = SIXTEEN if stored else "fp8" if given else form
+        one = run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=precision)
+        yield from ((kernel, count) for kernel in (widened(one, WIDENED_BYTE) if stored else (one,)))
+        if given:
+            yield run.operator("quantise", "compute_scale", rows, product.k), -count
+            yield run.operator("quantise", "quantise_static", rows, product.k, out="fp8"), -count * run.fused
 
 
 def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:
@@ -186,7 +205,8 @@ def _routed(run: _Pass) -> Iterator[Launch]:
 def _between(run: _Pass) -> Iterator[Launch]:
     """Element-wise kernels between the products of layers: (operator, written, read, count), in 16-bit elements."""
     model, tokens, gpus = run.model, run.step.tokens, run.layout.tensor_parallel
-    passed, active = tokens * model.hidden, 0.5 if run.weights.static else 1.0  # a static scale is applied where a kernel writes
+    passed = tokens * model.hidden
+    active = 0.5 if run.weights.static and run.fused else 1.0  # a static scale is applied where a kernel writes
     heads, kv_heads = model.heads // gpus, max(model.kv_heads // gpus, 1)
     latent = model.latent
     turned = tokens * ((heads + 1) * latent.rope_dim if latent else (heads + kv_heads) * model.head_dim)

@@ -23,7 +23,7 @@ REASONS: Final[dict[str, str]] = {
     "DUPLICATE": "the same row as an earlier one, to the last digit",
     "ABOVE_ROOF": "faster than the hardware's peak rates allow",
     "OTHER_KERNEL": "a kernel that computes otherwise than those of its operator: many times slower than a fused one",
-    "SECOND_KERNEL": "a second kernel of a library for a shape that its usual one ran as well",
+    "SECOND_KERNEL": "a kernel for shapes that another kernel of the library runs faster",
     "EAGER": "launched one by one: the host's time is in it",
     "OUTLIER": "time far from that of all other kernels of its kind",
     "ABOVE_LIMIT": "power above the power limit",

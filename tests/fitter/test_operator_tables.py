@@ -55,13 +55,23 @@ def test_a_row_of_each_kind_is_read_for_what_it_is(tmp_path, header, line, found
     assert rows.operators == (make_operator(family, operator, precision, library=library, **shape, **more),)
 
 
+@pytest.mark.parametrize(("faster", "rejected"), [("8e-5", 2), ("8.9e-5", 0)])
+def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(tmp_path, faster, rejected):
+    slow = EXPERTS.format("bfloat16", "balanced", 8, 1)
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join((MOE, slow, slow.replace("9e-5,cutlass", f"{faster},other"), slow.replace(",64,", ",65,", 1), "")))
+    found = read_selection([path])
+    assert [row.reason for row in found.rejected] == ["SECOND_KERNEL"] * rejected
+    assert len(found.kernels) == 3 - rejected
+
+
 @pytest.mark.parametrize(
     ("header", "line", "reason"),
     [
         (MOE, EXPERTS.format("bfloat16", "zipf", 8, 1), "BAD_SHAPE"),
         (MOE, EXPERTS.format("bfloat16", "balanced", 7, 1), "BAD_SHAPE"),
         (MOE, EXPERTS.format("w3", "balanced", 8, 1), "UNKNOWN_PRECISION"),
-        (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1).replace("9e-5,cutlass", "8e-5,other"), "SECOND_KERNEL"),
+        (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1).replace("9e-5,cutlass", "9.5e-5,other"), "SECOND_KERNEL"),
         (MLA, "mla,mla_decode,h100-sxm,bfloat16,fp8,4,2048,,1,5e-5,trtllm-1.3.0rc20#7", "BAD_SHAPE"),
         (SUM, "communication,all_reduce,h100-sxm,int8,1,4096,2e-5,nccl-2.27.3,eager,nccl-2.27.3#0", "BAD_SHAPE"),
         (SUM, "communication,all_reduce,h100-sxm,int8,8,4096,2e-5,vllm-0.24.0,eager,vllm-0.24.0#0", "EAGER"),

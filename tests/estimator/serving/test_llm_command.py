@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,38 @@ def test_an_engine_that_is_not_named_widens_the_interval(capsys):
     assert unknown["tokens_per_s"] > known["tokens_per_s"]  # later versions hide more of the host
     assert unknown["tokens_per_s_high"] / unknown["tokens_per_s_low"] > known["tokens_per_s_high"] / known["tokens_per_s_low"]
     assert "no engine named" in unknown["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "version"),
+    [
+        ("vllm", "0.12"),
+        ("vllm-0.18.1", "0.15"),
+        ("vllm-0.11", "0.12"),
+        ("vllm-0.5.4", "0.5"),
+        ("vllm-0.6", "0.5"),
+        ("vllm-0.2", "0.5"),
+        ("vllm-dev", "0.12"),
+    ],
+)
+def test_another_version_has_half_of_the_host_of_the_nearest(asked, version):
+    found, shipped = load_engine(asked), load_engine(f"vllm-{version}")
+    for name in ("sequence_s", "rank_s", "overlapped_step_s"):
+        assert getattr(found.host, name) == getattr(shipped.host, name) / 2
+
+
+def test_a_board_that_waits_for_ever_draws_what_the_runs_showed():
+    bundle, gpu = bundle_for("h100")
+    engine = load_engine("vllm-0.5")
+    slow = replace(engine, host=replace(engine.host, step_s=9.0))
+    load = Serving(model="llama-3.1-8b", prompt=90, output=480, batch=1, engine=slow)
+    assert serve_llm(load, bundle, gpu=gpu).power_w == pytest.approx(196.0, rel=0.02)  # at rest 118 W
+
+
+def test_each_further_gpu_takes_the_host_its_time(capsys):
+    words = ("llama-3.1-8b", "--gpu", "h100", "--prompt", 90, "--output", 480, "--batch", 256, "--engine", "vllm-0.5", "--tensor-parallel")
+    single, pair = (answers(capsys, *words, gpus) for gpus in (1, 2))
+    assert pair["slot_s"] > single["slot_s"]
 
 
 def test_lists_make_a_table_in_the_order_of_the_options(capsys):

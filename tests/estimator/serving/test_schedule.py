@@ -49,6 +49,18 @@ def test_a_closed_loop_keeps_its_laws(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_the_boards_wait_for_what_the_host_does_beside_them_only_where_it_takes_longer(seed):
+    load = drawn(seed)
+    plain, decode_s = closed_loop(load, SLOTS), load.decode(SLOTS).seconds
+    beside_s = decode_s[0] + 1e-3 * np.random.default_rng(seed).uniform() * SLOTS
+    host = load.host._replace(overlapped_step_s=beside_s[0] - (beside_s[1] - beside_s[0]), overlapped_sequence_s=beside_s[1] - beside_s[0])
+    found = closed_loop(replace(load, host=host), SLOTS)
+    longer = (load.output - 1) * np.maximum(beside_s - decode_s, 0.0)
+    assert found.slot_s == pytest.approx(plain.slot_s + longer)
+    assert found.waiting_s == pytest.approx(plain.waiting_s + longer)
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_a_rate_runs_as_many_as_make_that_rate(seed):
     load = drawn(seed)
     asked = closed_loop(load, np.array([1.0, 7.0, 100.0]))

@@ -191,11 +191,22 @@ METHODS = [
 def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expected):
     config = DENSE | {"quantization_config": quant}
     formats = {one.precision for one in served(config).operators if one.family == "gemm" and one["n"] != 1000}
-    assert formats == {expected}
+    assert formats == {"fp8" if expected == "fp8_static" else expected}
     model, weights = read_architecture(config), read_weights(config)
     own = sum(one.weights for one in model.products(Layout()) if one.name != "head")
     wide = weight_bytes(model, read_weights(DENSE), Layout())
     assert wide - weight_bytes(model, weights, Layout()) == pytest.approx(own * (2.0 - FORMATS[expected].weight_byte))
+
+
+@pytest.mark.parametrize(("library", "conversions"), [("", -16), ("vllm", -16), ("trtllm", 0)])
+def test_a_given_scale_saves_its_search_and_a_kernel_that_converts_the_conversion(library, conversions):
+    found = served(DENSE, weights="fp8-static", library=library)
+    counts = {one.operator: 0.0 for one in found.operators} | {"quantise_static": 0.0, "compute_scale": 0.0}
+    for one, count in zip(found.operators, found.counts, strict=True):
+        counts[one.operator] += count
+    assert (counts["compute_scale"], counts["quantise_static"]) == (-16, conversions)  # four products in each of four layers
+    written = [one["elements"] for one in found.operators if one.operator == "silu"]
+    assert written == [DECODE.sequences * 2048 * (0.5 if conversions else 1.0)]
 
 
 def test_four_bit_weights_of_bitsandbytes_are_widened_before_the_product():
