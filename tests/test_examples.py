@@ -47,7 +47,7 @@ def test_the_notebook_runs_from_measuring_to_estimating(repository, monkeypatch,
     found = {path.name for path in names["folder"].iterdir()}
     shutil.rmtree(names["folder"])
     assert {"dataset.parquet", "dataset.html", "a100-simulated.json", "report.html"} <= found
-    assert {names["collected"], names["fitted"]} <= {0, 3}
+    assert {names["collected"], names["fitted"]} == {0}
     points, low, high = names["points"], *names["answer"].clocks_mhz
     assert points.validity() == ["measured"] * len(points)
     assert 510.0 <= low < high < 1410.0  # the least energy lies between the measured clocks

@@ -122,7 +122,6 @@ def _planned(
 
     If the whole plan takes longer than the budget, the plan is the part that fits it.
     """
-    from collector.campaigns.display import plan_lines
     from collector.campaigns.plan import chosen_plan, plan_campaign
     from collector.campaigns.selection import hastened
 
@@ -138,8 +137,6 @@ def _planned(
         plan = chosen_plan(spec, plan, bench.gpu_spec, planned_s, options.seed)
     if plan.choice is not None and plan.choice.left_out:
         speak.warn(f"the budget is too small for one kernel of every kind: {len(plan.choice.left_out)} kinds are left out")
-    for line in () if options.dry_run else plan_lines(bench, spec, plan):
-        speak.note(line)
     return spec, plan, calibration
 
 
@@ -154,6 +151,7 @@ def _measured(
     """Measures a plan into its file, or into its part of a folder."""
     from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
     from collector.campaigns.context_guard import guarded_bench
+    from collector.campaigns.display import plan_lines
     from collector.campaigns.metadata import kept_rows
     from collector.campaigns.running import Campaign, campaign_key
     from collector.daemon.reporting import reporting
@@ -178,6 +176,8 @@ def _measured(
             budget_s=options.budget_s(),
             report=report,
         )
+        for line in () if options.worker else plan_lines(bench, spec, plan):
+            speak.note(line)
         return campaign.run()
 
 
