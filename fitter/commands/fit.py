@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -254,17 +254,22 @@ def _check_datasets(names: Sequence[str]) -> None:
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:
-    """Function that shows the current step: on one line of a terminal, else a line at most every PROGRESS_S."""
-    terminal, last_s = sys.stderr.isatty(), time.monotonic()
+    """Function that shows the current step: on one line of a terminal, else in a line every PROGRESS_S until the command ends."""
+    terminal, step, ended = sys.stderr.isatty(), "reading", threading.Event()
 
     def say(text: str) -> None:
-        nonlocal last_s
+        nonlocal step
+        step = text
         if terminal and not quiet:
             click.echo(f"\r\x1b[K{printable(text)}", err=True, nl=False)
-        elif text and not quiet and time.monotonic() - last_s >= PROGRESS_S:
-            last_s = time.monotonic()
-            tell(text)
 
+    def repeat() -> None:
+        while not ended.wait(PROGRESS_S):
+            tell(step or "writing")
+
+    if not terminal and not quiet:
+        click.get_current_context().call_on_close(ended.set)
+        threading.Thread(target=repeat, daemon=True).start()
     return say
 
 

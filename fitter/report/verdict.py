@@ -31,11 +31,16 @@ def verdict_lines(bundle: Bundle, calibration: Calibration) -> list[str]:
 def _errors_line(kind: str, found: pd.DataFrame) -> str:
     """Mean errors of held-out rows of a kind, and the share inside their intervals."""
     row = summary_row(found, kind)
-    measured, predicted = (found[f"{which}_latency"].to_numpy() * found[f"{which}_power"].to_numpy() for which in ("measured", "predicted"))
-    errors = {"latency": row["latency"], "power": row["power"], "energy": errors_of(measured, predicted, np.full(len(found), np.nan))}
-    known = ", ".join(f"{own['mape']:.1f} % in {name}" for name, own in errors.items() if own is not None)
+    known = ", ".join(f"{error:.1f} % in {name}" for name, error in _mean_errors(row, found).items() if np.isfinite(error))
     inside = "" if row["coverage"] is None else f"; {PERCENT * row['coverage']:.0f} % lie inside the stated 90 % intervals"
     return f"held-out {kind} err by {known} on average ({len(found):,} rows){inside}"
+
+
+def _mean_errors(row: HeldOut, found: pd.DataFrame) -> dict[str, float]:
+    """Mean error of latency, power and their product, energy, in percent; nan where unknown."""
+    measured, predicted = (found[f"{which}_latency"].to_numpy() * found[f"{which}_power"].to_numpy() for which in ("measured", "predicted"))
+    errors = {"latency": row["latency"], "power": row["power"], "energy": errors_of(measured, predicted, np.full(len(found), np.nan))}
+    return {name: np.nan if own is None else own["mape"] for name, own in errors.items()}
 
 
 def _missing_lines(bundle: Bundle, *, one_clock: bool) -> list[str]:
@@ -56,10 +61,11 @@ def family_table(calibration: Calibration) -> Shown:
     """Mean errors of held-out rows by family in percent."""
     rows: list[list[object]] = []
     for found in calibration.held_out.values():
-        rows += [_family_row(str(family), summary_row(own, str(family))) for family, own in compared(found).groupby("family", sort=True)]
-    return Shown(title="held-out errors in percent:", head=("family", "rows", "latency", "power", "inside 90 %"), rows=rows)
+        rows += [_family_row(str(family), own) for family, own in compared(found).groupby("family", sort=True)]
+    return Shown(title="held-out errors in percent:", head=("family", "rows", "latency", "power", "energy", "inside 90 %"), rows=rows)
 
 
-def _family_row(family: str, row: HeldOut) -> list[object]:
-    errors = [np.nan if (own := row[quantity]) is None else round(own["mape"], 1) for quantity in ("latency", "power")]
+def _family_row(family: str, found: pd.DataFrame) -> list[object]:
+    row = summary_row(found, family)
+    errors = [round(error, 1) for error in _mean_errors(row, found).values()]
     return [family, row["n"], *errors, np.nan if row["coverage"] is None else round(PERCENT * row["coverage"], 0)]

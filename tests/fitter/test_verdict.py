@@ -1,10 +1,12 @@
 """The verdict on a fit says what is known, and no more."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import fitter.commands.fit
 from fitter.bundle.calibration import Calibration
 from fitter.report.verdict import family_table, verdict_lines
 from fitter.validate.predictions import predict_kernel_rows
@@ -33,6 +35,7 @@ def test_errors_are_those_of_the_rows_and_energy_that_of_their_product(predicted
     assert f"({len(found)} rows)" in line
     table = family_table(calibration(found))
     assert sum(row[1] for row in table.rows) == len(found)
+    assert all(f"{row[4]:.1f}" == energy for row in table.rows)
     assert [row[0] for row in table.rows] == sorted(found["family"].unique())
 
 
@@ -57,3 +60,14 @@ def test_what_the_data_lack_is_named(predicted, change, found):
 
 def test_a_fit_without_held_out_rows_claims_no_error():
     assert "errors are unknown" in verdict_lines(BUNDLE, calibration(None))[1]
+
+
+@pytest.mark.parametrize(("words", "told"), [((), True), (("--quiet",), False)])
+def test_off_a_terminal_a_long_fit_says_what_it_does_and_stops_saying_it(words, told, shared_data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fitter.commands.fit, "PROGRESS_S", 0.02)
+    before = set(threading.enumerate())
+    fitter.commands.fit.run([str(shared_data / "energaizer" / "a10_900mhz.csv"), "-o", str(tmp_path / "a.json"), "--holdout", "0", *words])
+    assert ("fitting all rows" in capsys.readouterr().err.splitlines()) == told
+    for thread in set(threading.enumerate()) - before:
+        thread.join(1.0)
+        assert not thread.is_alive()
