@@ -108,11 +108,10 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     fit = f"fit {options.out} --gpu {bench.gpu_spec.name}" if folder else f"fit {outcome.dataset}"
     speak.say(outcome_document(outcome), outcome_lines(outcome, bench.simulated, fit))
     refused = sum(outcome.rejected.values())
-    lost = bool(refused or outcome.unusable_rows)
-    if lost:
+    if refused or outcome.unusable_rows:
         speak.warn(f"{refused} kernels could not run, {outcome.unusable_rows} rows are unusable")
     unusable = outcome.rows == outcome.unusable_rows
-    return DONE_WITH_WARNINGS if unusable or (options.strict and (lost or bench.notes)) else DONE
+    return DONE_WITH_WARNINGS if unusable or (options.strict and speak.warnings) else DONE
 
 
 def _planned(

@@ -45,7 +45,7 @@ class CommandList(click.Group):
 )
 @campaign_options
 @click.option("--campaign", default="quick", show_default=True, metavar="NAME|FILE.toml", help="What to measure.")
-@click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds: kernels that could not run, unusable rows.")
+@click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds.")
 @click.option("--planned-budget", default="", hidden=True, help="The whole budget, of which --budget is what is left.")
 @record_option
 @click.option("--worker", is_flag=True, hidden=True, help="Be the child of a daemon, or of a `collect` on several boards.")

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ Tell = Callable[[str, str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speaker:
-    """The options --json, --quiet and -v of a command, and their effects."""
+    """The options --json, --quiet and -v of a command, and their effects; `warnings` that were due so far."""
 
     as_json: bool
     quiet: bool
     verbose: bool
+    warnings: list[str] = field(default_factory=list)
 
     def say(self, document: Any, lines: Sequence[str]) -> None:
         """Prints the result: a JSON document, or lines."""
@@ -38,6 +39,7 @@ class Speaker:
 
     def warn(self, line: str) -> None:
         """Prints a warning on stderr, unless quiet."""
+        self.warnings.append(line)
         self.note(f"warning: {line}")
 
     @contextmanager
