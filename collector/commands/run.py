@@ -15,12 +15,12 @@ from collector.commands.options import (
     duration_s,
     freqs_option,
     gpu_option,
-    known_sensor,
     meter_arguments,
     meter_option,
     one_board,
     output_options,
     seed_option,
+    sensor_of,
     sensor_option,
 )
 from collector.commands.output import Speaker, note, stoppable, write_document
@@ -106,7 +106,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
         for line in instruments.notes:
             speak.warn(line)
         sampler = Sampler(instruments.gpu, instruments.sensors)
-        calibration = known_sensor(asked.sensor, instruments, speak) or _unknown_sensor(instruments, sampler)
+        calibration = sensor_of(asked.sensor, instruments, speak)
         clocks = asked_clocks(asked.freqs, instruments.gpu, "--freqs")
         lost = ""
         try:
@@ -155,11 +155,3 @@ def _runs(
         if speak.verbose:
             note(f"run {index + 1} of {asked.repeats}")
         yield measure_program(*common, index=index, asked_mhz=asked_mhz, stdout=stdout)
-
-
-def _unknown_sensor(instruments: "Instruments", sampler: "Sampler") -> "SensorCalibration":
-    """The board's sensor if only its name is known."""
-    from collector.sensing.calibration import SensorCalibration
-
-    identity = instruments.gpu.identity()
-    return SensorCalibration(gpu_uuid=identity.uuid, driver=identity.driver, sensor=sampler.sensor_name, field=sampler.field)

@@ -28,7 +28,7 @@ MEANS: Final = (
 )  # fmt: skip
 """Numbers whose means over the runs at a clock stand in the document."""
 
-COLUMNS: Final = ("MHz", "runs", "time [{}]", "power [W]", "energy [J]", "above rest", "naive", "counter [J]")
+COLUMNS: Final = ("clock [MHz]", "runs", "time [{}]", "power [W]", "energy [J]", "above rest [J]", "naive [J]", "counter [J]")
 
 
 def run_document(

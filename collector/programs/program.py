@@ -1,8 +1,7 @@
-"""The energy of any program: run it between two rests, and subtract the power at rest from the readings; or as often as it takes.
+"""The energy of any program: run it between two rests, and take the sensor out of the readings; or as often as it takes.
 
-A sensor with lag and averaging still shows all of the energy, only later: over a window that begins and ends at rest
-nothing is lost.  So the readings are integrated from the rest before to the rest after, deconvolved where that
-is well posed, and the power at rest is subtracted for the time outside the program.
+A sensor with lag and averaging shows a part of the energy only later: readings are taken from the rest before to the rest after, and
+deconvolved with steps at the program's start and end.
 
 A sensor that updates every 100 ms cannot resolve a program of some milliseconds.  Many runs, with pauses that keep
 the runs from locking to the sensor's updates, can determine its energy.
@@ -26,7 +25,7 @@ from collector.errors import ClockError, ProgramError, SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.correct import correct_recording
+from collector.sensing.correct import energies_of
 from collector.sensing.figures import figure
 from collector.sensing.known_sensor import inversion
 from collector.sensing.repeated_measurement import measure_repeated
@@ -138,13 +137,9 @@ def _now_s(instruments: Instruments) -> float:
 def _evaluated(trace: Trace, start: float, end: float, rest: SteadyPower, counter: Counter, calibration: SensorCalibration) -> ProgramRun:
     """Energy of a program's own time, start to end [s], from all polls of a span that begins and ends at rest."""
     readings = trace.board
-    whole = correct_recording(host_seconds(readings.host_ns), readings.power_w, calibration).whole
-    padding_s = (whole.end_s - whole.start_s) - (end - start)
-    back = inversion(calibration)
-    energy_j = whole.energy_j - rest.power_w * padding_s
-    of_whole = max(whole.energy_std_j**2 - back.common_std_j(whole.energy_j, whole.end_s - whole.start_s) ** 2, 0.0)
-    scatter = math.hypot(math.sqrt(of_whole), rest.raw_std_w / back.gain * padding_s)
-    energy_std_j = math.hypot(back.common_std_j(energy_j, end - start), scatter)
+    span = np.array([start]), np.array([end])
+    ((energy_j, energy_std_j),), _ = energies_of((host_seconds(readings.host_ns), readings.power_w), calibration, [span], (start, end))
+    scatter = math.sqrt(max(energy_std_j**2 - inversion(calibration).common_std_j(energy_j, end - start) ** 2, 0.0))
     counter_j, counter_std_j, counter_note = _counter(counter, end - start, rest, calibration, (energy_j, energy_std_j))
     return ProgramRun(
         latency_s=end - start,
