@@ -30,7 +30,6 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import load_board
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import make_operator
 
 LENGTHS_MS = (10.0, 50.0, 100.0, 325.0, 1000.0)

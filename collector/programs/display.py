@@ -11,6 +11,7 @@ import numpy as np
 from collector.bench import Instruments
 from collector.campaigns.outcome import known
 from collector.programs.kernels import KernelRun
+from collector.programs.practice import Trial, compared
 from collector.programs.program import ProgramRun
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.figures import figure, rounded_like
@@ -113,6 +114,38 @@ def kernels_lines(document: Document) -> list[str]:
         f"{shlex.join(document['command'])}: {run['latency_s']:.4g} s, {figure(run['energy_j'], run['energy_std_j'], 'J')}",
         f"{document['gpu']}{SAYS_NOTHING if document['simulated'] else ''}",
         *("  ".join([*map(str.rjust, row[:4], widths), row[4]]) for row in rows),
+        *(f"note: {line}" for line in document["notes"]),
+    ]
+
+
+def practice_document(command: Sequence[str], instruments: Instruments, trials: Sequence[Trial]) -> Document:
+    """The methods of `collect practice` as plain data; unknown values are null."""
+    notes = dict.fromkeys([*instruments.notes, *(note for trial in trials for note in trial.notes)])
+    methods = [asdict(one) for one in compared(trials)]
+    return {
+        "command": list(command),
+        "gpu": instruments.gpu.identity().name,
+        "simulated": instruments.simulated,
+        "trials": len(trials),
+        "executions": sum(trial.executions for trial in trials),
+        "methods": [{name: value if name == "method" else known(value) for name, value in one.items()} for one in methods],
+        "notes": list(notes),
+    }
+
+
+def practice_lines(document: Document) -> list[str]:
+    """The methods as a table, and notes."""
+    simulated = document["simulated"]
+    rows = [("method", "energy [J]", "spread [J]", "true error [%]" if simulated else "")]
+    for one in document["methods"]:
+        error, spread = one["true_error"], one["spread_j"]
+        energy = _text(one["energy_j"], one["energy_std_j"]) if one["energy_std_j"] else _beside(one["energy_j"], spread)
+        rows.append((one["method"], energy, _beside(spread, spread), f"{100.0 * error:+.2f}" if simulated else ""))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        f"{shlex.join(document['command'])}: one of {document['executions']} executions in {document['trials']} trials",
+        f"{document['gpu']}{SAYS_NOTHING if simulated else ''}",
+        *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows),
         *(f"note: {line}" for line in document["notes"]),
     ]
 

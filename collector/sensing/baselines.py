@@ -62,7 +62,7 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Practice:
-    """The good practice for a class of sensors: rise to discard and shift of the readings [s]; `partial`: averages miss some of the time."""
+    """The good practice for a class of sensors: rise to discard and shift of the readings [s]; `partial`: averages do not tile time."""
 
     discard_s: float
     shift_s: float
