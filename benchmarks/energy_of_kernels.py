@@ -24,24 +24,20 @@ from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, PowerReadings, PowerSensor
 from collector.errors import SensorError
 from collector.sampling import Sampler, host_seconds
-from collector.sensing.baselines import naive_energy
+from collector.sensing.baselines import PRACTICE_PAUSE_S, PRACTICE_S, PRACTICE_SHIFTS, naive_energy, practice_for, published_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import load_board
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import make_operator
 
 LENGTHS_MS = (10.0, 50.0, 100.0, 325.0, 1000.0)
 WINDOW_STD_S = 3e-4
 DELAY_STD_S = 3e-4
 """Errors of the method's calibrations, typical of a characterisation of some tens of seconds."""
-PUBLISHED_RUN_S = 5.0
 PUBLISHED_LEAST = 32
-PUBLISHED_SHIFTS = 8
-PUBLISHED_PAUSE_S = 0.025
-"""Published baseline of Yang, Adamek and Armour: 32 repetitions or 5 s, 8 pauses of 25 ms if information is lost."""
+"""Least repetitions of a short execution: the published practice is 32 repetitions or 5 s, here the longer of the two."""
 SM_CLOCK_MHZ = 900.0
 REST_S = 2.0
 
@@ -198,50 +194,6 @@ def true_energy_j(board: SimulatedBoard, load: LoadStamps, discard_s: float) -> 
     return float((energy[count:] - energy[:count]).mean())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Practice:
-    """The good practice for a class of sensors: rise to discard and shift of the readings [s]."""
-
-    discard_s: float
-    shift_s: float
-
-
-FULL_WINDOW = Practice(discard_s=0.25, shift_s=0.1)
-TRAILING_SECOND = Practice(discard_s=1.25, shift_s=0.1)
-SHORT_WINDOW = Practice(discard_s=0.1, shift_s=0.0)
-"""Yang, Adamek and Armour, "Part-time Power Measurements": good practice, cases 1 to 3, and their scripts."""
-
-
-def practice_for(calibration: SensorCalibration) -> Practice:
-    """The published figures for a sensor's class; for an unknown class, the figures of a full window."""
-    period, window = calibration.update_period_s, calibration.window_s
-    if calibration.averaging == "trailing-mean":
-        return TRAILING_SECOND
-    if period is not None and window is not None and window < 0.9 * period:
-        return SHORT_WINDOW
-    return FULL_WINDOW
-
-
-def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: Practice) -> float:
-    """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded.
-
-    If the load ends within the rise, the function uses its last execution.
-    """
-    kept = load.start_s >= load.start_s[0] + practice.discard_s
-    kept[-1] = True
-    shifted = time_s - practice.shift_s
-    sums = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(shifted))])
-
-    def integral(until_s: Array) -> Array:
-        index = np.clip(np.searchsorted(shifted, until_s, side="right") - 1, 0, len(shifted) - 1)
-        beyond = until_s - shifted[index]
-        value = np.interp(until_s, shifted, power_w)
-        result: Array = sums[index] + 0.5 * (power_w[index] + value) * beyond
-        return result
-
-    return float((integral(load.end_s[kept]) - integral(load.start_s[kept])).mean())
-
-
 def beyond_gain(energy_j: float, duration_s: float, calibration: SensorCalibration) -> float:
     """Energy in the sensor's domain, corrected by the planted gain and offset [J]."""
     return (energy_j - (calibration.offset_w or 0.0) * duration_s) / (calibration.gain or 1.0)
@@ -300,14 +252,13 @@ def _published(here: Stand, kind: SensorClass) -> float:
     here.bench.clock.wait(0.3)
     first = here.execute()
     length = (first[1] - first[0]) * 1e-9
-    count = min(max(PUBLISHED_LEAST, math.ceil((PUBLISHED_RUN_S + practice.discard_s) / length)), 2000)
+    count = min(max(PUBLISHED_LEAST, math.ceil((PRACTICE_S + practice.discard_s) / length)), 2000)
     if length > 0.5:
-        count = math.ceil((PUBLISHED_RUN_S + practice.discard_s) / length)
-    partial = practice.shift_s == 0.0
+        count = math.ceil((PRACTICE_S + practice.discard_s) / length)
     stamps = [first]
     for index in range(1, count):
-        if partial and index % max(count // PUBLISHED_SHIFTS, 1) == 0:
-            here.bench.clock.wait(PUBLISHED_PAUSE_S)
+        if practice.partial and index % max(count // PRACTICE_SHIFTS, 1) == 0:
+            here.bench.clock.wait(PRACTICE_PAUSE_S)
         stamps.append(here.execute())
     here.bench.clock.wait(0.3)
     readings = here.sampler.drain().board

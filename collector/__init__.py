@@ -1,1 +1,13 @@
-"""The measurement: devices, sensing, correction, campaigns and the dataset format."""
+"""The measurement: devices, sensing, correction, campaigns and the dataset format.  `measure` is for use from Python."""
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["measure"]
+
+
+def __getattr__(name: str) -> Any:
+    """`measure` of `collector.measuring.measure`, imported on first use."""
+    if name in __all__:
+        return getattr(import_module("collector.measuring.measure"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

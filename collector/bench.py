@@ -60,10 +60,9 @@ def open_bench(
             yield bench
         return
     with _opened(word, seed, meter, meter_port, faults, poll_s) as (instruments, simulated):
-        devices: dict[str, Any] = {one.name: getattr(instruments, one.name) for one in fields(Instruments)}
         if simulated is not None:
             simulated.runner.tracing = trace
-            yield Bench(runner=simulated.runner, gpu_spec=simulated.world.gpu, **devices)
+            yield _bench(instruments, simulated)
             return
         identity = instruments.gpu.identity()
         if not (gpu_spec or identity.canonical_name):
@@ -73,19 +72,28 @@ def open_bench(
             raise DeviceError(f"--gpu-spec {gpu_spec} is of {', '.join((spec.name, *spec.product_names))}; this board is {identity.name}")
         tracer, now_ns = None if trace else NoTracer(NOT_TRACED), instruments.clock.now_ns
         with open_board_runner(identity.pci_address, spec, now_ns, seed=seed, attention=attention, tracer=tracer) as runner:
-            yield Bench(runner=runner, gpu_spec=spec, **devices)
+            yield Bench(runner=runner, gpu_spec=spec, **_devices(instruments))
 
 
 @contextmanager
 def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_port: str = "") -> Iterator[Instruments]:
-    """The instruments of the board that a `--gpu` word names; on a real board nothing is run and no context is made.
+    """The instruments of the board that a `--gpu` word names; on a real board nothing is run and no context is made, a simulated one is
+    a whole bench.
 
     Raises the errors of `open_bench`, and DeviceError for a recording, which has only the recorded answers.
     """
     if word.startswith(REPLAYED):
         raise DeviceError(f"--gpu {word}: a program cannot be run on a recording; name a board, or sim:PROFILE")
-    with _opened(word, seed, meter, meter_port, None) as (instruments, _):
-        yield instruments
+    with _opened(word, seed, meter, meter_port, None) as (instruments, simulated):
+        yield instruments if simulated is None else _bench(instruments, simulated)
+
+
+def _bench(instruments: Instruments, simulated: SimulatedBoard) -> Bench:
+    return Bench(runner=simulated.runner, gpu_spec=simulated.world.gpu, **_devices(instruments))
+
+
+def _devices(instruments: Instruments) -> dict[str, Any]:
+    return {one.name: getattr(instruments, one.name) for one in fields(Instruments)}
 
 
 @contextmanager
@@ -96,7 +104,12 @@ def _opened(
     if word.startswith(SIMULATED):
         with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
             sensors = (board.sensor, board.meter) if meter else (board.sensor,)
-            yield Instruments(word=word, gpu=board.gpu, sensors=sensors, clock=board.clock, simulated=True), board
+            yield (
+                Instruments(
+                    word=word, gpu=board.gpu, sensors=sensors, clock=board.clock, simulated=True, planted_energy_j=board.true_energy_j
+                ),
+                board,
+            )
         return
     try:
         with ExitStack() as stack:

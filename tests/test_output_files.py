@@ -31,6 +31,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "collect export": ("{input}", "--to", "csv"),
     "collect pmd decode": ("{input}",),
     "collect pmd log": ("{input}",),
+    "collect practice": (*SIMULATED, "--trials", "1", "examples/gpt2-prefill.json"),
     "collect report": ("{input}",),
     "collect run": (*SIMULATED, "true"),
     "collect sensor": SIMULATED,

@@ -133,17 +133,20 @@ def meter_arguments(pmd: str, word: str) -> dict[str, Any]:
 
 
 def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker) -> "SensorCalibration | None":
-    """The calibration that `--sensor` names, for the board of a bench; None without one.  An entry of the catalogue gives a warning.
+    """The calibration that `--sensor` names, for the board of a bench; None without one.  Raises SensorError as `board_sensor`."""
+    return sensor_of(text, bench, speak) if text else None
+
+
+def sensor_of(text: str | None, bench: "Bench | Instruments", speak: Speaker) -> "SensorCalibration":
+    """The calibration that `--sensor` names, else one with only the sensor's names.  An entry of the catalogue gives a warning.
 
     Raises SensorError for one that cannot be used for this board.
     """
-    if not text:
-        return None
     from collector.sampling import Sampler
-    from collector.sensing.catalogue import given_sensor, not_characterised
+    from collector.sensing.catalogue import board_sensor, not_characterised
 
-    identity = bench.gpu.identity()
-    found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field)
+    sampler = Sampler(bench.gpu, bench.sensors)
+    found = board_sensor(text, bench.gpu.identity(), sampler.sensor_name, sampler.field)
     if doubt := not_characterised(found):
         speak.warn(f"sensor {doubt}")
     return found

@@ -15,12 +15,12 @@ from collector.commands.options import (
     duration_s,
     freqs_option,
     gpu_option,
-    known_sensor,
     meter_arguments,
     meter_option,
     one_board,
     output_options,
     seed_option,
+    sensor_of,
     sensor_option,
 )
 from collector.commands.output import Speaker, note, stoppable, write_document
@@ -49,6 +49,7 @@ class RunOptions:
     pmd: str
     out: Path | None
     seed: int
+    kernels: bool
     command: tuple[str, ...]
 
 
@@ -68,6 +69,7 @@ class RunOptions:
 @click.option("--longest", default="10m", show_default=True, metavar="TIME", help="Time that --std may take at each clock: 90s, 10m.")
 @sensor_option()
 @meter_option
+@click.option("--kernels", is_flag=True, help="Energy by kernel of a Python program, which CUPTI traces.")
 @output_option("--out", metavar="RUN.json", help="Write the JSON document to a file as well.")
 @seed_option
 @output_options
@@ -76,8 +78,9 @@ class RunOptions:
 def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> int:
     """Measure any program: time, energy and power of the board while it runs, each with its uncertainty.
 
-    Write `--` before the command: collect run --gpu 0 -- python train.py.  The board rests for a second or more before and
-    after each run, so that a sensor with a lag misses nothing.  With --json the command's own output goes to stderr.
+    Write `--` before the command: collect run --gpu 0 -- python train.py.  On a simulated board: -- WORKLOAD.json [TIMES].
+    The board rests for a second or more before and after each run, so that a sensor with a lag misses nothing.  With --json the
+    command's own output goes to stderr.
 
     Exit status: the command's own, by shells' rule 128 + signal if one ended it; 127 for a command that is not found, 126 for
     one that cannot be run; 1 if nothing could be measured, 2 for wrong usage; 130 after an interruption, which loses the
@@ -94,6 +97,8 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
         raise click.UsageError("--std finds the number of runs; leave --repeats out", context)
     if asked.asked_std is None and given("longest") is not ParameterSource.DEFAULT:
         raise click.UsageError("--longest bounds --std; give both", context)
+    if asked.kernels and (asked.asked_std is not None or asked.repeats > 1):
+        raise click.UsageError("--kernels takes one run; leave --std and --repeats out", context)
     board, longest_s = one_board(asked.gpu), duration_s(asked.longest, "--longest")
     end: BaseException | None = None
     runs: list[tuple[float | None, ProgramRun]] = []
@@ -106,10 +111,15 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
         for line in instruments.notes:
             speak.warn(line)
         sampler = Sampler(instruments.gpu, instruments.sensors)
-        calibration = known_sensor(asked.sensor, instruments, speak) or _unknown_sensor(instruments, sampler)
+        calibration = sensor_of(asked.sensor, instruments, speak)
         clocks = asked_clocks(asked.freqs, instruments.gpu, "--freqs")
+        if asked.kernels and len(clocks) > 1:
+            raise click.UsageError("--kernels takes one run; give one clock", context)
         lost = ""
         try:
+            if asked.kernels:
+                hold.set(clocks[0])
+                return _run_kernels(asked, instruments, sampler, calibration, clocks[0], speak)
             for clock in clocks:
                 hold.set(clock)
                 for found in _runs(asked, longest_s, instruments, sampler, calibration, clock, speak):
@@ -145,21 +155,36 @@ def _runs(
     speak: Speaker,
 ) -> "Iterator[ProgramRun]":
     """The runs at one clock, each at its end.  Raises the errors of `measure_program` and `measure_program_repeats`."""
+    from collector.programs.execution import Program
     from collector.programs.program import measure_program, measure_program_repeats
 
-    common, stdout = (instruments, sampler, asked.command, calibration), sys.stderr if speak.as_json else None
+    common = (instruments, sampler, Program(command=asked.command, stdout=sys.stderr if speak.as_json else None), calibration)
     if asked.asked_std is not None:
-        yield measure_program_repeats(*common, asked_std=asked.asked_std, longest_s=longest_s, asked_mhz=asked_mhz, stdout=stdout)
+        yield measure_program_repeats(*common, asked_std=asked.asked_std, longest_s=longest_s, asked_mhz=asked_mhz)
         return
     for index in range(asked.repeats):
         if speak.verbose:
             note(f"run {index + 1} of {asked.repeats}")
-        yield measure_program(*common, index=index, asked_mhz=asked_mhz, stdout=stdout)
+        yield measure_program(*common, index=index, asked_mhz=asked_mhz)
 
 
-def _unknown_sensor(instruments: "Instruments", sampler: "Sampler") -> "SensorCalibration":
-    """The board's sensor if only its name is known."""
-    from collector.sensing.calibration import SensorCalibration
+def _run_kernels(
+    asked: RunOptions,
+    instruments: "Instruments",
+    sampler: "Sampler",
+    calibration: "SensorCalibration",
+    asked_mhz: float | None,
+    speak: Speaker,
+) -> int:
+    """Measure one run by kernel, print the table, and return the command's exit status.  Raises the errors of `measure_kernels`."""
+    from collector.programs.display import kernels_document, kernels_lines
+    from collector.programs.execution import Program
+    from collector.programs.kernels import measure_kernels
 
-    identity = instruments.gpu.identity()
-    return SensorCalibration(gpu_uuid=identity.uuid, driver=identity.driver, sensor=sampler.sensor_name, field=sampler.field)
+    program = Program(command=asked.command, stdout=sys.stderr if speak.as_json else None)
+    found = measure_kernels(instruments, sampler, program, calibration, asked_mhz=asked_mhz)
+    document = kernels_document(asked.command, instruments, found)
+    if asked.out is not None:
+        write_document(asked.out, document)
+    speak.say(document, kernels_lines(document))
+    return found.run.exit_status or (DONE_WITH_WARNINGS if found.run.doubts else DONE)

@@ -8,6 +8,7 @@ advances its world, whose polls are then all ready to be read.
 Host time is integer nanoseconds of one monotonic clock.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -167,7 +168,8 @@ class PowerSensor(Protocol):
 class Instruments:
     """A board, its power sensors (its own first) and the clock they share: readable without running anything on the board.
 
-    `simulated` is true without hardware; `notes` list possible disturbances of a measurement here.
+    `simulated` is true without hardware; `notes` list possible disturbances of a measurement here.  `planted_energy_j` is the truth of
+    a simulated board: the energy that it drew between two host times [ns].
     """
 
     word: str
@@ -176,6 +178,7 @@ class Instruments:
     clock: Clock
     simulated: bool
     notes: tuple[str, ...] = ()
+    planted_energy_j: Callable[[int, int], float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

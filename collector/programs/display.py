@@ -3,12 +3,15 @@
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 
 from collector.bench import Instruments
 from collector.campaigns.outcome import known
+from collector.programs.kernels import KernelRun
+from collector.programs.practice import Trial, compared
 from collector.programs.program import ProgramRun
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.figures import figure, rounded_like
@@ -28,7 +31,8 @@ MEANS: Final = (
 )  # fmt: skip
 """Numbers whose means over the runs at a clock stand in the document."""
 
-COLUMNS: Final = ("MHz", "runs", "time [{}]", "power [W]", "energy [J]", "above rest", "naive", "counter [J]")
+SAYS_NOTHING: Final = ", simulated: its energies say nothing of a real one"
+COLUMNS: Final = ("clock [MHz]", "runs", "time [{}]", "power [W]", "energy [J]", "above rest [J]", "naive [J]", "counter [J]")
 
 
 def run_document(
@@ -72,7 +76,7 @@ def run_lines(document: Document) -> list[str]:
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    kind = ", simulated: its energies say nothing of a real one" if document["simulated"] else ""
+    kind = SAYS_NOTHING if document["simulated"] else ""
     failed = sorted({run["exit_status"] for run in document["runs"] if run["exit_status"]})
     ends = [f"exit status of the command: {', '.join(map(str, failed))}"] if failed else []
     return [
@@ -80,6 +84,68 @@ def run_lines(document: Document) -> list[str]:
         f"{document['gpu']}{kind}",
         *table,
         *ends,
+        *(f"note: {line}" for line in document["notes"]),
+    ]
+
+
+def kernels_document(command: Sequence[str], instruments: Instruments, found: KernelRun) -> Document:
+    """Energy by kernel as plain data."""
+    total = sum(one.energy_j for one in found.kernels)
+    return {
+        "command": list(command),
+        "gpu": instruments.gpu.identity().name,
+        "simulated": instruments.simulated,
+        "run": _run_document(found.run),
+        "kernels": [{**asdict(one), "share": one.energy_j / total} for one in found.kernels],
+        "notes": list(found.notes),
+    }
+
+
+def kernels_lines(document: Document) -> list[str]:
+    """Energy by kernel as a table, and notes."""
+    rows = [("launches", "time [s]", "energy [J]", "share [%]", "kernel")]
+    for one in document["kernels"]:
+        launches = str(one["launches"] or "-")
+        energy = _text(one["energy_j"], one["energy_std_j"])
+        rows.append((launches, f"{one['time_s']:.4g}", energy, f"{100.0 * one['share']:.1f}", one["name"][:100]))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    run = document["run"]
+    return [
+        f"{shlex.join(document['command'])}: {run['latency_s']:.4g} s, {figure(run['energy_j'], run['energy_std_j'], 'J')}",
+        f"{document['gpu']}{SAYS_NOTHING if document['simulated'] else ''}",
+        *("  ".join([*map(str.rjust, row[:4], widths), row[4]]) for row in rows),
+        *(f"note: {line}" for line in document["notes"]),
+    ]
+
+
+def practice_document(command: Sequence[str], instruments: Instruments, trials: Sequence[Trial]) -> Document:
+    """The methods of `collect practice` as plain data; unknown values are null."""
+    notes = dict.fromkeys([*instruments.notes, *(note for trial in trials for note in trial.notes)])
+    methods = [asdict(one) for one in compared(trials)]
+    return {
+        "command": list(command),
+        "gpu": instruments.gpu.identity().name,
+        "simulated": instruments.simulated,
+        "trials": len(trials),
+        "executions": sum(trial.executions for trial in trials),
+        "methods": [{name: value if name == "method" else known(value) for name, value in one.items()} for one in methods],
+        "notes": list(notes),
+    }
+
+
+def practice_lines(document: Document) -> list[str]:
+    """The methods as a table, and notes."""
+    simulated = document["simulated"]
+    rows = [("method", "energy [J]", "spread [J]", "true error [%]" if simulated else "")]
+    for one in document["methods"]:
+        error, spread = one["true_error"], one["spread_j"]
+        energy = _text(one["energy_j"], one["energy_std_j"]) if one["energy_std_j"] else _beside(one["energy_j"], spread)
+        rows.append((one["method"], energy, _beside(spread, spread), f"{100.0 * error:+.2f}" if simulated else ""))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        f"{shlex.join(document['command'])}: one of {document['executions']} executions in {document['trials']} trials",
+        f"{document['gpu']}{SAYS_NOTHING if simulated else ''}",
+        *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows),
         *(f"note: {line}" for line in document["notes"]),
     ]
 

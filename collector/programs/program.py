@@ -1,32 +1,27 @@
-"""The energy of any program: run it between two rests, and subtract the power at rest from the readings; or as often as it takes.
+"""The energy of any program: run it between two rests, and take the sensor out of the readings; or as often as it takes.
 
-A sensor with lag and averaging still shows all of the energy, only later: over a window that begins and ends at rest
-nothing is lost.  So the readings are integrated from the rest before to the rest after, deconvolved where that
-is well posed, and the power at rest is subtracted for the time outside the program.
+A sensor with lag and averaging shows a part of the energy only later: readings are taken from the rest before to the rest after, and
+deconvolved with steps at the program's start and end.
 
 A sensor that updates every 100 ms cannot resolve a program of some milliseconds.  Many runs, with pauses that keep
 the runs from locking to the sensor's updates, can determine its energy.
 """
 
 import math
-import os
-import subprocess
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from collector.bench import Instruments
 from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION, mean_known, states_within, throttle_union
-from collector.devices.protocols import EnergyReading, StateReadings, limiting_reasons
-from collector.errors import ClockError, ProgramError, SensorError
+from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings, limiting_reasons
+from collector.errors import ClockError, SensorError
+from collector.programs.execution import Program, stamped
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.correct import correct_recording
+from collector.sensing.correct import energies_of
 from collector.sensing.figures import figure
 from collector.sensing.known_sensor import inversion
 from collector.sensing.repeated_measurement import measure_repeated
@@ -48,6 +43,7 @@ class ProgramRun:
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the energy of the uncorrected
     readings, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its error from the
     counter's steps.
+    `start_s` is its host time [s] and `readings` are the board's, from rest to rest (nan and None of several runs).
     `states` are the board's states meanwhile; `doubts` say why the SM clock was not the requested one.  `executions` counts the
     runs; the other fields are their means.
     """
@@ -65,6 +61,8 @@ class ProgramRun:
     notes: tuple[str, ...]
     doubts: tuple[str, ...] = ()
     executions: int = 1
+    start_s: float = math.nan
+    readings: PowerReadings | None = None
 
     @property
     def sm_clock_mhz(self) -> float:
@@ -99,27 +97,27 @@ Counter = tuple[EnergyReading | None, EnergyReading | None]
 def measure_program(
     instruments: Instruments,
     sampler: Sampler,
-    command: Sequence[str],
+    program: Program,
     calibration: SensorCalibration,
     *,
     index: int = 0,
     asked_mhz: float | None = None,
-    stdout: Any = None,
 ) -> ProgramRun:
-    """Run a command once and return the board's time, energy and power.
+    """Run a program once and return the board's time, energy and power.
 
-    `index` counts the runs, `asked_mhz` is the held SM clock (None: none is held), `stdout` receives the command's output.
+    `index` counts the runs, `asked_mhz` is the held SM clock (None: none is held).
 
     Raises ProgramError for a command that cannot be started, SensorError if too few readings came, DeviceError if
     the board fails.  An interruption stops the command too.
     """
     rest_s = settle_time_s(calibration, LEAST_REST_S)
     period_s = calibration.update_period_s or 0.0
+    execute = program.ready(instruments)
     sampler.drain()
     begun_s, first = _now_s(instruments), sampler.energy()
     instruments.clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # a new phase of the updates for each run
     start_s = _now_s(instruments)
-    exit_status = _executed(command, instruments, stdout)
+    exit_status = execute()
     end_s = _now_s(instruments)
     instruments.clock.wait(rest_s)
     ended_s, counter = _now_s(instruments), (first, sampler.energy())
@@ -138,13 +136,9 @@ def _now_s(instruments: Instruments) -> float:
 def _evaluated(trace: Trace, start: float, end: float, rest: SteadyPower, counter: Counter, calibration: SensorCalibration) -> ProgramRun:
     """Energy of a program's own time, start to end [s], from all polls of a span that begins and ends at rest."""
     readings = trace.board
-    whole = correct_recording(host_seconds(readings.host_ns), readings.power_w, calibration).whole
-    padding_s = (whole.end_s - whole.start_s) - (end - start)
-    back = inversion(calibration)
-    energy_j = whole.energy_j - rest.power_w * padding_s
-    of_whole = max(whole.energy_std_j**2 - back.common_std_j(whole.energy_j, whole.end_s - whole.start_s) ** 2, 0.0)
-    scatter = math.hypot(math.sqrt(of_whole), rest.raw_std_w / back.gain * padding_s)
-    energy_std_j = math.hypot(back.common_std_j(energy_j, end - start), scatter)
+    span = np.array([start]), np.array([end])
+    ((energy_j, energy_std_j),), _ = energies_of((host_seconds(readings.host_ns), readings.power_w), calibration, [span], (start, end))
+    scatter = math.sqrt(max(energy_std_j**2 - inversion(calibration).common_std_j(energy_j, end - start) ** 2, 0.0))
     counter_j, counter_std_j, counter_note = _counter(counter, end - start, rest, calibration, (energy_j, energy_std_j))
     return ProgramRun(
         latency_s=end - start,
@@ -157,6 +151,8 @@ def _evaluated(trace: Trace, start: float, end: float, rest: SteadyPower, counte
         counter_energy_std_j=counter_std_j,
         states=states_within(trace.states, start, end),
         notes=(counter_note,) if counter_note else (),
+        start_s=start,
+        readings=readings,
     )
 
 
@@ -209,63 +205,24 @@ def _clock_doubts(instruments: Instruments, states: StateReadings, asked_mhz: fl
     return tuple(doubts)
 
 
-def _executed(command: Sequence[str], instruments: Instruments, stdout: Any) -> int:
-    """Exit status of a command, by shells' rule 128 + signal if one ended it.  It sees only the measured board.  Raises ProgramError."""
-    chosen = {} if instruments.simulated else {"CUDA_VISIBLE_DEVICES": instruments.gpu.identity().uuid}
-    begun_s = time.monotonic()
-    try:
-        process = subprocess.Popen(list(command), stdout=stdout, env={**chosen, **os.environ})
-    except FileNotFoundError as error:
-        raise ProgramError(f"{command[0]}: command not found", 127) from error
-    except (OSError, ValueError) as error:
-        raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", 126) from error
-    with _stopped_with_us(process):
-        status = process.wait()
-    if instruments.simulated:
-        instruments.clock.wait(time.monotonic() - begun_s)  # a simulated board's time does not advance while a program runs on the host
-    return status if status >= 0 else 128 - status
-
-
-@contextmanager
-def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Stops the command on an interruption, first with a request, then by force."""
-    try:
-        yield
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(5.0)  # longest wait for a program that was requested to stop [s]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
-
-
 def measure_program_repeats(
     instruments: Instruments,
     sampler: Sampler,
-    command: Sequence[str],
+    program: Program,
     calibration: SensorCalibration,
     *,
     asked_std: float,
     longest_s: float,
     asked_mhz: float | None = None,
-    stdout: Any = None,
 ) -> ProgramRun:
-    """The mean run of a command, with an energy error within `asked_std` (a share of it), without gain and offset.
+    """The mean run of a program, with an energy error within `asked_std` (a share of it), without gain and offset.
 
     `asked_mhz` is the held SM clock; None if none is held.
 
     Raises ProgramError for a command that cannot be started or that fails, SensorError if runs are too short or too long for
     `longest_s`, or too few readings came, DeviceError if the board fails.
     """
-
-    def execute() -> tuple[int, int]:
-        start_ns = instruments.clock.now_ns()
-        if status := _executed(command, instruments, stdout):
-            raise ProgramError(f"{command[0]}: ended with status {status}; a command that fails is not repeated", status)
-        return start_ns, instruments.clock.now_ns()
-
+    execute = stamped(program, instruments)
     found = measure_repeated(instruments, sampler, execute, calibration, asked_std=asked_std, longest_s=longest_s)
     columns = {one.name: np.concatenate([getattr(run.states, one.name) for run in found.runs]) for one in fields(StateReadings)}
     states = StateReadings(**columns)

@@ -6,13 +6,19 @@ The naive integral, and three ways of sampling
     mtsm   multi-threaded synchronised monitoring: the mean of all polls while the kernel runs
     sma    sampling monitoring: polls in the background every 15 ms; it takes the highest, as the window of the kernel is not known
     papi   PAPI's NVML component: one reading, taken when the kernel has ended
+
+The good practice of Yang, Adamek and Armour repeats a program, shifts its phase, and discards the rise (`Practice`).
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import PowerReadings
 from collector.sampling import host_seconds
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.quantities import Array
 
 
@@ -52,3 +58,52 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
         "papi": float(ended),
     }
     return {name: watt * (end_s - start_s) for name, watt in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Practice:
+    """The good practice for a class of sensors: rise to discard and shift of the readings [s]; `partial`: averages do not tile time."""
+
+    discard_s: float
+    shift_s: float
+    partial: bool = False
+
+
+FULL_WINDOW = Practice(discard_s=0.25, shift_s=0.1)
+TRAILING_SECOND = Practice(discard_s=1.25, shift_s=0.1)
+SHORT_WINDOW = Practice(discard_s=0.1, shift_s=0.0, partial=True)
+PRACTICE_S, PRACTICE_SHIFTS, PRACTICE_PAUSE_S = 5.0, 8, 0.025
+"""Yang, Adamek and Armour, "Part-time Power Measurements": good practice, cases 1 to 3, and their scripts.
+
+The program is repeated for 5 s; if averages miss some of the time, 8 pauses of 25 ms shift its phase.
+"""
+
+
+def practice_for(calibration: SensorCalibration) -> Practice:
+    """The published figures for a sensor's class; for an unknown class, the figures of a full window."""
+    period, window = calibration.update_period_s, calibration.window_s
+    if calibration.averaging == "trailing-mean":
+        return TRAILING_SECOND
+    if period is not None and window is not None and window < 0.9 * period:
+        return SHORT_WINDOW
+    return FULL_WINDOW
+
+
+def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: Practice) -> float:
+    """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded.
+
+    If the load ends within the rise, the function uses its last execution.
+    """
+    kept = load.start_s >= load.start_s[0] + practice.discard_s
+    kept[-1] = True
+    shifted = time_s - practice.shift_s
+    sums = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(shifted))])
+
+    def integral(until_s: Array) -> Array:
+        index = np.clip(np.searchsorted(shifted, until_s, side="right") - 1, 0, len(shifted) - 1)
+        beyond = until_s - shifted[index]
+        value = np.interp(until_s, shifted, power_w)
+        result: Array = sums[index] + 0.5 * (power_w[index] + value) * beyond
+        return result
+
+    return float((integral(load.end_s[kept]) - integral(load.start_s[kept])).mean())

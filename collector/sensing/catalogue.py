@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from collector.devices.protocols import GpuIdentity
 from collector.errors import SensorError
 from collector.sensing.calibration import (
     Averaging,
@@ -195,6 +196,16 @@ def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "
         known = ", ".join(dict.fromkeys(f"{sensor.name}@{sensor.driver}:{name}" for sensor in named for name in sensor.fields))
         raise SensorError(f"--sensor {text}: nothing is published for {wanted}; known: {known}")
     return found.calibration(gpu_uuid, driver or found.driver, field_name(of_field) or found.fields[0])
+
+
+def board_sensor(text: str | None, identity: GpuIdentity, sensor: str, field: str) -> SensorCalibration:
+    """The calibration that `--sensor` names for a board; without one, that of a sensor of which only the names are known.
+
+    Raises SensorError as `given_sensor`.
+    """
+    if text:
+        return given_sensor(text, identity.uuid, identity.driver, field)
+    return SensorCalibration(gpu_uuid=identity.uuid, driver=identity.driver, sensor=sensor, field=field)
 
 
 def entry_text(calibration: SensorCalibration, board: str) -> str:

@@ -5,7 +5,7 @@ time, as an estimate where the sensor does not see the time between its averages
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +16,7 @@ from collector.errors import SensorError
 from collector.sensing.baselines import naive_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.deconvolve import Deconvolved, deconvolve
+from collector.sensing.deconvolve import Deconvolved, Spans, deconvolve, unread_std_j, unseen_share
 from collector.sensing.known_sensor import inversion, possible_responses
 from collector.sensing.repeated import EnergySpan, RepeatedEnergy, contradiction, mixed, repeated_energy, sensor_notes
 from collector.sensing.response import SensorResponse
@@ -27,6 +27,13 @@ from estimator.vocabulary.quantities import Array
 LONGEST_LOAD_S, MOST_REST_S = 400.0, 300.0
 """Longest load of a regression, and longest rest before and after it [s]: the model has one drift, and memory is bounded."""
 REGRESSION, DECONVOLUTION, ESTIMATE = "regression on the load", "deconvolution", "estimate between updates"
+STEP_SHARE, SCATTER_SHARE = 0.03, 0.15
+"""Error of both steps of a span together, in widths of the response times the readings' swing, and times their scatter inside the span.
+
+From simulated loads of 0.3 to 5 s, steady ones and ones with pauses.
+"""
+PRIOR_SCATTER: Final = 0.2
+"""Scatter of readings inside a span before any is seen, as a share of their swing; it counts as two readings."""
 UNSEEN: Final = (
     "the sensor averages over {width:.3g} ms of every {period:.3g} ms and sees nothing of the rest: a load that repeats near that period "
     "may be hidden; --load tells when the load ran"
@@ -121,6 +128,49 @@ def _integrated(
     best = int(np.argmax(probability))
     span = EnergySpan(start_s=begin, end_s=end, energy_j=energy, energy_std_j=std, naive_energy_j=naive)
     return parts[best], possible.responses[best], span
+
+
+def energies_of(
+    polls: tuple[Array, Array], calibration: SensorCalibration, spans: Sequence[Spans], stamps_s: Sequence[float]
+) -> tuple[list[tuple[float, float]], Mapping[str, str]]:
+    """Energy and standard error of each set of spans [J], and notes; `polls` are times [s] and readings [W] (n,), before to after.
+
+    `stamps_s`, ascending, are times at which the power may step.  Raises SensorError for too few readings.
+    """
+    time_s, power_w = polls[0][possible_power(polls[1])], polls[1][possible_power(polls[1])]
+    updates = board_updates(time_s, power_w, calibration)
+    span_s = float(time_s[0]), float(time_s[-1])
+    fresh = np.append(True, np.diff(updates.value) != 0.0)
+    # A sensor whose values hardly ever repeat has then left an update out.
+    known = replace(updates, time_s=updates.time_s[fresh], value=updates.value[fresh]) if fresh.mean() >= 0.9 else updates
+    possible, back = possible_responses(calibration, updates.period_s), inversion(calibration)
+    fits = [
+        deconvolve(known, response, calibration.reading_noise_w, *span_s, stamps_s=stamps_s, parts=spans) for response in possible.responses
+    ]
+    share = possible.weighed(np.array([fit.evidence for fit in fits]))
+    found = []
+    for index, (starts, ends) in enumerate(spans):
+        parts = [(float(fit.parts_j[index]), float(fit.parts_std_j[index])) for fit in fits]
+        limits = [_limits_j(updates, response, (starts, ends)) for response in possible.responses]
+        energy, std = mixed(share, [(part_j, math.hypot(std_j, more_j)) for (part_j, std_j), more_j in zip(parts, limits, strict=True)])
+        energy, std = back.energy(energy, std, float((ends - starts).sum()))
+        found.append((float(energy), float(std)))
+    return found, sensor_notes(calibration, updates)
+
+
+def _limits_j(updates: BoardUpdates, response: SensorResponse, spans: Spans) -> float:
+    """Standard error of an energy [J] from the form of its steps, from the time between averages, and from holes in the polls.
+
+    Readings inside the spans are a sample of the power there, and the energy has the error of a mean of as many.
+    """
+    seen_s = updates.time_s - response.delay_s - 0.5 * response.width_s
+    inside = updates.value[np.searchsorted(spans[0], seen_s, side="right") > np.searchsorted(spans[1], seen_s, side="right")]
+    swing_w = float(np.ptp(updates.value))
+    about = inside - inside.mean() if len(inside) else inside
+    scatter_w = math.sqrt((float(about @ about) + 2.0 * (PRIOR_SCATTER * swing_w) ** 2) / (len(inside) + 1))
+    sampled_j = scatter_w * updates.period_s * math.sqrt(unseen_share(response, updates.period_s) * max(len(inside), 1))
+    steps_j = response.width_s * math.hypot(STEP_SHARE * swing_w, SCATTER_SHARE * scatter_w) * math.sqrt(len(spans[0]))
+    return math.hypot(sampled_j, steps_j, unread_std_j(updates, response, float(spans[0][0]), float(spans[1][-1])))
 
 
 def _held_by(load: LoadStamps, time_s: Array) -> tuple[LoadStamps, dict[str, str]]:

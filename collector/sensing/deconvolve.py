@@ -5,6 +5,7 @@ uncertain as the walk, and the stated errors include this.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +14,17 @@ from scipy.linalg import cho_solve_banded, cholesky_banded
 from scipy.sparse import csr_array, dia_array
 
 from collector.errors import SensorError
+from collector.sensing.board_power import LAUNCH_LAG_S
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.quantities import Array, BoolArray
 
 WALKS: Final = (0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
 """Tried standard deviations of the walk over an update period, as shares of the readings' spread."""
+LEAST_WALK: Final = 0.006
+"""A smaller walk for recordings whose steps have stamps: between them a load may be as steady as rest."""
+FREE_WALK: Final = 3.0
+"""Standard deviation of the walk over a stamp, as a share of the readings' spread: a step of any size."""
 LEAST_SPREAD_W, DEFAULT_NOISE_W = 0.1, 0.5
 WELL_POSED_SHARE: Final = 0.9
 """Averages tile time where the window is at least this share of the update period."""
@@ -33,7 +39,8 @@ class Deconvolved:
     """Power in the sensor's domain: means between neighbouring times of `edge_s` (n + 1,), `power_w` ± `std_w` (n,).
 
     `resolution_s` is the time per independent value, `energy_j` ± `energy_std_j` the integral over the requested
-    span; `well_posed`: the averages tile time.  `evidence` is the log probability of the readings.
+    span; `well_posed`: the averages tile time.  `evidence` is the log probability of the readings.  `parts_j` ± `parts_std_j` are the
+    energies of the requested parts, shape (q,), without the errors of power between averages and in holes.
     """
 
     edge_s: Array
@@ -44,10 +51,27 @@ class Deconvolved:
     energy_std_j: float
     well_posed: bool
     evidence: float
+    parts_j: Array
+    parts_std_j: Array
 
 
-def deconvolve(updates: BoardUpdates, response: SensorResponse, noise_w: float | None, start_s: float, end_s: float) -> Deconvolved:
-    """Power from updates, and its energy from `start_s` to `end_s`.
+Spans = tuple[Array, Array]
+"""Starts and ends of spans of time [s], each ascending, shape (n,); they may overlap."""
+
+
+def deconvolve(
+    updates: BoardUpdates,
+    response: SensorResponse,
+    noise_w: float | None,
+    start_s: float,
+    end_s: float,
+    *,
+    stamps_s: Sequence[float] = (),
+    parts: Sequence[Spans] = (),
+) -> Deconvolved:
+    """Power from updates, and its energy from `start_s` to `end_s`, and in `parts` of that time.
+
+    At `stamps_s`, ascending, the power may step: between them the walk is then as small as the readings allow.
 
     Raises SensorError for too few updates, and for a recording shorter than a third of the sensor's memory.
     """
@@ -60,6 +84,8 @@ def deconvolve(updates: BoardUpdates, response: SensorResponse, noise_w: float |
         )
     first, last = min(start_s, float(time_s[0]) - response.reach_s), max(end_s, float(time_s[-1]) - response.delay_s)
     step = max(min(response.width_s, period_s) / 2.0, 2e-3, (last - first) / 12_000, response.reach_s / 60)
+    if len(stamps_s):  # an edge at the first step
+        first -= step - (stamps_s[0] + LAUNCH_LAG_S - first) % step
     edge: Array = first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
     weight = _weights(time_s - response.delay_s, response, edge)
     centre, spread = float(np.mean(value)), max(float(np.std(value)), noise_w or DEFAULT_NOISE_W, LEAST_SPREAD_W)
@@ -68,20 +94,24 @@ def deconvolve(updates: BoardUpdates, response: SensorResponse, noise_w: float |
     toward = (weight.T @ (value - centre)) / noise**2
     misfit = float(((value - centre) ** 2).sum()) / noise**2
     count = len(edge) - 1
+    free = _free_links(edge, stamps_s)
     tried = []
-    for share in WALKS:
+    for share in (LEAST_WALK, *WALKS) if len(stamps_s) else WALKS:
         walk = share * spread * math.sqrt(step / period_s)
-        band = _with_walk(data, walk, 1e-3 / spread)
+        band = _with_walk(data, np.where(free, FREE_WALK * spread, walk), 1e-3 / spread)
         root = cholesky_banded(band, lower=True)
         level = cho_solve_banded((root, True), toward)
-        evidence = 0.5 * float(toward @ level) - 0.5 * misfit - float(np.log(root[0]).sum()) - (count - 1) * math.log(walk)
+        evidence = 0.5 * float(toward @ level) - 0.5 * misfit - float(np.log(root[0]).sum()) - int(np.count_nonzero(~free)) * math.log(walk)
         tried.append((evidence, band, root, level))
     evidence, band, root, level = max(tried, key=lambda one: one[0])
     variance, own = _diagonals(band, data)
     span = np.diff(np.clip(edge, start_s, end_s))
+    asked = np.array([covered_s(edge, part) for part in parts]).reshape(len(parts), count)
     energy = float(span @ level) + centre * float(span.sum())
     walked = float(span @ cho_solve_banded((root, True), span))
-    hidden = UNSEEN_SHARE * max(0.0, 1.0 - response.width_s / (WELL_POSED_SHARE * period_s)) * abs(energy)
+    parts_j = asked @ level + centre * asked.sum(axis=1)
+    parts_walked = np.sum(asked.T * cho_solve_banded((root, True), asked.T), axis=0)
+    hidden = UNSEEN_SHARE * unseen_share(response, period_s) * abs(energy)
     unread = unread_std_j(updates, response, start_s, end_s)
     return Deconvolved(
         edge_s=edge,
@@ -92,7 +122,24 @@ def deconvolve(updates: BoardUpdates, response: SensorResponse, noise_w: float |
         energy_std_j=math.sqrt(max(walked, 0.0) + hidden**2 + unread**2),
         well_posed=response.width_s >= WELL_POSED_SHARE * period_s,
         evidence=evidence,
+        parts_j=parts_j,
+        parts_std_j=np.sqrt(np.maximum(parts_walked, 0.0)),
     )
+
+
+def unseen_share(response: SensorResponse, period_s: float) -> float:
+    """Share of the time between updates that no average contains; 0 if averages tile time."""
+    return max(0.0, 1.0 - response.width_s / (WELL_POSED_SHARE * period_s))
+
+
+def covered_s(edge_s: Array, spans: Spans) -> Array:
+    """Time of spans within each cell between ascending edges (n + 1,) [s], shape (n,); overlapping spans count each."""
+    total = np.zeros(len(edge_s))
+    for times, sign in zip(spans, (1.0, -1.0), strict=True):
+        sums = np.concatenate([[0.0], np.cumsum(times - edge_s[0])])
+        before = np.searchsorted(times, edge_s, side="right")
+        total += sign * (before * (edge_s - edge_s[0]) - sums[before])
+    return np.diff(total)
 
 
 def unread_std_j(updates: BoardUpdates, response: SensorResponse, begin_s: float, end_s: float) -> float:
@@ -134,8 +181,18 @@ def _banded(weight: csr_array) -> Array:
     return np.stack([np.pad(square.diagonal(-k), (0, k)) for k in range(reach + 1)])
 
 
-def _with_walk(data: Array, walk_w: float, anchor: float) -> Array:
-    """The normal matrix with a random walk of steps of `walk_w` and a weak prior on the level, banded."""
+def _free_links(edge_s: Array, stamps_s: Sequence[float]) -> BoolArray:
+    """Which inner edges (n - 1,) the walk crosses freely: both edges of a cell with a stamp, or the edge that it falls on."""
+    inner, times = edge_s[1:-1], np.asarray(stamps_s, dtype=np.float64) + LAUNCH_LAG_S
+    free = np.zeros(len(inner), dtype=np.bool_)
+    slack = 0.02 * (edge_s[1] - edge_s[0])
+    for side in (np.searchsorted(inner, times - slack), np.searchsorted(inner, times + slack) - 1):
+        free[np.clip(side, 0, len(inner) - 1)] = True
+    return free
+
+
+def _with_walk(data: Array, walk_w: Array, anchor: float) -> Array:
+    """The normal matrix with a random walk of steps of `walk_w` (n - 1,) and a weak prior on the level, banded."""
     band = data.copy()
     link = 1.0 / walk_w**2
     band[0, :-1] += link

@@ -1,0 +1,187 @@
+"""`measure`: time, energy and power of GPUs while a part of a Python program runs, with standard errors."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+from collector.boards import board_words, named_boards
+from collector.errors import CollectorError
+from collector.measuring.board import Energy, Evaluated, WatchedBoard, open_watched
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+MOST_CALLS: Final = 10_000
+"""Measurements of a decorated function that are kept: those of the last calls."""
+
+
+class Measurement:
+    """A measured block.  Its energies are computed when they are first asked for, from readings until some 0.5 s after its end.
+
+    Energies are those of all boards together; `boards` has each.  Raises SensorError if too few readings came, CollectorError
+    before the end of the block.
+    """
+
+    def __init__(self, boards: Mapping[str, WatchedBoard]) -> None:
+        self._watched: Mapping[str, WatchedBoard] | None = boards
+        self._clocks = tuple(boards.values())
+        self._windows: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
+        self._end: tuple[int, ...] = ()
+        self._found: dict[str, Evaluated] = {}
+        self._start = self._now()
+
+    @contextmanager
+    def window(self, name: str) -> Iterator[None]:
+        """A part of the block, by name: windows of one name are added up.  They may be nested, and overlap in tasks and threads."""
+        start = self._now()
+        try:
+            yield
+        finally:
+            self._windows.setdefault(name, []).append((start, self._now()))
+
+    def simulated_load(self, duration_s: float) -> None:
+        """Run a load of about this length on simulated boards, whose time does not depend on the program's own kernels."""
+        for board in self._clocks:
+            board.simulated_load(duration_s)
+
+    @property
+    def duration_s(self) -> float:
+        """Duration of the block [s]."""
+        if not self._end:
+            raise CollectorError("the block has not ended; read its results after it")
+        return (self._end[0] - self._start[0]) * 1e-9
+
+    @property
+    def energy_j(self) -> float:
+        """Energy [J]."""
+        return self._sum(energy.block for energy in self._evaluated().values()).energy_j
+
+    @property
+    def energy_std_j(self) -> float:
+        """Standard error of the energy [J]."""
+        return self._sum(energy.block for energy in self._evaluated().values()).energy_std_j
+
+    @property
+    def power_w(self) -> float:
+        """Mean power [W]."""
+        return self.energy_j / self.duration_s
+
+    @property
+    def boards(self) -> dict[str, Energy]:
+        """Energy of each board, by the words of `gpu`."""
+        return {word: found.block for word, found in self._evaluated().items()}
+
+    @property
+    def windows(self) -> dict[str, Energy]:
+        """Energy of the windows of each name, all boards together."""
+        found = self._evaluated().values()
+        return {name: self._sum(one.windows[name] for one in found) for name in self._windows}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Limits of the result: what is not known of the sensor, other programs on the board."""
+        return tuple(dict.fromkeys(note for found in self._evaluated().values() for note in found.notes))
+
+    def row(self) -> dict[str, float]:
+        """The results as a row of a table: `pandas.DataFrame([m.row(), …])`."""
+        row = {name: float(getattr(self, name)) for name in ("duration_s", "energy_j", "energy_std_j", "power_w")}
+        for name, window in self.windows.items():
+            row |= {f"{name}_{key}": float(getattr(window, key)) for key in ("duration_s", "energy_j", "energy_std_j")}
+        return row
+
+    def end(self) -> None:
+        """The block ends now."""
+        self._end = self._now()
+
+    def _now(self) -> tuple[int, ...]:
+        """Host time of each board [ns]: simulated boards have clocks of their own."""
+        return tuple(board.now_ns() for board in self._clocks)
+
+    def _evaluated(self) -> dict[str, Evaluated]:
+        """The results of each board; the boards are not needed afterwards."""
+        if self._watched is not None and self.duration_s >= 0.0:
+            for index, (word, board) in enumerate(self._watched.items()):
+                windows = {name: [(start[index], end[index]) for start, end in stamps] for name, stamps in self._windows.items()}
+                self._found[word] = board.evaluated((self._start[index], self._end[index]), windows)
+            self._watched, self._clocks = None, ()
+        return self._found
+
+    @staticmethod
+    def _sum(energies: Iterator[Energy]) -> Energy:
+        """Energies of several boards together; their errors are independent."""
+        found = list(energies)
+        return Energy(
+            count=found[0].count,
+            duration_s=found[0].duration_s,
+            energy_j=sum(one.energy_j for one in found),
+            energy_std_j=math.hypot(*(one.energy_std_j for one in found)),
+        )
+
+
+class measure:  # noqa: N801 - reads like contextlib's
+    """Measures blocks, `with measure(gpu=0) as m:`, or each call of a function, `@measure(gpu=0)`, also of an `async def`.
+
+    `gpu` is what `--gpu` takes: 0, "0,1", "all", "sim:a100-pcie-40gb", or a list of such words; `sensor` a file of `collect sensor --out`
+    or an entry of `collect sensors`; `seed` determines a simulated board.  A decorated function has its `measurements`, those of the
+    last 10,000 calls.  A second use of the same object finds the boards open.  Nothing synchronises with the GPU: do it before a block
+    or window ends.
+
+    Raises on entry DeviceError for a board that cannot be read, SensorError for a sensor that cannot be used, CollectorError for an
+    object that is entered twice at once.
+    """
+
+    def __init__(self, gpu: int | str | Sequence[int | str] = 0, *, sensor: str = "", seed: int = 0) -> None:
+        self._words = board_words(str(gpu)) if isinstance(gpu, int | str) else tuple(map(str, gpu))
+        self._sensor, self._seed = sensor, seed
+        self._boards: dict[str, WatchedBoard] = {}
+        self._block: Measurement | None = None
+
+    def __enter__(self) -> Measurement:
+        """A block begins: the boards are opened, at the first one, and read."""
+        if self._block is not None:
+            raise CollectorError("this measure(…) is in use; take another one for a block inside or beside it, or m.window(name)")
+        self._block = self._begin()
+        return self._block
+
+    def __exit__(self, *_: object) -> None:
+        """The block ends, also by an error."""
+        if self._block is not None:
+            self._block.end()
+            self._block = None
+
+    def __call__(self, function: Callable[P, Result]) -> Callable[P, Result]:
+        """The function, with every call measured."""
+        measurements: deque[Measurement] = deque(maxlen=MOST_CALLS)
+
+        @contextmanager
+        def measured() -> Iterator[None]:
+            block = self._begin()
+            try:
+                yield
+            finally:
+                block.end()
+                measurements.append(block)
+
+        @wraps(function)
+        async def awaited(*arguments: P.args, **named: P.kwargs) -> Any:
+            with measured():
+                return await cast(Any, function)(*arguments, **named)
+
+        @wraps(function)
+        def called(*arguments: P.args, **named: P.kwargs) -> Result:
+            with measured():
+                return function(*arguments, **named)
+
+        chosen = cast(Any, awaited if iscoroutinefunction(function) else called)
+        chosen.measurements = measurements
+        return cast(Callable[P, Result], chosen)
+
+    def _begin(self) -> Measurement:
+        if not self._boards:
+            names = named_boards(self._words)
+            words = [board.key for board in names] if "all" in self._words else self._words
+            self._boards = {word: open_watched(word, self._sensor, self._seed) for word in words}
+        return Measurement(self._boards)
