@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -16,15 +16,15 @@ from typing import Final
 import numpy as np
 
 from collector.bench import open_instruments
-from collector.devices.protocols import Bench, Instruments, PowerReadings
+from collector.devices.protocols import Instruments, PowerReadings
 from collector.errors import CollectorError, SensorError
+from collector.programs.execution import Program
 from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds, joined_readings
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.catalogue import board_sensor
 from collector.sensing.correct import energies_of
 from collector.sensing.deconvolve import Spans
 from collector.sensing.known_sensor import possible_responses
-from collector.sensing.live import load_operator
 from collector.sensing.steady import update_period_s
 
 LEAST_LEAD_S: Final = 0.5
@@ -64,6 +64,7 @@ class WatchedBoard:
 
     def __init__(self, instruments: Instruments, sampler: Sampler, calibration: SensorCalibration) -> None:
         self._instruments, self._sampler, self._calibration = instruments, sampler, calibration
+        self._programs: dict[str, Callable[[], int]] = {}
         self._lock = threading.Lock()
         self._parts: deque[PowerReadings] = deque()
         self._lead_s = max(LEAST_LEAD_S, possible_responses(calibration).reach_s + 3.0 * update_period_s(calibration))
@@ -81,16 +82,20 @@ class WatchedBoard:
                 self._host_s = now_s
         return self._instruments.clock.now_ns()
 
-    def simulated_load(self, duration_s: float) -> None:
-        """Run a load for about `duration_s` on a simulated board.  Raises CollectorError on a real one."""
-        bench = self._instruments
-        if not isinstance(bench, Bench):
-            raise CollectorError(f"board {bench.word} is no simulated one: run a program of your own on it")
+    def simulated_program(self, workload: str) -> None:
+        """Run a workload file on a simulated board.  Raises CollectorError on a real one."""
+        if not self.simulated:
+            raise CollectorError(f"board {self._instruments.word} is no simulated one: run a program of your own on it")
         with self._lock:
-            kernel = bench.runner.prepare(load_operator(bench))
-            launch_s = float(np.mean(bench.runner.run(kernel, 1).segment_s))
-            bench.runner.run(kernel, max(1, round(duration_s / launch_s) - 1))
+            if workload not in self._programs:
+                self._programs[workload] = Program(command=(workload,)).ready(self._instruments)
+            self._programs[workload]()
             self._host_s = time.monotonic()
+
+    def planted_energy_j(self, start_ns: int, end_ns: int) -> float:
+        """Energy of a simulated board between two host times [J]: the truth behind its readings.  nan of a real one."""
+        planted = self._instruments.planted_energy_j
+        return math.nan if planted is None else planted(start_ns, end_ns)
 
     def evaluated(self, block: tuple[int, int], windows: dict[str, list[tuple[int, int]]]) -> Evaluated:
         """Energies of a block and of its windows, all of them host stamps [ns]; waits until the readings after it have come.

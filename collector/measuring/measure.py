@@ -42,10 +42,15 @@ class Measurement:
         finally:
             self._windows.setdefault(name, []).append((start, self._now()))
 
-    def simulated_load(self, duration_s: float) -> None:
-        """Run a load of about this length on simulated boards, whose time does not depend on the program's own kernels."""
+    def simulated_program(self, workload: str) -> None:
+        """Run a workload file on simulated boards, as `collect run -- WORKLOAD.json`: own kernels do not reach them.
+
+        The first run of a file also prepares its kernels, which takes seconds of the board's time.
+
+        Raises CollectorError on a real board, and the errors of `collect run` for a file that cannot be run.
+        """
         for board in self._clocks:
-            board.simulated_load(duration_s)
+            board.simulated_program(workload)
 
     @property
     def duration_s(self) -> float:

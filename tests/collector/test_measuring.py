@@ -1,0 +1,88 @@
+"""`measure`: energies of blocks and windows on simulated boards, whose true energy is known; errors, nesting, tasks."""
+
+import asyncio
+import math
+
+import pytest
+
+from collector import measure
+from collector.errors import CollectorError
+from collector.measuring.board import open_watched
+from collector.measuring.measure import Measurement
+from estimator.formats import write_workload
+from estimator.vocabulary.workload import Workload, make_operator
+
+BOARD = "sim:rtx-3090"
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory):
+    """A program of half a second."""
+    path = tmp_path_factory.mktemp("measure") / "w.json"
+    operators = (make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096),)
+    write_workload(Workload(name="w", operators=operators, counts=(300.0,)), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("board", [BOARD, "sim:a100-pcie-40gb", "sim:v100-pcie-32gb"])
+def test_energy_is_what_the_board_drew_and_windows_add_up(board, workload):
+    watched = open_watched(board, "", 5)
+    watched.simulated_program(workload)
+    block = Measurement({board: watched})
+    start_ns = watched.now_ns()
+    for _ in range(4):
+        with block.window("step"):
+            watched.simulated_program(workload)
+    true_j = watched.planted_energy_j(start_ns, watched.now_ns())
+    block.end()
+    assert abs(block.energy_j - true_j) < 3.0 * block.energy_std_j
+    assert block.energy_std_j < 0.2 * true_j
+    step = block.windows["step"]
+    assert step.count == 4
+    assert step.duration_s == pytest.approx(block.duration_s, rel=0.02)
+    assert step.energy_j == pytest.approx(block.energy_j, rel=0.02)
+    assert block.power_w == pytest.approx(block.energy_j / block.duration_s)
+    row = block.row()
+    assert (row["energy_j"], row["step_energy_j"]) == (block.energy_j, step.energy_j)
+
+
+def test_several_boards_are_added_and_their_errors_are_independent(workload):
+    with measure(gpu=[BOARD, "sim:a100-pcie-40gb"]) as m:
+        m.simulated_program(workload)
+    own = list(m.boards.values())
+    assert list(m.boards) == [BOARD, "sim:a100-pcie-40gb"]
+    assert m.energy_j == pytest.approx(sum(one.energy_j for one in own))
+    assert m.energy_std_j == pytest.approx(math.hypot(*(one.energy_std_j for one in own)))
+
+
+def test_functions_tasks_and_errors():
+    measuring = measure(gpu=BOARD)
+
+    @measuring
+    def step(value):
+        return value + 1
+
+    @measuring
+    async def later(value):
+        await asyncio.sleep(0.01)
+        return value + 1
+
+    async def both():
+        return await asyncio.gather(later(1), later(2))
+
+    assert (step(1), asyncio.run(both())) == (2, [2, 3])
+    assert (len(step.measurements), len(later.measurements)) == (1, 2)
+    assert all(one.energy_j > 0.0 for one in later.measurements)
+    with pytest.raises(ZeroDivisionError), measuring as m:
+        1 / 0  # noqa: B018 - any error
+    assert m.energy_j > 0.0
+    with measuring as m:
+        with pytest.raises(CollectorError, match="in use"), measuring:
+            pass
+        with pytest.raises(CollectorError, match="not ended"):
+            m.energy_j  # noqa: B018 - a property
+
+
+def test_unknown_boards_are_refused():
+    with pytest.raises(CollectorError, match="no-such"), measure(gpu="sim:no-such"):
+        pass

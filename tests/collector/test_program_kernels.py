@@ -1,0 +1,67 @@
+"""Energy by kernel of a program, and the published good practice, against a simulated board's own energy."""
+
+import json
+
+import numpy as np
+import pytest
+
+from collector.bench import open_bench
+from collector.cli import main
+from collector.programs.execution import Program
+from collector.programs.kernels import IDLE, measure_kernels
+from collector.sampling import Sampler
+from collector.sensing.live import characterise_sensor
+from estimator.formats import write_workload
+from estimator.vocabulary.workload import Workload, make_operator
+
+BOARD = "sim:a100-pcie-40gb"
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory):
+    """Two kernels of very different power."""
+    path = tmp_path_factory.mktemp("kernels") / "w.json"
+    product = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
+    sums = make_operator("elementwise", "add", "fp32", elements=2**26, reads=2**27)
+    write_workload(Workload(name="w", operators=(product, sums), counts=(400.0, 300.0)), path)
+    return str(path)
+
+
+def test_kernels_have_the_energy_that_the_board_drew_in_their_time(workload):
+    with open_bench(BOARD, seed=2, meter=True) as bench:
+        sampler = Sampler(bench.gpu, bench.sensors)
+        calibration = characterise_sensor(bench, sampler)
+        program = Program(command=(workload, "12"))
+        found = measure_kernels(bench, sampler, program, calibration)
+        planted = {}
+        for record in program.kernels:
+            planted[record.name] = planted.get(record.name, 0.0) + bench.planted_energy_j(record.start_ns, record.end_ns)
+    kernels = {one.name: one for one in found.kernels}
+    assert len(kernels) == 3
+    assert found.kernels[-1].name == IDLE
+    assert sum(one.energy_j for one in found.kernels) == pytest.approx(found.run.energy_j, rel=0.03)
+    named = [one for one in found.kernels if one.name != IDLE]
+    truths = sorted(planted.values(), reverse=True)
+    for one, true_j in zip(named, truths, strict=True):
+        assert abs(one.energy_j - true_j) < max(3.0 * one.energy_std_j, 0.03 * true_j), one.name
+        assert one.energy_std_j < 0.2 * true_j
+    assert sorted(one.launches for one in named) == [12 * 300, 12 * 400]
+
+
+def test_a_program_without_kernels_says_what_to_do(capsys):
+    assert main(["run", "--gpu", BOARD, "--kernels", "--", "true"]) == 1
+    said = capsys.readouterr().err.strip()
+    assert said.count("\n") == 0
+    assert "no kernel was traced" in said
+
+
+def test_the_good_practice_is_nearer_to_the_truth_than_the_naive_reading(workload, capsys):
+    """The gain of the sensor stays in it: the paper has no meter."""
+    assert main(["practice", "--gpu", BOARD, "--trials", "3", "--seed", "1", "--json", "--", workload]) == 0
+    document = json.loads(capsys.readouterr().out)
+    error = {row["method"]: abs(row["true_error"]) for row in document["methods"]}
+    assert error["practice"] < error["naive"]
+    assert error["corrected"] < 0.1
+    corrected = next(row for row in document["methods"] if row["method"] == "corrected")
+    assert np.isfinite(corrected["energy_std_j"])
+    assert main(["practice", "--gpu", BOARD, "--trials", "1", "--", "false"]) == 1
