@@ -92,13 +92,8 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     from collector.programs.display import run_document, run_lines
     from collector.sampling import Sampler
 
-    asked, given = RunOptions(**options), context.get_parameter_source
-    if asked.asked_std is not None and given("repeats") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--std finds the number of runs; leave --repeats out", context)
-    if asked.asked_std is None and given("longest") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--longest bounds --std; give both", context)
-    if asked.kernels and (asked.asked_std is not None or asked.repeats > 1):
-        raise click.UsageError("--kernels takes one run; leave --std and --repeats out", context)
+    asked = RunOptions(**options)
+    _check_options(context, asked)
     board, longest_s = one_board(asked.gpu), duration_s(asked.longest, "--longest")
     end: BaseException | None = None
     runs: list[tuple[float | None, ProgramRun]] = []
@@ -143,6 +138,17 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
         raise end
     failed = next((run.exit_status for _, run in runs if run.exit_status), DONE)
     return failed or (DONE if not any(run.doubts for _, run in runs) else DONE_WITH_WARNINGS)
+
+
+def _check_options(context: click.Context, asked: RunOptions) -> None:
+    """Raises UsageError for options that exclude each other."""
+    given = context.get_parameter_source
+    if asked.asked_std is not None and given("repeats") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--std finds the number of runs; leave --repeats out", context)
+    if asked.asked_std is None and given("longest") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--longest bounds --std; give both", context)
+    if asked.kernels and (asked.asked_std is not None or asked.repeats > 1):
+        raise click.UsageError("--kernels takes one run; leave --std and --repeats out", context)
 
 
 def _runs(

@@ -82,11 +82,8 @@ def deconvolve(
         raise SensorError(
             f"the recording lasts {end_s - start_s:.3g} s and the sensor averages over {response.width_s:.3g} s: record for longer"
         )
-    first, last = min(start_s, float(time_s[0]) - response.reach_s), max(end_s, float(time_s[-1]) - response.delay_s)
-    step = max(min(response.width_s, period_s) / 2.0, 2e-3, (last - first) / 12_000, response.reach_s / 60)
-    if len(stamps_s):  # an edge at the first step
-        first -= step - (stamps_s[0] + LAUNCH_LAG_S - first) % step
-    edge: Array = first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
+    edge = _edges(updates, response, start_s, end_s, stamps_s)
+    step = float(edge[1] - edge[0])
     weight = _weights(time_s - response.delay_s, response, edge)
     centre, spread = float(np.mean(value)), max(float(np.std(value)), noise_w or DEFAULT_NOISE_W, LEAST_SPREAD_W)
     noise = max(noise_w or DEFAULT_NOISE_W, 1e-3 * spread)
@@ -125,6 +122,17 @@ def deconvolve(
         parts_j=parts_j,
         parts_std_j=np.sqrt(np.maximum(parts_walked, 0.0)),
     )
+
+
+def _edges(updates: BoardUpdates, response: SensorResponse, start_s: float, end_s: float, stamps_s: Sequence[float]) -> Array:
+    """Edges of equal cells from before the first average to the last one [s], one of them at the first stamp."""
+    time_s = updates.time_s
+    first, last = min(start_s, float(time_s[0]) - response.reach_s), max(end_s, float(time_s[-1]) - response.delay_s)
+    step = max(min(response.width_s, updates.period_s) / 2.0, 2e-3, (last - first) / 12_000, response.reach_s / 60)
+    if len(stamps_s):
+        first -= step - (stamps_s[0] + LAUNCH_LAG_S - first) % step
+    edges: Array = first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
+    return edges
 
 
 def unseen_share(response: SensorResponse, period_s: float) -> float:
