@@ -14,6 +14,7 @@ import numpy as np
 from collector.campaigns.files import PREPARE_S, CampaignSpec
 from collector.campaigns.measurement import TIMED_GAP_S, Point
 from collector.errors import CampaignError
+from estimator.vocabulary.workload import Operator
 
 HASTY_WINDOW: Final = 0.2
 HASTY_SETTLING: Final = 0.3
@@ -22,6 +23,10 @@ HASTY_SETTLING: Final = 0.3
 Shares of 0.4 and 0.5 halve the number of kernels with power in a tenth of the time, and held-out errors of power on a simulated A100 grow
 from 1.09 to 1.15 times those of the whole campaign; the shorter run itself changes a power by 1 %, as the die stays colder.
 """
+
+
+ANCHOR_SHARE: Final = 0.06
+"""Largest share of a budget that repetitions take [1]: those of `quick`, at the ends of the campaign, take 0.05 of five minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +102,16 @@ def choose_points(
 ) -> tuple[tuple[Point, ...], Choice]:
     """The points that fit a budget, in the order of the plan; the same arguments give the same choice.
 
-    budget_s: of the board's time; fixed_s: the part of it outside the points.  Anchors are left out: a short campaign drifts
-    little.  Raises CampaignError if no point is left.
+    budget_s: of the board's time; fixed_s: the part of it outside the points.  Of the anchors only a first and a last one stay, and none
+    in a short campaign.  Raises CampaignError if no point is left.
     """
     candidates = [replace(point, idle_before=point.load is not None) for point in points if not point.anchor]
+    places = [place for place, point in enumerate(points) if not point.anchor]
+    anchors = _first_and_last(points)
+    anchors_s = sum(costs.of(points[place]) for place in anchors)
+    if anchors_s > ANCHOR_SHARE * budget_s:
+        anchors, anchors_s = (), 0.0
+    fixed_s += anchors_s
     order = np.random.default_rng(np.random.SeedSequence([seed, len(points), 2])).permutation(len(candidates)).tolist()
     first = {kind_of(candidates[i]): i for i in reversed(order)}
     order = [*first.values(), *(i for i in order if first[kind_of(candidates[i])] != i)]
@@ -135,7 +146,19 @@ def choose_points(
         timed=sum(point.timed_only for point in chosen.values()),
         left_out=tuple(dict.fromkeys(kind for point in candidates if (kind := kind_of(point)) not in there)),
     )
-    return tuple(chosen[i] for i in sorted(chosen)), choice
+    kept = {places[i]: point for i, point in chosen.items()} | {place: points[place] for place in anchors}
+    return tuple(kept[place] for place in sorted(kept)), choice
+
+
+def _first_and_last(points: Sequence[Point]) -> tuple[int, ...]:
+    """Places of the first anchor of each operator, and of the last one like it at the same clock."""
+    found: dict[Operator, list[int]] = {}
+    for place, point in enumerate(points):
+        if point.anchor:
+            pair = found.setdefault(point.operator, [place, place])
+            if points[pair[0]].sm_clock_mhz == point.sm_clock_mhz:
+                pair[1] = place
+    return tuple(place for pair in found.values() if pair[0] < pair[1] for place in pair)
 
 
 def kind_of(point: Point) -> str:
