@@ -22,6 +22,7 @@ from estimator.display.text import (
     with_uncertainty,
 )
 from estimator.questions.points import VALUES
+from estimator.vocabulary.workload import FAMILY_FIELDS
 
 if TYPE_CHECKING:
     from estimator.questions.estimates import Estimate
@@ -70,13 +71,20 @@ def _kernel_table(result: "Estimate", most: int | None) -> str:
                 f"{kernel.count:g}",
                 *quantity_texts({name: getattr(kernel, name) for name in KERNEL_FIELDS}),
                 *(f"{100.0 * share:.0f}" for share in kernel.utilization.values()),
-                kernel.operator + MARK * kernel.outside_validity,
+                _with_named_sizes(kernel.operator) + MARK * kernel.outside_validity,
             ]
         )
     left = sum(kernel.count * kernel.latency_s for kernel in ranked[len(shown) :]) / total
     marked = f"  {MARK.strip()} the fit has seen no kernel like it\n" if any(kernel.outside_validity for kernel in shown) else ""
     table = aligned(rows, left_columns={len(rows[0]) - 1}) + _more_kernels(len(ranked) - len(shown), left)
     return f"kernels of {printable(result.workload)} at {round(result.sm_clock_mhz, 1):g} MHz\n{table}{marked}"
+
+
+def _with_named_sizes(operator: str) -> str:
+    """A kernel with the names of its sizes, those that are not 0: "gemm.linear bf16 batch=1 m=512 n=768 k=3072"."""
+    name, _, sizes = operator.rpartition(" ")
+    named = zip(FAMILY_FIELDS[name.partition(".")[0]], sizes.split("x"), strict=True)
+    return " ".join([name, *(f"{field}={size}" for field, size in named if size != "0")])
 
 
 def _more_kernels(rest: int, share: float) -> str:
@@ -153,5 +161,5 @@ def _explained_cells(kernel: "KernelExplanation", total_j: float) -> list[str]:
         seconds(kernel.time_s),
         f"{kernel.limit} {kernel.limits[kernel.limit]:.0%}",
         f"{kernel.ideal_s / kernel.time_s:.0%}" if kernel.time_s else UNKNOWN,
-        kernel.operator,
+        _with_named_sizes(kernel.operator),
     ]

@@ -46,7 +46,7 @@ def test_the_table_says_that_the_board_was_simulated_and_shows_as_many_kernels_a
         " ms",
         " W",
         "±",
-        "gemm.linear bf16 1x",
+        "gemm.linear bf16 batch=1 m=",
     )
     assert all(text in every for text in told)
     assert "2 more kernels" in few
