@@ -161,16 +161,28 @@ def energies_of(
 def _limits_j(updates: BoardUpdates, response: SensorResponse, spans: Spans) -> float:
     """Standard error of an energy [J] from the form of its steps, from the time between averages, and from holes in the polls.
 
-    Readings inside the spans are a sample of the power there, and the energy has the error of a mean of as many.
+    Readings inside the spans are a sample of the power there, and the energy has the error of a mean of as many; a load that repeats near
+    a multiple of the update period shows as readings in slow waves, fewer of which are independent.
     """
     seen_s = updates.time_s - response.delay_s - 0.5 * response.width_s
     inside = updates.value[np.searchsorted(spans[0], seen_s, side="right") > np.searchsorted(spans[1], seen_s, side="right")]
     swing_w = float(np.ptp(updates.value))
     about = inside - inside.mean() if len(inside) else inside
     scatter_w = math.sqrt((float(about @ about) + 2.0 * (PRIOR_SCATTER * swing_w) ** 2) / (len(inside) + 1))
-    sampled_j = scatter_w * updates.period_s * math.sqrt(unseen_share(response, updates.period_s) * max(len(inside), 1))
+    sampled_j = scatter_w * updates.period_s * math.sqrt(unseen_share(response, updates.period_s) * max(len(inside), 1) * _alike(about))
     steps_j = response.width_s * math.hypot(STEP_SHARE * swing_w, SCATTER_SHARE * scatter_w) * math.sqrt(len(spans[0]))
     return math.hypot(sampled_j, steps_j, unread_std_j(updates, response, float(spans[0][0]), float(spans[1][-1])))
+
+
+def _alike(about_w: Array) -> float:
+    """Readings for each independent one, at least 1, of readings about their mean (n,): Geyer's initial positive sequence.
+
+    Source: C. J. Geyer, Practical Markov Chain Monte Carlo, Statistical Science 7 (1992), 473.
+    """
+    shared = np.correlate(about_w, about_w, "full")[len(about_w) - 1 :] if about_w.any() else np.ones(1)
+    pairs = shared[: len(shared) // 2 * 2].reshape(-1, 2).sum(axis=1) / shared[0]
+    positive = pairs[: np.argmax(pairs <= 0.0)] if np.any(pairs <= 0.0) else pairs
+    return max(1.0, 2.0 * float(positive.sum()) - 1.0)
 
 
 def _held_by(load: LoadStamps, time_s: Array) -> tuple[LoadStamps, dict[str, str]]:
