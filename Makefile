@@ -53,6 +53,7 @@ demo: $(STAMP)
 	@echo; echo 'That board was simulated: its numbers show that the chain works, not what an A100 does.'
 	@echo 'The next bundle was fitted on published runs on a real A100:'
 	$(call run,estimate examples/gpt2-prefill.json --bundle a100-pcie-40gb-eager --freqs 510$(comma)900$(comma)1410)
+	@echo; echo 'To type such commands yourself: . $(BIN)/activate'
 comma := ,
 
 # Both halves run whatever the first one says.

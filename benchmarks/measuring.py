@@ -8,6 +8,7 @@ of the same board [percent], mean error against the energy that the board drew [
 last line holds host times: opening the board, a further block, a window.
 """
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from showing import show
 
 from collector import measure
 from collector.bench import open_bench
-from collector.commands.output import write_document
 from collector.measuring.board import open_watched
 from collector.measuring.measure import Measurement
 from collector.programs.execution import Program
@@ -40,7 +40,7 @@ def characterised(board: str, seed: int, folder: Path) -> Path:
     """A file with the sensor of a board, characterised with a meter."""
     path = folder / f"{seed}.json"
     with open_bench(board, seed=seed, meter=True) as bench:
-        write_document(path, characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).document())
+        path.write_text(json.dumps(characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).document()))
     return path
 
 

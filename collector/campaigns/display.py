@@ -38,7 +38,7 @@ def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str
         f"campaign   {spec.name}: {sum(plan.kernels.values())} kernels ({families})",
         f"SM clocks  {_clocks(plan.clocks_mhz)}",
         f"rows       {len(plan.points)}, {plan.anchors} of them repetitions that show drift",
-        f"time       about {duration_text(plan.estimated_s)} of the board's time",
+        f"time       about {duration_text(plan.estimated_s)} of the board's time{', simulated in seconds' if bench.simulated else ''}",
         f"energy     about {plan.estimated_j / 1e3:.0f} kJ",
     ]
     if plan.choice is not None:
@@ -84,7 +84,8 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, fit: str) -> list[s
     lines += [f"  {count:5d} {flag}: {FLAGS[flag]}" for flag, count in outcome.flags.items()]
     lines += [f"  {count:5d} not run: {reason}" for reason, count in outcome.rejected.items()]
     if outcome.drift:
-        lines.append(f"  repeated kernels agree within {', '.join(f'{name} {value:.1%}' for name, value in outcome.drift.items())}")
+        spreads = ", ".join(f"{name} {value:.1%}" for name, value in outcome.drift.items())
+        lines.append(f"  repetitions of a kernel differ by at most {spreads}")
     if outcome.rows_missing:
         lines.append(f"  {outcome.rows_missing} rows of the plan are missing: the same command with --resume goes on")
     return [*lines, f"next: {fit}"]

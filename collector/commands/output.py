@@ -27,10 +27,13 @@ class Speaker:
     verbose: bool
     warnings: list[str] = field(default_factory=list)
 
-    def say(self, document: Any, lines: Sequence[str]) -> None:
-        """Prints the result: a JSON document, or lines."""
+    def say(self, document: Any, lines: Sequence[str], out: Path | None = None) -> None:
+        """Prints the result, a JSON document or lines; `out` receives the whole document or nothing.  Raises UnwrittenError."""
+        text = json.dumps(document, indent=2, allow_nan=False) if self.as_json or out else ""
+        if out is not None:
+            write_whole(out, f"{text}\n".encode())
         if self.as_json or lines:
-            click.echo(json.dumps(document, indent=2, allow_nan=False) if self.as_json else "\n".join(lines))
+            click.echo(text if self.as_json else "\n".join(lines))
 
     def note(self, line: str) -> None:
         """Prints one line on stderr, unless quiet."""
@@ -86,11 +89,6 @@ def settings_lines(settings: dict[str, Any]) -> list[str]:
 def note(line: str) -> None:
     """Prints one line on stderr."""
     click.echo(line, err=True)
-
-
-def write_document(path: Path, document: Any) -> None:
-    """Writes a JSON document as a file, completely or not at all.  Raises UnwrittenError."""
-    write_whole(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
 
 
 @contextmanager

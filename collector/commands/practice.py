@@ -14,7 +14,7 @@ from collector.commands.options import (
     sensor_of,
     sensor_option,
 )
-from collector.commands.output import Speaker, stoppable, write_document
+from collector.commands.output import Speaker, stoppable
 from collector.errors import ProgramError
 from estimator.options.command_line import DONE
 from estimator.options.output_files import output_option
@@ -56,7 +56,5 @@ def practice_command(
             click.echo(f"collect: {error}", err=True)
             return error.exit_status
         document = practice_document(command, instruments, found)
-    if out is not None:
-        write_document(out, document)
-    speak.say(document, practice_lines(document))
+    speak.say(document, practice_lines(document), out)
     return DONE

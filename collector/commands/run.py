@@ -23,7 +23,7 @@ from collector.commands.options import (
     sensor_of,
     sensor_option,
 )
-from collector.commands.output import Speaker, note, stoppable, write_document
+from collector.commands.output import Speaker, note, stoppable
 from collector.errors import ClockError, ProgramError
 from estimator.commands.options import Number
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
@@ -110,7 +110,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
         clocks = asked_clocks(asked.freqs, instruments.gpu, "--freqs")
         if asked.kernels and len(clocks) > 1:
             raise click.UsageError("--kernels takes one run; give one clock", context)
-        lost = ""
+        lost: list[str] = []
         try:
             if asked.kernels:
                 hold.set(clocks[0])
@@ -124,16 +124,14 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
             return error.exit_status
         except (ClockError, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt):
-                lost = f"stopped: the run that was going on is lost, {len(runs)} before it are reported"
-                note(lost)
+                lost = [f"stopped: the run that was going on is lost, {len(runs)} before it are reported"]
+                note(*lost)
             if not runs:
                 raise
             end = error
         document = run_document(asked.command, instruments, calibration, runs)
-    document["notes"] += [lost] if lost else []
-    if asked.out is not None:
-        write_document(asked.out, document)
-    speak.say(document, run_lines(document))
+    document["notes"] += lost
+    speak.say(document, run_lines(document), asked.out)
     if end is not None:
         raise end
     failed = next((run.exit_status for _, run in runs if run.exit_status), DONE)
@@ -190,7 +188,5 @@ def _run_kernels(
     program = Program(command=asked.command, stdout=sys.stderr if speak.as_json else None)
     found = measure_kernels(instruments, sampler, program, calibration, asked_mhz=asked_mhz)
     document = kernels_document(asked.command, instruments, found)
-    if asked.out is not None:
-        write_document(asked.out, document)
-    speak.say(document, kernels_lines(document))
+    speak.say(document, kernels_lines(document), asked.out)
     return found.run.exit_status or (DONE_WITH_WARNINGS if found.run.doubts else DONE)

@@ -22,7 +22,7 @@ from collector.commands.options import (
     require_dataset_packages,
     seed_option,
 )
-from collector.commands.output import Speaker, stoppable, write_document
+from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.options.output_files import output_option
@@ -85,9 +85,7 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
         open_question = False
     from collector.sensing.figures import sensor_lines
 
-    if asked.out is not None:
-        write_document(asked.out, calibration.document())
-    speak.say(calibration.document(), sensor_lines(calibration))
+    speak.say(calibration.document(), sensor_lines(calibration), asked.out)
     doubts = [calibration.notes[subject] for subject in ("readings", "time_base") if subject in calibration.notes]
     for doubt in doubts:
         speak.warn(doubt)

@@ -21,13 +21,14 @@ MOST_CALLS: Final = 10_000
 class Measurement:
     """A measured block.  Its energies are computed when they are first asked for, from readings until some 0.5 s after its end.
 
-    Energies are those of all boards together; `boards` has each.  Raises SensorError if too few readings came, CollectorError
-    before the end of the block.
+    Energies are those of all boards together; `boards` has each.  `simulated`: they say nothing of a real board.  Raises SensorError if
+    too few readings came, CollectorError before the end of the block.
     """
 
     def __init__(self, boards: Mapping[str, WatchedBoard]) -> None:
         self._watched: Mapping[str, WatchedBoard] | None = boards
         self._clocks = tuple(boards.values())
+        self.simulated = any(board.simulated for board in self._clocks)
         self._windows: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
         self._end: tuple[int, ...] = ()
         self._found: dict[str, Evaluated] = {}
@@ -90,9 +91,10 @@ class Measurement:
         """Limits of the result: what is not known of the sensor, other programs on the board."""
         return tuple(dict.fromkeys(note for found in self._evaluated().values() for note in found.notes))
 
-    def row(self) -> dict[str, float]:
+    def row(self) -> dict[str, float | bool | str]:
         """The results as a row of a table: `pandas.DataFrame([m.row(), …])`."""
-        row = {name: float(getattr(self, name)) for name in ("duration_s", "energy_j", "energy_std_j", "power_w")}
+        row: dict[str, float | bool | str] = {"boards": ",".join(self.boards), "simulated": self.simulated}
+        row |= {name: float(getattr(self, name)) for name in ("duration_s", "energy_j", "energy_std_j", "power_w")}
         for name, window in self.windows.items():
             row |= {f"{name}_{key}": float(getattr(window, key)) for key in ("duration_s", "energy_j", "energy_std_j")}
         return row

@@ -89,25 +89,18 @@ def deconvolve(
     noise = max(noise_w or DEFAULT_NOISE_W, 1e-3 * spread)
     data = _banded(weight) / noise**2
     toward = (weight.T @ (value - centre)) / noise**2
-    misfit = float(((value - centre) ** 2).sum()) / noise**2
     count = len(edge) - 1
     free = _free_links(edge, stamps_s)
-    tried = []
-    for share in (LEAST_WALK, *WALKS) if len(stamps_s) else WALKS:
-        walk = share * spread * math.sqrt(step / period_s)
-        band = _with_walk(data, np.where(free, FREE_WALK * spread, walk), 1e-3 / spread)
-        root = cholesky_banded(band, lower=True)
-        level = cho_solve_banded((root, True), toward)
-        evidence = 0.5 * float(toward @ level) - 0.5 * misfit - float(np.log(root[0]).sum()) - int(np.count_nonzero(~free)) * math.log(walk)
-        tried.append((evidence, band, root, level))
-    evidence, band, root, level = max(tried, key=lambda one: one[0])
+    walks = np.array((LEAST_WALK, *WALKS) if len(stamps_s) else WALKS)
+    walked = (_walked(data, toward, free, spread, walk_w) for walk_w in (walks * spread * math.sqrt(step / period_s)).tolist())
+    evidence, band, root, level = max(walked, key=lambda one: one[0])
     variance, own = _diagonals(band, data)
     span = np.diff(np.clip(edge, start_s, end_s))
     asked = np.array([covered_s(edge, part) for part in parts]).reshape(len(parts), count)
     energy = float(span @ level) + centre * float(span.sum())
-    walked = float(span @ cho_solve_banded((root, True), span))
+    energy_var = float(span @ cho_solve_banded((root, True), span))
     parts_j = asked @ level + centre * asked.sum(axis=1)
-    parts_walked = np.sum(asked.T * cho_solve_banded((root, True), asked.T), axis=0)
+    parts_var = np.sum(asked.T * cho_solve_banded((root, True), asked.T), axis=0)
     hidden = UNSEEN_SHARE * unseen_share(response, period_s) * abs(energy)
     unread = unread_std_j(updates, response, start_s, end_s)
     return Deconvolved(
@@ -116,11 +109,11 @@ def deconvolve(
         std_w=np.sqrt(variance),
         resolution_s=step * count / max(own, 1e-9),
         energy_j=energy,
-        energy_std_j=math.sqrt(max(walked, 0.0) + hidden**2 + unread**2),
+        energy_std_j=math.sqrt(max(energy_var, 0.0) + hidden**2 + unread**2),
         well_posed=response.width_s >= WELL_POSED_SHARE * period_s,
-        evidence=evidence,
+        evidence=evidence - 0.5 * float(((value - centre) ** 2).sum()) / noise**2,
         parts_j=parts_j,
-        parts_std_j=np.sqrt(np.maximum(parts_walked, 0.0)),
+        parts_std_j=np.sqrt(np.maximum(parts_var, 0.0)),
     )
 
 
@@ -197,6 +190,15 @@ def _free_links(edge_s: Array, stamps_s: Sequence[float]) -> BoolArray:
     for side in (np.searchsorted(inner, times - slack), np.searchsorted(inner, times + slack) - 1):
         free[np.clip(side, 0, len(inner) - 1)] = True
     return free
+
+
+def _walked(data: Array, toward: Array, free: BoolArray, spread_w: float, walk_w: float) -> tuple[float, Array, Array, Array]:
+    """Solution for one size of the walk: its evidence up to a constant, normal matrix, Cholesky root and levels (n,)."""
+    band = _with_walk(data, np.where(free, FREE_WALK * spread_w, walk_w), 1e-3 / spread_w)
+    root = cholesky_banded(band, lower=True)
+    level = cho_solve_banded((root, True), toward)
+    evidence = 0.5 * float(toward @ level) - float(np.log(root[0]).sum()) - int(np.count_nonzero(~free)) * math.log(walk_w)
+    return evidence, band, root, level
 
 
 def _with_walk(data: Array, walk_w: Array, anchor: float) -> Array:

@@ -46,6 +46,7 @@ def test_energy_is_what_the_board_drew_and_windows_add_up(board, workload):
     assert step.energy_j == pytest.approx(block.energy_j, rel=0.02)
     assert block.power_w == pytest.approx(block.energy_j / block.duration_s)
     row = block.row()
+    assert (row["boards"], row["simulated"]) == (board, True)
     assert (row["energy_j"], row["step_energy_j"]) == (block.energy_j, step.energy_j)
 
 
