@@ -30,8 +30,8 @@ SOUND_POSITIONS: Final = "max_source_positions"
 VISION: Final = "vision_config"
 """The part of a configuration about images, in models that also have text."""
 
-CACHE: Final = "past_key_values"
-"""The input of a Transformers model for its cache."""
+CACHES: Final = ("cache", "past_key_values")
+"""The input of a Transformers model for its cache: its name since Transformers 5.24, and before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,15 +159,16 @@ def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: Named
     encoded = "decoder_input_ids" in given
     cut = ("decoder_input_ids",) if encoded else ("input_ids", "attention_mask")
     before = {name: tensor[:, :-1] if name in cut else tensor for name, tensor in given.items()}
-    cache = None
-    if CACHE in inspect.signature(model.forward).parameters:
+    accepted = inspect.signature(model.forward).parameters
+    name, cache = next((name for name in CACHES if name in accepted), ""), None
+    if name:
         with torch.no_grad(), recording(torch, [], AttentionCalls(form=request.attention), Held()):
             made = model.eval()(**before, use_cache=True)
-            cache = getattr(made, CACHE, None)
+            cache = getattr(made, name, None)
     if cache is None:
         raise WorkloadError(f"{request.model}: keeps no cache of keys and values, so it does not decode; choose --phase prefill or train")
     made_before = {"encoder_outputs": (made.encoder_last_hidden_state,)} if encoded else {}
-    return given | made_before | {cut[0]: given[cut[0]][:, -1:], CACHE: cache, "use_cache": True}
+    return given | made_before | {cut[0]: given[cut[0]][:, -1:], name: cache, "use_cache": True}
 
 
 def user_job(torch: Any, request: TraceRequest) -> Job:

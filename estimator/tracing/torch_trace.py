@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.tracing.building import CACHE, Job, configured_job, user_job
+from estimator.tracing.building import CACHES, Job, configured_job, user_job
 from estimator.tracing.calls import Call
 from estimator.tracing.fusion import RULE_SET
 from estimator.tracing.lowering import lower_calls
@@ -105,7 +105,9 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # its own compiler would hide the operations
         run, moments = _runner(torch, request, job)
         held = Held()
-        kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_in(torch, job.named.get(CACHE)))]
+        kept = [
+            held.add(tensors) for tensors in (_weights(job.model), moments, tensors_in(torch, [job.named.get(name) for name in CACHES]))
+        ]
         held.add(tensors_in(torch, [job.placed, job.named]))
         met = AttentionCalls(form=request.attention, window=job.window)
         with recording(torch, calls, met, held):
