@@ -1,10 +1,11 @@
 """Recording of operations that reach the framework's dispatcher, in plain terms.
 
-PyTorch is an argument: only `estimator.tracing.torch_trace` imports it.  Four operations would differ from a GPU and are corrected
+PyTorch is an argument: only `estimator.tracing.torch_trace` imports it.  Five operations would differ from a GPU and are corrected
 here:
 
     fused attention   the meta device would decompose it; it is recorded as one call
     dropout           has one kernel on a GPU; the meta device would decompose it
+    convolution       its result is channels last on a GPU if image or weight is; the meta device forgets that
     experts           grouped products of all floating-point types run on a GPU, only those of bf16 on the meta device
     questions         `.item()` has no value without content; the values for a mask of ones are returned, all else is refused
 """
@@ -28,6 +29,7 @@ Named = dict[str, Any]
 ANSWERS: Final = {"aten.all": True, "aten.eq(aten.sum)": True, "aten.any": False}
 """Results of operations for a mask without padding and for valid numbers."""
 
+CONVOLUTION: Final = "aten.convolution"
 GROUPED: Final = "aten._grouped_mm"
 """Grouped product: rows are distributed over several matrices."""
 
@@ -73,6 +75,8 @@ def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
         if name == "aten._local_scalar_dense" and arguments[0].device.type == "meta":
             return _answer(getattr(arguments[0], "_asked", ""))
         result = _grouped(torch, function, arguments, keywords) if name == GROUPED else function(*arguments, **keywords)
+        if name == CONVOLUTION:
+            result = _laid_out(torch, arguments[:2], result)
         outputs = tensors_in(torch, result)
         held.add(outputs)
         asked = _origin_word(name, arguments)
@@ -95,6 +99,17 @@ def _grouped(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: Na
         return function(*arguments, **keywords)
     shaped = [value.to(torch.bfloat16) if isinstance(value, torch.Tensor) and value.dtype == own else value for value in arguments]
     return function(*shaped, **keywords).to(own)
+
+
+def _laid_out(torch: Any, image_and_weight: Iterable[Any], result: Any) -> Any:
+    """The result of a convolution in the layout that a GPU gives it.
+
+    Source: ATen, native/ConvUtils.h, cudnn_conv_suggest_memory_format.
+    """
+    last = torch.channels_last
+    if result.ndim == 4 and any(one.is_contiguous(memory_format=last) and not one.is_contiguous() for one in image_and_weight):
+        return result.contiguous(memory_format=last)
+    return result
 
 
 def _origin_word(name: str, arguments: tuple[Any, ...]) -> str:

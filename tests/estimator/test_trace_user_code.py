@@ -83,6 +83,22 @@ def writes():
     thread.join()
     return talks()
 
+def images(image, weight):
+    layers = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3))
+    return layers.to(memory_format=weight), (torch.randn(2, 16, 9, 9).to(memory_format=image),)
+
+def first():
+    return images(torch.contiguous_format, torch.contiguous_format)
+
+def last():
+    return images(torch.channels_last, torch.channels_last)
+
+def last_images():
+    return images(torch.channels_last, torch.contiguous_format)
+
+def last_weights():
+    return images(torch.contiguous_format, torch.channels_last)
+
 def recurrent():
     return torch.nn.Sequential(torch.nn.GRU(8, 8)), (torch.randn(3, 2, 8),)
 """
@@ -104,6 +120,12 @@ def test_a_function_of_one_s_own_is_traced_in_both_directions(user_file):
     assert product.precision == "bf16"
     step = trace_workload(TraceRequest(model=f"{user_file}:build", batch=2, sequence=16, attention="flash", phase="train"))
     assert tally(step, "prefill")["prefill"] == 3.5
+
+
+@pytest.mark.parametrize(("function", "turned"), [("first", 4), ("last", 0), ("last_images", 0), ("last_weights", 1)])
+def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(user_file, function, turned):
+    workload = trace_workload(TraceRequest(model=f"{user_file}:{function}"))
+    assert tally(workload, "conv2d", "layout") == {"conv2d": 2, "layout": turned}
 
 
 @pytest.mark.parametrize(
