@@ -24,8 +24,9 @@ NOT_TRACED: Final = "not traced (--no-trace)"
 FIRST_TRACE_S: Final = 60.0
 """Time limit of the first trace of a process [s]: a process that hangs inside CUPTI cannot end itself, so it is ended, with the place."""
 
-EARLY_NS: Final = 1_000_000
-"""Longest time by which a kernel may seem to start before its trace began, by the clocks of board and host [ns]."""
+EARLY_NS: Final = 50_000_000
+"""Longest time by which a kernel may seem to start before its trace began, by the clocks of board and host [ns]: well below the sum of
+LATE_S, the least age of a record that an earlier trace waited for in vain."""
 
 LATE_S: Final = (0.01, 0.05, 0.2)
 """Waits for records that CUPTI has not handed over yet [s]."""
@@ -91,7 +92,8 @@ class CuptiTracer:
         """Copies the records of a buffer, which is invalid after the return."""
         kernels = (int(self._cupti.ActivityKind.CONCURRENT_KERNEL), int(self._cupti.ActivityKind.KERNEL))
         for record in activities:
-            if int(record.kind) in kernels and int(record.start) >= self._begin_ns:  # else an earlier trace waited for it in vain
+            # Before its trace began: an earlier trace waited for it in vain.  Zero: its time could not be collected (CUPTI manual).
+            if int(record.kind) in kernels and not 0 < int(record.start) < self._begin_ns:
                 self._starts.append(int(record.start))
                 self._records.append(_traced(record))
 

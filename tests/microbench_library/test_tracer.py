@@ -58,6 +58,18 @@ def test_a_late_record_is_waited_for_and_never_taken_for_the_next_kernels(late, 
     assert ["".join(kernel.name for kernel in one) for one in found] == names
 
 
+@pytest.mark.parametrize("early_ns", [0, 20_000_000, "no time"])
+def test_a_kernel_whose_clock_is_behind_or_was_not_read_keeps_its_name(early_ns):
+    cupti = LateCupti(0)
+    tracer = CuptiTracer(cupti)
+
+    def work():
+        start = 0 if early_ns == "no time" else cupti.now_ns - early_ns
+        cupti.ran("a", start, start and start + 5)
+
+    assert [kernel.name for kernel in tracer.trace(work)] == ["a"]
+
+
 def test_a_first_trace_that_hangs_ends_its_process():
     program = """
 import time
