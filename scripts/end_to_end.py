@@ -148,20 +148,29 @@ def _measured(name: str, passes: int, given: argparse.Namespace) -> dict[str, An
     return {**json.loads(told), "program_s": run["latency_s"], **{key: run[key] for key in ("energy_j", "energy_std_j", "rest_w")}}
 
 
-def validated(given: argparse.Namespace) -> dict[str, Any]:
-    """Every model, measured and estimated.  Raises EndToEndError if a step fails."""
-    document = {}
-    for name in SIZES:
-        estimated = _estimated(name, given)
-        each = estimated["latency_s"]
-        few, many = REHEARSED_PASSES if given.rehearse else (max(FEWEST_PASSES, round(seconds / each)) for seconds in (FEW_S, MANY_S))
-        runs = [_measured(name, passes, given) for passes in (few, many)]
-        document[name] = compared(difference(*runs), estimated)
-    return document
+def validated(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """A model, measured and estimated.  Raises EndToEndError if a step fails."""
+    estimated = _estimated(name, given)
+    each = estimated["latency_s"]
+    few, many = REHEARSED_PASSES if given.rehearse else (max(FEWEST_PASSES, round(seconds / each)) for seconds in (FEW_S, MANY_S))
+    runs = [_measured(name, passes, given) for passes in (few, many)]
+    return compared(difference(*runs), estimated)
+
+
+def earlier(path: Path) -> dict[str, Any]:
+    """The models in a file of results; none where it is missing.  Raises EndToEndError for another file."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["models"] if path.exists() else {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise EndToEndError(f"{path}: holds no models; remove it") from error
+    return found
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; returns 0 if done, 1 if it failed, 3 if done with errors above WANTED."""
+    """Run the command; returns 0 if done, 1 if a model failed, 3 if done with errors above WANTED.
+
+    The results are whole after each model; a model that is among them is not measured again.
+    """
     parser = argparse.ArgumentParser(description="Three models measured whole and estimated whole.")
     parser.add_argument("--gpu", default="0")
     parser.add_argument("--bundle", required=True)
@@ -170,14 +179,22 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--python", default=sys.executable, help="interpreter that has PyTorch")
     parser.add_argument("--rehearse", action="store_true", help="small models on the processor: figures say nothing")
     given = parser.parse_args(words)
+    results = given.folder / "end-to-end.json"
     try:
         given.folder.mkdir(parents=True, exist_ok=True)
-        document = validated(given)
-        write_whole(given.folder / "end-to-end.json", json.dumps({"rehearsal": given.rehearse, "models": document}, indent=1).encode())
+        document = earlier(results)
     except (EndToEndError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         return 1
+    for name in [name for name in SIZES if name not in document]:
+        try:
+            document[name] = validated(name, given)
+            write_whole(results, json.dumps({"rehearsal": given.rehearse, "models": document}, indent=1).encode())
+        except (EndToEndError, OSError) as error:
+            click.echo(f"error: {error}", err=True)
     click.echo("\n".join(lines_of(document)))
+    if SIZES.keys() - document.keys():
+        return 1
     return 0 if given.rehearse or reached(document) else 3
 
 

@@ -1,12 +1,15 @@
 """The end-to-end check: a pass is what two runs differ by, errors are relative to what was measured."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.end_to_end import EndToEndError, Pass, compared, difference, lines_of, main, reached
+from scripts.end_to_end import SIZES, EndToEndError, Pass, compared, difference, lines_of, main, reached
 
 START_S, START_J, REST_W = 7.5, 900.0, 80.0
+ESTIMATE = {"latency_s": 0.01, "power_w": 500.0, "energy_j": 5.0}
 
 
 def run(passes, latency_s, energy_j, late_s=0.0):
@@ -49,6 +52,16 @@ def test_a_step_that_fails_is_named_in_one_line(tmp_path, capsys):
     words = ["--gpu", "sim:h200-sxm", "--bundle", "a100-pcie-40gb-eager", "--folder", str(tmp_path), "--python", "/bin/false"]
     assert main(words) == 1
     told = capsys.readouterr().err
-    assert told.startswith("error: tracing decoder_prefill: ")
-    assert told.count("\n") == 1
+    assert [line.split(": ")[:2] for line in told.splitlines()] == [["error", f"tracing {name}"] for name in SIZES]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_was_measured_is_kept_and_not_measured_again(tmp_path, capsys):
+    measured = {name: compared(Pass(latency_s=0.01, energy_j=5.0, energy_std_j=0.01), ESTIMATE) for name in list(SIZES)[:2]}
+    (tmp_path / "end-to-end.json").write_text(json.dumps({"rehearsal": False, "models": measured}))
+    words = ["--gpu", "sim:h200-sxm", "--bundle", "a100-pcie-40gb-eager", "--folder", str(tmp_path), "--python", "/bin/false"]
+    assert main(words) == 1  # the third fails
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert said.out.count("10.000 ms") == 4
+    assert json.loads((tmp_path / "end-to-end.json").read_text())["models"] == measured
