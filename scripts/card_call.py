@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import click
@@ -20,7 +21,10 @@ GRACE_S: Final = 12.0
 """Time for a process to end after an interruption [s]."""
 
 NO_TIME: Final = "no time is left in this call"
+ENDED: Final = "exit status"
 LOOK_S: Final = 0.25
+PACK_S: Final = 60.0
+"""Time between two packings while a process runs [s]: what a call loses that is ended from outside."""
 GOOD: Final = (0, 3)
 """Exit statuses of what is done; 3 is done with warnings."""
 SHOWN_LINES: Final = 12
@@ -28,16 +32,18 @@ SHOWN_LINES: Final = 12
 
 @dataclass(slots=True)
 class Call:
-    """A call of `call_s` seconds that works in `folder`; `environment` is that of its processes.
+    """A call of `call_s` seconds that works in `folder`; `environment` is that of its processes, `out` takes the pieces of its results.
 
-    `simulated_s` is the time that a rehearsal would have needed on a card.
+    `simulated_s` is the time that a rehearsal would have needed on a card, `packed_s` when the results were last packed.
     """
 
     folder: Path
     call_s: float
     environment: Mapping[str, str]
     began_s: float
+    out: Path | None = None
     simulated_s: float = 0.0
+    packed_s: float = 0.0
 
     def left_s(self) -> float:
         """Time that is left of the call [s]."""
@@ -55,14 +61,17 @@ class Call:
         log = self.folder / f"{name}.log"
         earlier = log.stat().st_size if log.exists() else 0
         with (self.folder / f"{name}.json.part").open("wb") as out, log.open("ab") as errors:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=dict(self.environment), start_new_session=True
-            )
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=dict(self.environment), start_new_session=True
+                )
+            except OSError as error:
+                return f"{command[0]} cannot be started ({error.strerror or error})"
             why = self._watched(process, time.monotonic() + limit_s, stall_s)
         (self.folder / f"{name}.json.part").replace(self.folder / f"{name}.json")
         click.echo("\n".join(log.read_bytes()[earlier:].decode(errors="replace").splitlines()[-SHOWN_LINES:]))
         if not why and process.returncode not in GOOD:
-            why = f"exit status {process.returncode}"
+            why = f"{ENDED} {process.returncode}"
         return why
 
     def _watched(self, process: subprocess.Popen[bytes], end_s: float, stall_s: float) -> str:
@@ -73,6 +82,8 @@ class Call:
             now_s, found = time.monotonic(), self._written()
             if found != written:
                 written, since_s = found, now_s
+            if now_s - self.packed_s > PACK_S:
+                self.pack()
             if now_s - since_s > stall_s:
                 os.killpg(process.pid, signal.SIGKILL)  # a hang: an orderly end would clear the kernel of suspicion
                 process.wait()
@@ -81,6 +92,15 @@ class Call:
                 _end(process)
                 return "time limit"
         return ""
+
+    def pack(self) -> None:
+        """Writes the results so far as pieces; results that cannot be packed cost no stage."""
+        if self.out is not None:
+            try:
+                pack(self.folder, self.out)
+            except (OSError, subprocess.CalledProcessError) as error:
+                click.echo(f"== results cannot be packed into {self.out}: {error}")
+        self.packed_s = time.monotonic()
 
     def _written(self) -> dict[Path, int]:
         """When each result was written [ns]; none of them while a process replaces one."""
@@ -100,9 +120,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Writes all results of a folder as pieces into another one.  Raises CalledProcessError."""
+    """Writes all results of a folder as pieces into another one, in place of those that lie there.  Raises CalledProcessError.
+
+    Files may grow meanwhile (tar's status 1).  The earlier pieces go when the new ones are whole: none of them stays behind fewer new ones.
+    """
     target.mkdir(parents=True, exist_ok=True)
-    _shell('tar -czf - -C "$0" . | split -b 15m -d - "$1/results.tar.gz."', folder, target)
+    with TemporaryDirectory() as new:
+        _shell('{ tar -czf - -C "$0" . || [ $? = 1 ]; } | split -b 15m -d - "$1/results.tar.gz."', folder, Path(new))
+        _shell('rm -f "$1"/results.tar.gz.*; mv "$0"/* "$1"', Path(new), target)
 
 
 def unpack(pieces: Path, folder: Path) -> None:

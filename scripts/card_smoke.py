@@ -9,6 +9,7 @@ a clock, a limit or a mode of the card.
 import argparse
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from estimator.vocabulary.whole_file import write_whole
 from estimator.vocabulary.workload import make_operator
 from microbench.errors import MicrobenchError
 from microbench.sizing import launches_for
+from microbench.toolchain.compile import find_toolchain
 
 TRACE_S: Final = 90.0
 """Time limit of the process that tries to trace [s]."""
@@ -41,7 +43,7 @@ LOAD_SIZE: Final = 8192
 LOAD_S, REST_S = 3.0, 1.0
 
 SETTLED: Final = 0.01
-"""Distance from the final clock within which the power limit has settled [1]."""
+"""Distance from the final clock within which the power limit has settled [1], unless the clock varies more in the last third of the run."""
 TIMED_S: Final = (0.1, 1.0)
 """Shortest and longest timed run [s]."""
 TIMED_SHARE: Final = 0.8
@@ -53,6 +55,12 @@ TIMED_STATES: Final = 4.0
 POLL_MS: Final = (2.0, 60.0)
 POLL_COST, POLL_UPDATES = 5.0, 20.0
 """A period between readings is at least five times the cost of a call, and a twentieth of an update."""
+
+FAILURES: Final = (
+    *(CollectorError, MicrobenchError, subprocess.SubprocessError, ImportError, OSError, RuntimeError),
+    *(AttributeError, LookupError, TypeError, ValueError, ArithmeticError),
+)
+"""What a step may fail with: the second line is what versions of libraries that nobody chose answer."""
 
 Document = dict[str, Any]
 NOTHING_TRACED: Final[Document] = {"named": 0, "of": 0, "kernel": ""}
@@ -96,8 +104,10 @@ def limit_lag(trace: Trace, start_ns: int, end_ns: int) -> Document:
     states, board = trace.states, trace.board
     inside = (states.host_ns >= start_ns) & (states.host_ns <= end_ns)
     since_s, clock = (states.host_ns[inside] - start_ns) * SECONDS_PER_NS, states.sm_clock_mhz[inside]
-    last_mhz = float(np.median(clock[-max(1, len(clock) // 3) :])) if len(clock) else math.nan
-    away = np.flatnonzero(np.abs(clock - last_mhz) > SETTLED * last_mhz)
+    end = clock[-max(1, len(clock) // 3) :]
+    last_mhz = float(np.median(end)) if len(clock) else math.nan
+    around = max(SETTLED * last_mhz, float(np.ptp(end))) if len(clock) else math.nan  # a board at its limit steps to and fro
+    away = np.flatnonzero(np.abs(clock - last_mhz) > around)
     capped = bool(np.any(states.throttle_mask[inside] & THROTTLE_BITS["sw_power_cap"]))
     read = (board.host_ns >= start_ns) & (board.host_ns <= end_ns)
     stamps_s, power = board.host_ns[read] * SECONDS_PER_NS, board.power_w[read]
@@ -156,6 +166,12 @@ def fp8_products() -> Document:
     return found
 
 
+def programs() -> Document:
+    """The programs that later stages start: a missing one can still travel with the next call."""
+    found = find_toolchain()
+    return {"ptxas": f"{found.ptxas} {found.ptxas_version}", "nvdisasm": str(found.nvdisasm), "ncu": shutil.which("ncu") or "missing"}
+
+
 def decided(found: Document) -> Document:
     """Settings of later stages: what a step did not find out gets the cautious value."""
     seen = found.get("load", {})
@@ -178,14 +194,14 @@ def looked(gpu: str, folder: Path) -> Document:
     def step(name: str, work: Callable[[], Document]) -> None:
         try:
             found[name] = work()
-        except (CollectorError, MicrobenchError, OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
+        except FAILURES as error:
             found["failed"][name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         found["settings"] = decided(found)
         write_whole(folder / "smoke.json", (json.dumps(found, indent=1) + "\n").encode())
 
     if not gpu.startswith(SIMULATED):
         step("nvidia_smi", lambda: {"text": subprocess.check_output(["nvidia-smi", "-q"], text=True, timeout=30)})
-    step("trace", lambda: tracing(gpu))
+    step("programs", programs)
     with open_bench(gpu, trace=False) as bench:
         step("calls", lambda: costs(bench))
         step("load", lambda: load(bench))
@@ -193,7 +209,7 @@ def looked(gpu: str, folder: Path) -> Document:
         if not bench.simulated:
             step("fp8", fp8_products)
         found["simulated_s"] = bench.simulated * bench.clock.now_ns() * SECONDS_PER_NS
-    step("end", dict)
+    step("trace", lambda: tracing(gpu))  # last: the first process waits longest for libraries of a machine that just started
     return found
 
 
@@ -209,6 +225,7 @@ def lines_of(found: Document) -> list[str]:
         lines.append(f"traced {found['trace']['named']} of {found['trace']['of']} kernels; {found['trace']['why'] or 'all have names'}")
     if "fp8" in found:
         lines.append("fp8 product: " + ", ".join(f"{name} {1e3 * seconds:.3f} ms" for name, seconds in found["fp8"].items()))
+    lines += [f"{name}: {place}" for name, place in found.get("programs", {}).items()]
     lines += [f"failed: {name}: {why}" for name, why in found["failed"].items()]
     on = "on" if chosen["trace"] else "off"
     lines.append(f"decided: readings every {chosen['poll_ms']:g} ms, timed runs of {chosen['timed_s']:g} s, tracing {on}")

@@ -3,7 +3,7 @@
     python3 -m scripts.real_card --call-s 570                                  on the card: what is next, as long as the call lasts
     python3 -m scripts.real_card setup --pieces FOLDER --gpu sim:h100-sxm      off the card: unpack what came back
     python3 -m scripts.real_card fit card compare                              off the card: bundle, summary, comparison
-    python3 -m scripts.real_card --gpu sim:board.toml --call-s 570            a rehearsal; the file can plant faults
+    python3 -m scripts.real_card --gpu sim:board.toml --call-s 570             a rehearsal; the file can plant faults
 
 Results lie in --folder, and after each stage as pieces in $OUT; docs/how-to/real-board.md has the whole way.  No stage changes a clock, a
 power limit or a mode of the card.
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Final
@@ -25,11 +26,13 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from collector.boards import REPLAYED, SIMULATED
+from collector.boards import REPLAYED, SIMULATED, named_boards
+from collector.dataset.log import log_path
+from collector.errors import CollectorError
 from collector.simulated.profile import load_board
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.whole_file import write_whole
-from scripts.card_call import NO_TIME, SPARE_S, Call, child_environment, pack, unpack
+from scripts.card_call import ENDED, NO_TIME, SPARE_S, Call, child_environment, unpack
 from scripts.traffic_check import LEVELS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -37,15 +40,18 @@ SITE: Final = Path(gettempdir()) / "wattprint-site"
 ANCHORS: Final = "real-card-anchors"
 CAMPAIGNS: Final = {"anchors": ANCHORS, "campaign": "real-card", "instructions": "real-card-instructions", "again": ANCHORS}
 """Campaign of each measuring stage; `again` measures the anchors a second time."""
-PLANNED_S: Final = {"campaign": "540s"}
-"""Board time for which a campaign chooses its kernels; the others measure all of theirs."""
-SEED: Final = "1"
+PLANNED_S: Final = 420
+"""Board time for which `campaign` chooses its kernels [s]; the others measure all of theirs."""
+LEAST_PLANNED_S: Final = 120
+WHOLE_S: Final = 3600
+SEED: Final = 1
 SENSOR_S: Final = 35.0
 """Time of the sensor's loads in a rehearsal [s]."""
 MOST_TRIES: Final = 4
 """Processes of a measurement in one call: each hang ends one."""
 DONE, PART, FAILED = "done", "part", "failed"
 WHOLE: Final = ("latency_s", "power_w", "energy_j")
+SENSOR_TIMES: Final = ("update_period_s", "window_s", "window_std_s", "delay_s")
 MISSING: Final = "rows are missing"
 MOST_CALLS: Final = 3
 """Calls in which a stage is tried before the later ones go on without it."""
@@ -72,9 +78,14 @@ class Card:
         return self.gpu.startswith((SIMULATED, REPLAYED))
 
     @property
+    def number(self) -> int:
+        """Number of the board among those that calls were served by, from 1: a fresh machine may hold another one."""
+        return int(self.state["boards"].index(self.state["board"])) + 1
+
+    @property
     def sensor(self) -> list[str]:
-        """The option that names the characterised sensor, if there is one."""
-        known = self.folder / "sensor.json"
+        """The option that names the characterised sensor of this board, if there is one."""
+        known = self.folder / f"sensor-{self.number}.json"
         return ["--sensor", str(known)] if known.exists() else []
 
     @property
@@ -95,6 +106,10 @@ class Card:
         """Runs a module's command; "" or why it is not done."""
         return self.call.run(name, [sys.executable, "-m", *words], limit_s, stall_s)
 
+    def save(self) -> None:
+        """Writes the state."""
+        write_whole(self.folder / "state.json", (json.dumps(self.state, indent=1) + "\n").encode())
+
     def recording(self, name: str) -> str:
         """A free file for a recording."""
         folder = self.folder / "recordings"
@@ -105,7 +120,7 @@ class Card:
 def smoke(card: Card) -> str:
     """The first look, which decides the settings of all later stages."""
     words = ("scripts.card_smoke", "--gpu", card.gpu, "--folder", str(card.folder))
-    why = card.python("first-look", 240.0, *words)
+    why = card.python("first-look", 300.0, *words)
     card.call.simulated_s += float(card.read("smoke.json").get("simulated_s", 0.0))
     return why
 
@@ -115,11 +130,12 @@ def doctor(card: Card) -> str:
     return card.python("doctor", 60.0, "collector.cli", "doctor", "--gpu", card.gpu, "--json")
 
 
-def sensor(card: Card) -> str:
+def sensor(card: Card, stage: str, seed: int) -> str:
     """The power sensor."""
-    command = ("collector.cli", "sensor", "--gpu", card.gpu, "--freq", "current", "--record", card.recording("sensor"), "--json")
-    words = ("--seed", SEED, "--poll-ms", str(card.settings["poll_ms"]), "--force", "--out", str(card.folder / "sensor.json"))
-    why = card.python("sensor-run", 150.0, *command, *words)
+    command = ("collector.cli", "sensor", "--gpu", card.gpu, "--freq", "current", "--record", card.recording(stage), "--json")
+    out = card.folder / f"{stage}-{card.number}.json"
+    words = ("--seed", str(seed), "--poll-ms", str(card.settings["poll_ms"]), "--force", "--out", str(out))
+    why = card.python(f"{stage}-run", 150.0, *command, *words)
     if card.rehearsal:
         card.call.simulated_s += SENSOR_S + startup_s(card)
     return why
@@ -139,17 +155,34 @@ def campaign_file(card: Card, name: str) -> Path:
     return path
 
 
+def dataset(card: Card, stage: str) -> tuple[Path, Document]:
+    """Where a campaign's rows go on this board, and the seed and planned time that it began with.
+
+    Rows of another board, or of this one while its sensor was unknown, stay in a dataset of their own: `collect` resumes neither.
+    The next dataset of `campaign` draws other kernels, for the time that the earlier ones left over.
+    """
+    name = f"{stage}-{card.number}{'' if card.sensor else '-no-sensor'}"
+    earlier = sum(one["stage"] == stage for one in card.state["datasets"].values())
+    begun = {"stage": stage, "seed": SEED, "planned_s": WHOLE_S}
+    if stage == "campaign":
+        spent_s = card.state["stages"].get(stage, {}).get("seconds", 0.0)
+        begun |= {"seed": SEED + earlier, "planned_s": max(LEAST_PLANNED_S, PLANNED_S - round(spent_s))}
+    return card.folder / f"{name}.parquet", card.state["datasets"].setdefault(name, begun)
+
+
 def measure(card: Card, stage: str) -> str:
     """A campaign with the budget that the call has left; it goes on in the next call, and after a hang or a lost context in this one."""
-    out, why = card.folder / f"{stage}.parquet", ""
+    (out, begun), why = dataset(card, stage), ""
+    card.save()
     for _ in range(MOST_TRIES):
         budget_s = int(card.call.left_s() - SPARE_S)
         if budget_s < STAGES[stage].least_s - SPARE_S:
             return why or NO_TIME
         there = out.exists() or any(card.folder.glob(f"{out.name}.log*"))
+        before = _changes(out)
         words = [
             *("collector.cli", "--gpu", card.gpu, "--freqs", "current", "--campaign", str(campaign_file(card, CAMPAIGNS[stage]))),
-            *("--budget", f"{budget_s}s", "--planned-budget", PLANNED_S.get(stage, "1h"), "--seed", SEED, "--json"),
+            *("--budget", f"{budget_s}s", "--planned-budget", f"{begun['planned_s']}s", "--seed", str(begun["seed"]), "--json"),
             *("--poll-ms", str(card.settings["poll_ms"]), *([] if card.settings["trace"] else ["--no-trace"])),
             *card.sensor,
             *(["--resume"] if there else []),
@@ -162,8 +195,15 @@ def measure(card: Card, stage: str) -> str:
         if not why or why == "time limit":
             break
         card.state["events"].append(f"{stage}: {why}")
+        if why.startswith(ENDED) and _changes(out) == before:
+            break  # neither a row nor a kernel under suspicion: another process would end like this one
     missing = found.get("rows_missing")
     return why or (f"{missing} {MISSING}" if missing else "")
+
+
+def _changes(out: Path) -> dict[str, int]:
+    """When the files of a dataset were written [ns]."""
+    return {path.name: path.stat().st_mtime_ns for path in out.parent.glob(f"{out.name}*")}
 
 
 def tests(card: Card) -> str:
@@ -209,12 +249,16 @@ def traffic(card: Card) -> str:
     return why or card.python("traffic-compare", 60.0, *told)
 
 
+def datasets_of(card: Card, *stages: str) -> list[Path]:
+    """The datasets of stages, in the order in which they began; not each need be there."""
+    return [card.folder / f"{name}.parquet" for name, one in card.state["datasets"].items() if one["stage"] in stages]
+
+
 def fit(card: Card) -> str:
     """The bundle of all datasets, an unfinished one by its rows so far; needs no card."""
     datasets = []
-    for stage in ("anchors", "campaign", "instructions"):  # the second anchors stay unseen
-        finished, log = (card.folder / f"{stage}.parquet{suffix}" for suffix in ("", ".log.jsonl"))
-        so_far = card.folder / f"{stage}-so-far.parquet"
+    for finished in datasets_of(card, "anchors", "campaign", "instructions"):  # the second anchors stay unseen
+        log, so_far = log_path(finished), finished.with_name(f"{finished.stem}-so-far.parquet")
         if log.exists() and not card.python(
             "export", 120.0, "collector.cli", "export", str(log), "--to", "parquet", "--force", "--out", str(so_far)
         ):
@@ -223,7 +267,7 @@ def fit(card: Card) -> str:
             datasets.append(str(finished))
     if not datasets:
         return "no dataset is there; unpack what came back with setup --pieces FOLDER"
-    out = ("-o", str(card.folder / "bundle.json"), "--report", str(card.folder / "report.html"), "--json", "--seed", SEED)
+    out = ("-o", str(card.folder / "bundle.json"), "--report", str(card.folder / "report.html"), "--json", "--seed", str(SEED))
     return card.python("fit", 900.0, "fitter.cli", *datasets, "--force", *out)
 
 
@@ -236,13 +280,13 @@ def measured_models(card: Card) -> Document:
 def compare(card: Card) -> str:
     """Both measurements of the anchors, the shipped bundle of this GPU on this card's rows, whole models by the new bundle."""
     whys = []
-    first, second = (card.folder / f"{stage}.parquet" for stage in ("anchors", "again"))
-    if first.exists() and second.exists():
-        words = ("scripts.anchor_check", str(first), str(second), "-o", str(card.folder / "agreement.json"))
-        whys.append(card.python("anchor-check", 60.0, *words))
-    rows = card.folder / "campaign.parquet"
-    if rows.exists():
-        whys.append(card.python("shipped", 300.0, "fitter.cli", "check", shipped(card), str(rows), "--json"))
+    anchors = [path for path in datasets_of(card, "anchors", "again") if path.exists()]
+    for second in anchors[1:]:
+        words = ("scripts.anchor_check", str(anchors[0]), str(second), "-o", str(card.folder / f"agreement-{second.stem}.json"))
+        whys.append(card.python(f"anchor-check-{second.stem}", 60.0, *words))
+    rows = [str(path) for path in datasets_of(card, "campaign") if path.exists()]
+    if rows:
+        whys.append(card.python("shipped", 300.0, "fitter.cli", "check", shipped(card), *rows, "--json"))
     for name in measured_models(card):
         words = ("estimator.cli", str(card.folder / "models" / f"{name}.json"), "--bundle", bundle(card), "--json")
         whys.append(card.python(f"model-{name}", 60.0, *words))
@@ -258,6 +302,10 @@ def summary(card: Card) -> str:
     for name, one in card.state["stages"].items():
         lines.append(f"* {name}: {one['state']} after {one['seconds']:.0f} s{': ' + one['why'] if one['why'] else ''}")
     lines += [f"* survived: {event}" for event in card.state["events"]]
+    for stage, number in product(("sensor", "sensor-again"), range(1, len(card.state["boards"]) + 1)):
+        if one := card.read(f"{stage}-{number}.json"):
+            told = ", ".join(f"{name[:-2]} {1e3 * one[name]:.2f} ms" for name in SENSOR_TIMES if one.get(name) is not None)
+            lines.append(f"* {stage} of board {number}: {one['averaging']}; {told}")
     for stage in CAMPAIGNS:
         one = card.read(f"{stage}.json")
         if one:
@@ -288,19 +336,20 @@ class Stage:
 STAGES: Final[dict[str, Stage]] = {
     "smoke": Stage(work=smoke, least_s=100.0),
     "doctor": Stage(work=doctor, least_s=40.0),
-    "sensor": Stage(work=sensor, least_s=110.0),
+    "sensor": Stage(work=lambda card: sensor(card, "sensor", SEED), least_s=90.0),
     "anchors": Stage(work=lambda card: measure(card, "anchors"), least_s=120.0),
     "campaign": Stage(work=lambda card: measure(card, "campaign"), least_s=150.0),
-    "instructions": Stage(work=lambda card: measure(card, "instructions"), least_s=120.0),
     "models": Stage(work=models, least_s=120.0),
     "again": Stage(work=lambda card: measure(card, "again"), least_s=120.0),
+    "sensor-again": Stage(work=lambda card: sensor(card, "sensor-again", SEED + 1), least_s=90.0),
     "traffic": Stage(work=traffic, least_s=100.0),
+    "instructions": Stage(work=lambda card: measure(card, "instructions"), least_s=120.0),
     "tests": Stage(work=tests, least_s=100.0),
     "fit": Stage(work=fit, least_s=0.0, on_card=False),
     "compare": Stage(work=compare, least_s=0.0, on_card=False),
     "card": Stage(work=summary, least_s=0.0, on_card=False),
 }
-"""In the order of a card's three calls; a call without a name goes through those on the card."""
+"""What is worth most comes first; a call without a name goes through those on the card."""
 
 
 def setup(card: Card, given: argparse.Namespace) -> str:
@@ -308,14 +357,35 @@ def setup(card: Card, given: argparse.Namespace) -> str:
     if given.pieces is not None:
         unpack(given.pieces, card.folder)
         card.state |= card.read("state.json")
-    wheels = sorted(map(str, Path(".whl").glob("*.whl")))
+    wheels = sorted(map(str, card.folder.glob("wheels/*.whl")))
     if wheels and not card.rehearsal and not SITE.exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade"]
         return card.call.run("setup", [*pip, "--target", str(SITE), *wheels], 90.0)
     return ""
 
 
-def went_through(card: Card, names: Sequence[str], out: Path | None) -> bool:
+def took_board(card: Card) -> str:
+    """Notes the board that serves this call; "" or why its rows do not belong to those of earlier calls.
+
+    Raises CollectorError without a board.
+    """
+    board = named_boards((card.gpu,))[0]
+    known = card.state.setdefault("gpu", board.name)
+    if known != board.name:
+        return f"this board is {board.name}, {card.folder} holds results of {known}; ask for the same kind, or name another --folder"
+    card.state["board"] = board.key
+    if board.key not in card.state["boards"]:
+        card.state["boards"].append(board.key)
+    return ""
+
+
+def over(card: Card, name: str) -> bool:
+    """Whether calls pass over a stage: it is done, or it was tried often enough.  Another board needs its own sensor."""
+    one = card.state["stages"].get(name, {"state": PART, "calls": 0})
+    return one["calls"] >= MOST_CALLS or (one["state"] == DONE and (name != "sensor" or bool(card.sensor)))
+
+
+def went_through(card: Card, names: Sequence[str]) -> bool:
     """Runs stages as long as the call has time, packs after each; returns whether all are done."""
     for name in names:
         stage, known = STAGES[name], card.state["stages"].get(name, {"seconds": 0.0, "calls": 0})
@@ -325,10 +395,10 @@ def went_through(card: Card, names: Sequence[str], out: Path | None) -> bool:
         state = (PART if NO_TIME in why or MISSING in why else FAILED) if why else DONE
         seconds = known["seconds"] + left_s - card.call.left_s()
         card.state["stages"][name] = {"state": state, "seconds": round(seconds, 1), "calls": known["calls"] + begins, "why": why}
-        write_whole(card.folder / "state.json", (json.dumps(card.state, indent=1) + "\n").encode())
+        card.save()
         click.echo(f"== {name}: {state}{': ' + why if why else ''}; {card.call.left_s():.0f} s left of the call")
-        if out is not None and stage.on_card:
-            pack(card.folder, out)
+        if stage.on_card:
+            card.call.pack()
     return all(card.state["stages"][name]["state"] == DONE for name in names)
 
 
@@ -346,21 +416,27 @@ def main(words: Sequence[str] | None = None) -> int:
     if unknown := [name for name in given.stages if name not in ("setup", *STAGES)]:
         parser.error(f"no stage is called {unknown[0]}; stages: setup, {', '.join(STAGES)}")
     given.folder.mkdir(parents=True, exist_ok=True)
-    call = Call(given.folder, given.call_s, child_environment(ROOT, SITE), time.monotonic())
-    card = Card(gpu=given.gpu, stall_s=given.stall_s, call=call, state={"stages": {}, "events": []})
+    call = Call(given.folder, given.call_s, child_environment(ROOT, SITE), time.monotonic(), given.out)
+    card = Card(gpu=given.gpu, stall_s=given.stall_s, call=call, state={"stages": {}, "events": [], "datasets": {}, "boards": []})
     card.state |= card.read("state.json")
     try:
         why = setup(card, given)
+        if why:
+            click.echo(f"== setup: {why}; goes on without")
+        names = [name for name in given.stages if name != "setup"] or ([] if given.stages else [*STAGES])
+        on_card = [name for name in names if STAGES[name].on_card]
+        if on_card and (why := took_board(card)):
+            click.echo(f"real_card: {why}", err=True)
+            return 1
     except subprocess.CalledProcessError:
         click.echo(f"real_card: {given.pieces}: holds no whole results.tar.gz.00 and following", err=True)
         return 1
-    if why:
-        click.echo(f"== setup: {why}; goes on without")
-    over = [name for name, one in card.state["stages"].items() if one["state"] == DONE or one["calls"] >= MOST_CALLS]
-    names = [name for name in given.stages if name != "setup"]
+    except CollectorError as error:
+        click.echo(f"real_card: {error}", err=True)
+        return 1
     if not given.stages:
-        names = [name for name, stage in STAGES.items() if stage.on_card and name not in over]
-    return 0 if went_through(card, names, given.out) else 3
+        names = [name for name in on_card if not over(card, name)]
+    return 0 if went_through(card, names) else 3
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -12,10 +14,12 @@ import pytest
 from collector.campaigns.files import load_campaign
 from collector.cli import main
 from collector.dataset.reader import read_kernel_dataset
+from collector.devices.protocols import THROTTLE_BITS, PowerReadings, StateReadings
+from collector.sampling import Trace
 from scripts.anchor_check import FIGURES, WANTED, AnchorError, agreement
 from scripts.anchor_check import main as anchor_check
 from scripts.card_call import Call, pack, unpack
-from scripts.card_smoke import decided
+from scripts.card_smoke import decided, limit_lag
 from scripts.real_card import CAMPAIGNS, STAGES
 from scripts.real_card import main as real_card
 
@@ -156,6 +160,31 @@ def test_what_is_seen_decides(found, poll_ms, trace, timed_s):
     assert decided(found) == {"poll_ms": poll_ms, "trace": trace, "timed_s": pytest.approx(timed_s)}
 
 
+def under_load(clock_mhz, count):
+    """A run of three seconds at the power limit with `count` states, whose clock is a function of the time [s]."""
+    stamps = np.linspace(0, 3_000_000_000, count).astype(np.int64)
+    states = StateReadings(
+        host_ns=stamps,
+        sm_clock_mhz=clock_mhz(stamps * 1e-9),
+        temperature_c=np.full(count, 50.0),
+        voltage_v=np.full(count, math.nan),
+        throttle_mask=np.full(count, THROTTLE_BITS["sw_power_cap"]),
+    )
+    return Trace(states=states, board=PowerReadings(field="instant", host_ns=stamps, power_w=np.linspace(600, 700, count)), reference=None)
+
+
+@pytest.mark.parametrize("swing_mhz", [0.0, 5.0, 60.0])
+@pytest.mark.parametrize("lag_s", [0.01, 0.05, 0.1])
+def test_a_limit_has_settled_once_the_clock_steps_no_further_than_at_the_end(lag_s, swing_mhz):
+    """Boards at their limit step to and fro by several percent; that is not the limit taking hold."""
+    random = np.random.default_rng(1)
+    trace = under_load(lambda t: 1500.0 + 480.0 * np.exp(-t / lag_s) + swing_mhz * random.uniform(-1.0, 1.0, t.size), 150)
+    found = limit_lag(trace, 0, 3_000_000_000)
+    assert found["capped"]
+    assert found["clock_mhz"][1] == pytest.approx(1500.0, abs=1.0 + swing_mhz / 2.0)
+    assert lag_s <= found["settle_s"] <= 5.0 * lag_s + 0.04
+
+
 @pytest.mark.parametrize(
     ("program", "limit_s", "why"),
     [
@@ -175,6 +204,11 @@ def test_a_process_ends_in_its_time_and_a_hang_is_ended_at_once(tmp_path, progra
     assert why or "7" not in program or (tmp_path / "step.json").read_text() == "7\n"
 
 
+def test_a_program_that_is_missing_fails_its_step_alone(tmp_path):
+    call = Call(tmp_path, 60.0, dict(os.environ), time.monotonic())
+    assert call.run("count", ["no-such-profiler"], 30.0) == "no-such-profiler cannot be started (No such file or directory)"
+
+
 def test_results_come_back_in_pieces_that_may_travel(tmp_path):
     folder, out, back = (tmp_path / name for name in ("results", "out", "back"))
     (folder / "recordings").mkdir(parents=True)
@@ -186,3 +220,104 @@ def test_results_come_back_in_pieces_that_may_travel(tmp_path):
     assert max(path.stat().st_size for path in out.iterdir()) <= 16 << 20
     unpack(out, back)
     assert (back / "recordings" / "a.recording").read_bytes() == content
+
+
+def test_fewer_pieces_than_before_are_whole(tmp_path):
+    folder, out, back = (tmp_path / name for name in ("results", "out", "back"))
+    folder.mkdir()
+    back.mkdir()
+    large = folder / "campaign.parquet.log.jsonl"
+    large.write_bytes(np.random.default_rng(1).bytes(16 << 20))
+    pack(folder, out)
+    large.unlink()
+    (folder / "campaign.parquet").write_bytes(b"rows")
+    pack(folder, out)
+    unpack(out, back)
+    assert [path.name for path in back.iterdir()] == ["campaign.parquet"]
+
+
+def test_results_that_grow_while_they_are_packed_cost_no_stage(tmp_path):
+    folder, out, back = (tmp_path / name for name in ("results", "out", "back"))
+    folder.mkdir()
+    back.mkdir()
+    (folder / "a.log").write_bytes(bytes(64 << 20))
+    writes = "import sys, time\nwith open(sys.argv[1], 'ab') as log:\n  while True: log.write(b'row'); log.flush(); time.sleep(1e-4)"
+    with subprocess.Popen([sys.executable, "-c", writes, str(folder / "a.log")]) as writer:
+        try:
+            for _ in range(3):
+                pack(folder, out)
+        finally:
+            writer.kill()
+    unpack(out, back)
+    assert (back / "a.log").stat().st_size >= 64 << 20
+
+
+def test_a_call_that_is_killed_leaves_what_its_running_stage_wrote(tmp_path, repository):
+    folder, out, back = (tmp_path / name for name in ("results", "out", "back"))
+    folder.mkdir()
+    back.mkdir()
+    writes = "open('rows', 'w').write('first rows')\nimport time\ntime.sleep(60)"
+    program = f"""
+import os, sys, time
+from pathlib import Path
+from scripts import card_call
+card_call.PACK_S = 0.0
+call = card_call.Call(Path({str(folder)!r}), 60.0, dict(os.environ), time.monotonic(), Path({str(out)!r}))
+os.chdir({str(folder)!r})
+call.run("step", [sys.executable, "-c", {writes!r}], 30.0)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=repository, start_new_session=True, stdout=subprocess.DEVNULL) as call:
+        while not (folder / "rows").exists():
+            time.sleep(0.05)
+        time.sleep(2.0)
+        os.killpg(call.pid, signal.SIGKILL)
+    unpack(out, back)
+    assert (back / "rows").read_text() == "first rows"
+
+
+def rehearsed(folder, board, *stages, call_s=900):
+    return real_card([*stages, "--gpu", f"sim:{board}", "--folder", str(folder), "--call-s", str(call_s), "--stall-s", "20"])
+
+
+@pytest.fixture
+def boards(tmp_path, repository):
+    """Two boards of one kind, which differ by their UUIDs, and one of another kind."""
+    profiles = repository / "configs" / "simulated-boards"
+    for name, kind in (("first", "h100-sxm"), ("second", "h100-sxm"), ("other", "h200-sxm")):
+        (tmp_path / f"{name}.toml").write_text((profiles / f"{kind}.toml").read_text())
+    return {name: tmp_path / f"{name}.toml" for name in ("first", "second", "other")}
+
+
+def test_a_call_on_another_board_goes_on_there(tmp_path, boards):
+    """A fresh machine holds another board of the same kind: it needs its own sensor, and its rows go beside those of the first."""
+    folder = tmp_path / "results"
+    assert rehearsed(folder, boards["first"], "sensor", "anchors") == 0
+    assert rehearsed(folder, boards["second"], "sensor", "again") == 0
+    first, second = (read_kernel_dataset(folder / name).table for name in ("anchors-1.parquet", "again-2.parquet"))
+    assert first.num_rows == second.num_rows == 30
+    assert {*first.column("gpu_uuid").to_pylist()}.isdisjoint(second.column("gpu_uuid").to_pylist())
+    assert agreement(folder / "anchors-1.parquet", folder / "again-2.parquet")["kernels"] == 30
+
+
+def test_rows_measured_before_the_sensor_was_known_stop_no_later_stage(tmp_path, boards):
+    folder = tmp_path / "results"
+    assert rehearsed(folder, boards["first"], "anchors", call_s=140) == 3
+    assert rehearsed(folder, boards["first"], "sensor", "anchors") == 0
+    assert read_kernel_dataset(folder / "anchors-1.parquet").table.num_rows == 30
+
+
+def test_a_board_of_another_kind_is_refused_in_a_line(tmp_path, boards, capsys):
+    folder = tmp_path / "results"
+    assert rehearsed(folder, boards["first"], "doctor") == 0
+    capsys.readouterr()
+    assert rehearsed(folder, boards["other"]) == 1
+    assert "holds results of NVIDIA H100" in capsys.readouterr().err
+
+
+def test_a_stage_that_fails_alike_is_not_repeated(tmp_path, boards, capsys):
+    """An error before any row, such as a missing assembler, costs one start and not four."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "real-card-anchors.toml").write_text("no campaign")
+    assert rehearsed(folder, boards["first"], "anchors") == 3
+    assert capsys.readouterr().out.count("== anchors, ") == 1
