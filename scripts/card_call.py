@@ -85,8 +85,7 @@ class Call:
             if now_s - self.packed_s > PACK_S:
                 self.pack()
             if now_s - since_s > stall_s:
-                os.killpg(process.pid, signal.SIGKILL)  # a hang: an orderly end would clear the kernel of suspicion
-                process.wait()
+                kill(process)  # a hang: an orderly end would clear the kernel of suspicion
                 return f"nothing written for {stall_s:g} s"
             if now_s > end_s:
                 _end(process)
@@ -115,8 +114,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process and its children; one that the driver holds until its kernel ends is left behind, the call goes on."""
+    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
 
 
 def pack(folder: Path, target: Path) -> None:

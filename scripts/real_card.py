@@ -27,7 +27,6 @@ import click
 import numpy as np
 
 from collector.boards import REPLAYED, SIMULATED, named_boards
-from collector.dataset.log import log_path
 from collector.errors import CollectorError
 from collector.simulated.profile import load_board
 from estimator.vocabulary.resources import resource_folder
@@ -135,7 +134,7 @@ def sensor(card: Card, stage: str, seed: int) -> str:
     command = ("collector.cli", "sensor", "--gpu", card.gpu, "--freq", "current", "--record", card.recording(stage), "--json")
     out = card.folder / f"{stage}-{card.number}.json"
     words = ("--seed", str(seed), "--poll-ms", str(card.settings["poll_ms"]), "--force", "--out", str(out))
-    why = card.python(f"{stage}-run", 150.0, *command, *words)
+    why = card.python(f"{stage}-run", 200.0, *command, *words)
     if card.rehearsal:
         card.call.simulated_s += SENSOR_S + startup_s(card)
     return why
@@ -256,6 +255,8 @@ def datasets_of(card: Card, *stages: str) -> list[Path]:
 
 def fit(card: Card) -> str:
     """The bundle of all datasets, an unfinished one by its rows so far; needs no card."""
+    from collector.dataset.log import log_path
+
     datasets = []
     for finished in datasets_of(card, "anchors", "campaign", "instructions"):  # the second anchors stay unseen
         log, so_far = log_path(finished), finished.with_name(f"{finished.stem}-so-far.parquet")
@@ -310,6 +311,11 @@ def summary(card: Card) -> str:
         one = card.read(f"{stage}.json")
         if one:
             lines.append(f"* {stage}: {one['rows']} of {one['rows_planned']} rows; flags {one['flags']}; without a row {one['rejected']}")
+    for path in sorted(card.folder.glob("agreement-*.json")):
+        one = card.read(path.name)
+        lines.append(f"* {path.stem}: energy differs by {one['energy']['mean']:.2%} on average of {one['kernels']} kernels")
+    for level, families in card.read("traffic.json").items():
+        lines.append(f"* bytes at {level}, estimated over counted: {families['all']}")
     for figure in ("latency", "power"):
         errors = np.array([(one[figure]["n"], one[figure]["mape"]) for one in fitted.get("errors", []) if one.get(figure)]).reshape(-1, 2)
         if errors.size:
@@ -342,7 +348,7 @@ STAGES: Final[dict[str, Stage]] = {
     "models": Stage(work=models, least_s=120.0),
     "again": Stage(work=lambda card: measure(card, "again"), least_s=120.0),
     "sensor-again": Stage(work=lambda card: sensor(card, "sensor-again", SEED + 1), least_s=90.0),
-    "traffic": Stage(work=traffic, least_s=100.0),
+    "traffic": Stage(work=traffic, least_s=170.0),
     "instructions": Stage(work=lambda card: measure(card, "instructions"), least_s=120.0),
     "tests": Stage(work=tests, least_s=100.0),
     "fit": Stage(work=fit, least_s=0.0, on_card=False),

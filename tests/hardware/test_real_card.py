@@ -18,7 +18,7 @@ from collector.devices.protocols import THROTTLE_BITS, PowerReadings, StateReadi
 from collector.sampling import Trace
 from scripts.anchor_check import FIGURES, WANTED, AnchorError, agreement
 from scripts.anchor_check import main as anchor_check
-from scripts.card_call import Call, pack, unpack
+from scripts.card_call import Call, kill, pack, unpack
 from scripts.card_smoke import decided, limit_lag
 from scripts.real_card import CAMPAIGNS, STAGES
 from scripts.real_card import main as real_card
@@ -207,6 +207,19 @@ def test_a_process_ends_in_its_time_and_a_hang_is_ended_at_once(tmp_path, progra
 def test_a_program_that_is_missing_fails_its_step_alone(tmp_path):
     call = Call(tmp_path, 60.0, dict(os.environ), time.monotonic())
     assert call.run("count", ["no-such-profiler"], 30.0) == "no-such-profiler cannot be started (No such file or directory)"
+
+
+def test_a_process_that_the_driver_holds_does_not_hold_the_call():
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
+
+        class Held:
+            pid = sleeper.pid
+
+            def wait(self, timeout):
+                raise subprocess.TimeoutExpired("held", timeout)
+
+        kill(Held())  # type: ignore[arg-type]
+        assert sleeper.wait(10.0) == -signal.SIGKILL
 
 
 def test_results_come_back_in_pieces_that_may_travel(tmp_path):
