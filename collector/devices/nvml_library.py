@@ -1,6 +1,6 @@
 """The driver's management library, NVML: every call of the collector, and the only file that imports pynvml.
 
-A call that a driver or a board lacks gives None; a board or a driver that fails raises a named error.
+A call that the binding, a driver or a board lacks gives None; a board or a driver that fails raises a named error.
 """
 
 import math
@@ -175,8 +175,11 @@ class NvmlLibrary:
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         """A call's result; None if it is not available.  Raises BoardLostError, DeviceError."""
+        function = getattr(self._binding, call, None)
+        if function is None:
+            return None
         try:
-            return getattr(self._binding, call)(*arguments)
+            return function(*arguments)
         except self._binding.NVMLError as error:
             if error.value in ABSENT_CODES:
                 return None

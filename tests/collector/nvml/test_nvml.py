@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pynvml
 import pytest
 
 from collector.bench import open_bench
@@ -200,6 +201,16 @@ with open_board("0") as board:
     except ClockError as error: locked = str(error)
     print(json.dumps([board.sensor.fields(), board.gpu.supported_clocks_mhz(), board.gpu.state().throttle_mask, locked]))
 """
+
+
+def test_a_binding_that_is_older_than_a_call_is_used_as_far_as_it_goes(boards, monkeypatch):
+    """A lent machine has the nvidia-ml-py that it has."""
+    for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetVirtualizationMode"):
+        monkeypatch.delattr(pynvml, name)
+    boards.set(temp_c=63, reasons=0x04)
+    with open_board("0") as board:
+        state = board.gpu.state()
+    assert (state.temperature_c, state.throttle_mask) == (63.0, 0x04)
 
 
 def test_an_old_driver_is_used_as_far_as_it_goes(boards, environment, tmp_path):
