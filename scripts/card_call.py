@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -25,6 +26,8 @@ ENDED: Final = "exit status"
 LOOK_S: Final = 0.25
 PACK_S: Final = 60.0
 """Time between two packings while a process runs [s]: what a call loses that is ended from outside."""
+LOG_SUFFIX: Final = ".log.jsonl"
+"""End of the name of an unfinished dataset's log (collector.dataset.log, which needs pyarrow; unpacking does not)."""
 GOOD: Final = (0, 3)
 """Exit statuses of what is done; 3 is done with warnings."""
 SHOWN_LINES: Final = 12
@@ -136,8 +139,16 @@ def pack(folder: Path, target: Path) -> None:
 
 
 def unpack(pieces: Path, folder: Path) -> None:
-    """Unpacks the pieces of a folder into another one.  Raises CalledProcessError."""
-    _shell('cat "$0"/results.tar.gz.* | tar -xzf - -C "$1"', pieces, folder)
+    """Unpacks the pieces of a folder into another one, which keeps its other files.  Raises CalledProcessError.
+
+    A log from an earlier call goes where its dataset came back without one: it would be resumed, and fitted, in the dataset's place.
+    """
+    with TemporaryDirectory() as new:
+        _shell('cat "$0"/results.tar.gz.* | tar -xzf - -C "$1"', pieces, Path(new))
+        for came in Path(new).glob("*.parquet"):
+            if not (Path(new) / f"{came.name}{LOG_SUFFIX}").exists():
+                (folder / f"{came.name}{LOG_SUFFIX}").unlink(missing_ok=True)
+        shutil.copytree(new, folder, dirs_exist_ok=True)
 
 
 def _shell(line: str, *arguments: Path) -> None:

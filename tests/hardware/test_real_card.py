@@ -13,6 +13,7 @@ import pytest
 
 from collector.campaigns.files import load_campaign
 from collector.cli import main
+from collector.dataset.log import log_path
 from collector.dataset.reader import read_kernel_dataset
 from collector.devices.protocols import THROTTLE_BITS, PowerReadings, StateReadings
 from collector.sampling import Trace
@@ -247,6 +248,18 @@ def test_fewer_pieces_than_before_are_whole(tmp_path):
     pack(folder, out)
     unpack(out, back)
     assert [path.name for path in back.iterdir()] == ["campaign.parquet"]
+
+
+def test_the_log_of_an_earlier_call_does_not_stay_beside_the_dataset_that_it_became(tmp_path):
+    folder, out, here = (tmp_path / name for name in ("results", "out", "here"))
+    for place in (folder, here):
+        place.mkdir()
+    for name in ("campaign-1.parquet", "anchors-1.parquet"):
+        assert log_path(here / name).write_text("rows of the first call")
+    assert (folder / "campaign-1.parquet").write_text("all rows")
+    pack(folder, out)
+    unpack(out, here)
+    assert {path.name for path in here.iterdir()} == {"campaign-1.parquet", "anchors-1.parquet.log.jsonl"}
 
 
 def test_results_that_grow_while_they_are_packed_cost_no_stage(tmp_path):
