@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ from collector.bench import open_instruments
 from collector.devices.protocols import Instruments, PowerReadings
 from collector.errors import CollectorError, SensorError
 from collector.programs.execution import Program
-from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds, joined_readings
+from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds, host_spans, joined_readings
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.catalogue import board_sensor
 from collector.sensing.correct import energies_of
@@ -102,7 +102,7 @@ class WatchedBoard:
 
         Raises SensorError if too few readings came, or are no longer kept, DeviceError if the board failed.
         """
-        spans = [_spans([block]), *map(_spans, windows.values())]
+        spans = [host_spans([block]), *map(host_spans, windows.values())]
         start_s, end_s = float(spans[0][0][0]), float(spans[0][1][0])
         stamps_s = np.unique(np.concatenate([times for span in spans for times in span]))
         if len(stamps_s) * SPARSE_PERIODS * update_period_s(self._calibration) > end_s - start_s:
@@ -143,8 +143,3 @@ def open_watched(word: str, sensor: str, seed: int) -> WatchedBoard:
         board = WatchedBoard(instruments, sampler, board_sensor(sensor, instruments.gpu.identity(), sampler.sensor_name, sampler.field))
         weakref.finalize(board, stack.pop_all().close)
     return board
-
-
-def _spans(stamps: Sequence[tuple[int, int]]) -> Spans:
-    start_s, end_s = np.array(stamps, dtype=np.float64).T * SECONDS_PER_NS
-    return np.sort(start_s), np.sort(end_s)

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, Final, ParamSpec, TypeVar, cast
@@ -26,9 +27,8 @@ class Measurement:
     """
 
     def __init__(self, boards: Mapping[str, WatchedBoard]) -> None:
-        self._watched: Mapping[str, WatchedBoard] | None = boards
-        self._clocks = tuple(boards.values())
-        self.simulated = any(board.simulated for board in self._clocks)
+        self._boards = boards
+        self.simulated = any(board.simulated for board in boards.values())
         self._windows: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
         self._end: tuple[int, ...] = ()
         self._found: dict[str, Evaluated] = {}
@@ -50,7 +50,7 @@ class Measurement:
 
         Raises CollectorError on a real board, and the errors of `collect run` for a file that cannot be run.
         """
-        for board in self._clocks:
+        for board in self._boards.values():
             board.simulated_program(workload)
 
     @property
@@ -63,17 +63,17 @@ class Measurement:
     @property
     def energy_j(self) -> float:
         """Energy [J]."""
-        return self._sum(energy.block for energy in self._evaluated().values()).energy_j
+        return self._total().energy_j
 
     @property
     def energy_std_j(self) -> float:
         """Standard error of the energy [J]."""
-        return self._sum(energy.block for energy in self._evaluated().values()).energy_std_j
+        return self._total().energy_std_j
 
     @property
     def power_w(self) -> float:
-        """Mean power [W]."""
-        return self.energy_j / self.duration_s
+        """Mean power [W]; nan without time."""
+        return self._total().power_w
 
     @property
     def boards(self) -> dict[str, Energy]:
@@ -83,8 +83,7 @@ class Measurement:
     @property
     def windows(self) -> dict[str, Energy]:
         """Energy of the windows of each name, all boards together."""
-        found = self._evaluated().values()
-        return {name: self._sum(one.windows[name] for one in found) for name in self._windows}
+        return {name: self._total(name) for name in self._windows}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -105,27 +104,21 @@ class Measurement:
 
     def _now(self) -> tuple[int, ...]:
         """Host time of each board [ns]: simulated boards have clocks of their own."""
-        return tuple(board.now_ns() for board in self._clocks)
+        return tuple(board.now_ns() for board in self._boards.values())
 
     def _evaluated(self) -> dict[str, Evaluated]:
         """The results of each board; the boards are not needed afterwards."""
-        if self._watched is not None and self.duration_s >= 0.0:
-            for index, (word, board) in enumerate(self._watched.items()):
+        if self._boards and self.duration_s >= 0.0:
+            for index, (word, board) in enumerate(self._boards.items()):
                 windows = {name: [(start[index], end[index]) for start, end in stamps] for name, stamps in self._windows.items()}
                 self._found[word] = board.evaluated((self._start[index], self._end[index]), windows)
-            self._watched, self._clocks = None, ()
+            self._boards = {}
         return self._found
 
-    @staticmethod
-    def _sum(energies: Iterator[Energy]) -> Energy:
-        """Energies of several boards together; their errors are independent."""
-        found = list(energies)
-        return Energy(
-            count=found[0].count,
-            duration_s=found[0].duration_s,
-            energy_j=sum(one.energy_j for one in found),
-            energy_std_j=math.hypot(*(one.energy_std_j for one in found)),
-        )
+    def _total(self, window: str | None = None) -> Energy:
+        """Energy of the block or of a window, all boards together; their errors are independent."""
+        found = [one.block if window is None else one.windows[window] for one in self._evaluated().values()]
+        return replace(found[0], energy_j=sum(one.energy_j for one in found), energy_std_j=math.hypot(*(one.energy_std_j for one in found)))
 
 
 class measure:  # noqa: N801 - reads like contextlib's
