@@ -133,56 +133,58 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
         ["## Errors", "", *_error_lines(bundle.errors)],
         ["## Measured and forecast", "", *(f"* {line}" for line in _origin_lines(bundle, recipe))],
         ["## Not for", "", *(f"* {line}" for line in recipe.not_for)],
-        ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle.notes))],
+        ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle))],
     )
-    return "\n\n".join("\n".join(part) for part in parts if len(part) > 2 or part is parts[0]) + "\n"
+    return "\n\n".join("\n".join(part).rstrip() for part in parts if len(part) > 2 or part is parts[0]) + "\n"
 
 
-def _note_lines(notes: Sequence[str]) -> list[str]:
-    """Notes, those of several files that say the same as one."""
+def _note_lines(bundle: Bundle) -> list[str]:
+    """Notes, those of several files that say the same as one; without those that `_origin_lines` says."""
     files: dict[str, list[str]] = {}
-    for note in notes:
-        name, _, text = note.partition(": ")
-        files.setdefault(text or note, []).append(name if text else "")
-    return [f"{', '.join(names)}: {text}" if any(names) else text for text, names in files.items()]
+    for note in bundle.notes:
+        if not note.startswith(("as on ", "power as on ")):
+            name, _, text = note.partition(": ")
+            files.setdefault(text or note, []).append(name if text else "")
+    every = {one.name for one in bundle.provenance.datasets}
+    told = {text: f"{'all files' if len(every) > 1 and every == set(names) else ', '.join(names)}: " for text, names in files.items()}
+    return [f"{told[text] if any(names) else ''}{text}" for text, names in files.items()]
 
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
-    yield from ("| file | laboratory | rows of this GPU | used | rejected |", "|---|---|---|---|---|")
     folders = {Path(file).name: laboratory_of(file) for file in recipe.data}
-    for one in bundle.provenance.datasets:
-        refused = {reason: count for reason, count in one.rejected.items() if reason != OTHER_GPU}
-        told = ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "–"
-        own = one.used + sum(refused.values())
-        yield f"| {one.name} | {laboratories[folders[one.name]].name} | {own:,} | {one.used:,} | {told} |"
-    yield ""
     for lab in dict.fromkeys(folders.values()):
-        yield f"* {laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}."
+        yield f"{laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}."
+        yield from ("", "| file | rows of this GPU | used | rejected |", "|---|---|---|---|")
+        for one in bundle.provenance.datasets:
+            refused = {reason: count for reason, count in one.rejected.items() if reason != OTHER_GPU}
+            told = ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "–"
+            if folders[one.name] == lab:
+                yield f"| {one.name} | {one.used + sum(refused.values()):,} | {one.used:,} | {told} |"
+        yield ""
 
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
-    yield "Mean absolute errors in percent.  Kernels: a fifth of the sites – (n, k) of products, heads of attention, whole shapes of others"
-    yield "– by a fit without them, in a file as small; whole models: by fits without a fifth of them.  Inside: share in the 90 % interval."
-    yield from (
-        "",
-        "| rows | | latency: mean | median | 95 % | bias | power: mean | bias | inside |",
-        "|---|---|---|---|---|---|---|---|---|",
-    )
+    yield "Mean absolute errors of latency in percent, as README.md explains."
+    yield from ("", "| kernels | rows | mean | median | 95 % | bias | inside |", "|---|---|---|---|---|---|---|")
+    ends = []
     for row in errors:
         latency, power = row["latency"], row["power"]
         assert latency is not None
-        cells = [f"{latency['mape']:.1f}", f"{latency['median']:.1f}", f"{latency['p95']:.0f}", f"{latency['bias']:+.1f}"]
-        cells += ["–", "–"] if power is None else [f"{power['mape']:.1f}", f"{power['bias']:+.1f}"]
-        cells += ["–" if row["coverage"] is None else f"{100 * row['coverage']:.0f} %"]
-        yield f"| {kind_text(label_of(row)[1:])} | {row['n']:,} | {' | '.join(cells)} |"
+        kind, inside = kind_text(label_of(row)[1:]), "–" if row["coverage"] is None else f"{100 * row['coverage']:.0f} %"
+        cells = (f"{latency['mape']:.1f}", f"{latency['median']:.1f}", f"{latency['p95']:.0f}", f"{latency['bias']:+.1f}", inside)
+        yield f"| {kind} | {row['n']:,} | {' | '.join(cells)} |"
+        if power is not None:
+            ends.append(f"Power of {kind}: mean error {power['mape']:.1f} %, bias {power['bias']:+.1f} %.")
+    yield from ("", *ends)
 
 
 def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     priors = set(unfitted_groups(bundle, bundle.groups))
     kinds = [name for name in bundle.groups if name.count(".") < 3 and BY not in name and ".n" not in name and name not in priors]
-    measured = [f"`{name}` ({bundle.groups[name].rows:,} rows)" for name in kinds]
+    counts = sorted({bundle.groups[name].rows for name in kinds}, reverse=True)
+    measured = [f"{count:,} rows: {', '.join(f'`{name}`' for name in kinds if bundle.groups[name].rows == count)}" for count in counts]
     lent = f" or as in {recipe.priors[0]}" if recipe.priors else ""
-    yield f"Latency measured: {', '.join(measured)}."
+    yield f"Latency measured: {'; '.join(measured)}."
     yield f"Latency at priors{lent}: {', '.join(f'`{name}`' for name in sorted(priors)) or 'none'}."
     power = bundle.power
     if power is None:
