@@ -165,12 +165,12 @@ def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laborato
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
     yield "Mean absolute errors of latency in percent, as README.md explains."
-    yield from ("", "| kernels | rows | mean | median | 95 % | bias | inside |", "|---|---|---|---|---|---|---|")
+    yield from ("", "| kernels | rows | mean | median | 95 % | bias | inside [%] |", "|---|---|---|---|---|---|---|")
     ends = []
     for row in errors:
         latency, power = row["latency"], row["power"]
         assert latency is not None
-        kind, inside = kind_text(label_of(row)[1:]), "–" if row["coverage"] is None else f"{100 * row['coverage']:.0f} %"
+        kind, inside = kind_text(label_of(row)[1:]), "–" if row["coverage"] is None else f"{100 * row['coverage']:.0f}"
         cells = (f"{latency['mape']:.1f}", f"{latency['median']:.1f}", f"{latency['p95']:.0f}", f"{latency['bias']:+.1f}", inside)
         yield f"| {kind} | {row['n']:,} | {' | '.join(cells)} |"
         if power is not None:
