@@ -151,16 +151,16 @@ def _note_lines(bundle: Bundle) -> list[str]:
 
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
+    """A line for each laboratory; rows of this GPU that the fit used, by file."""
+    files: dict[str, list[str]] = {}
     folders = {Path(file).name: laboratory_of(file) for file in recipe.data}
+    for one in bundle.provenance.datasets:
+        refused = {reason: count for reason, count in one.rejected.items() if reason != OTHER_GPU}
+        rejected = ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
+        of = f" of {one.used + sum(refused.values()):,} ({rejected})" if refused else ""
+        files.setdefault(folders[one.name], []).append(f"{one.name} {one.used:,}{of}")
     for lab in dict.fromkeys(folders.values()):
-        yield f"{laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}."
-        yield from ("", "| file | rows of this GPU | used | rejected |", "|---|---|---|---|")
-        for one in bundle.provenance.datasets:
-            refused = {reason: count for reason, count in one.rejected.items() if reason != OTHER_GPU}
-            told = ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "–"
-            if folders[one.name] == lab:
-                yield f"| {one.name} | {one.used + sum(refused.values()):,} | {one.used:,} | {told} |"
-        yield ""
+        yield f"* {laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}. Rows used: {'; '.join(files[lab])}."
 
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
