@@ -138,12 +138,7 @@ def meter_arguments(pmd: str, word: str) -> dict[str, Any]:
     return {"meter": True} if simulated else {"meter_port": pmd}
 
 
-def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker) -> "SensorCalibration | None":
-    """The calibration that `--sensor` names, for the board of a bench; None without one.  Raises SensorError as `board_sensor`."""
-    return sensor_of(text, bench, speak) if text else None
-
-
-def sensor_of(text: str | None, bench: "Bench | Instruments", speak: Speaker) -> "SensorCalibration":
+def sensor_of(text: str | None, bench: "Instruments", speak: Speaker) -> "SensorCalibration":
     """The calibration that `--sensor` names, else one with only the sensor's names.  An entry of the catalogue gives a warning.
 
     Raises SensorError for one that cannot be used for this board.

@@ -3,8 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -59,8 +58,16 @@ def _executed(command: Sequence[str], instruments: Instruments, stdout: Any, env
         raise ProgramError(f"{command[0]}: command not found", 127) from error
     except (OSError, ValueError) as error:
         raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", 126) from error
-    with _stopped_with_us(process):
+    try:
         status = process.wait()
+    except BaseException:  # an interruption stops the command too, first with a request, then by force
+        process.terminate()
+        try:
+            process.wait(5.0)  # longest wait for a program that was requested to stop [s]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
     if instruments.simulated:
         instruments.clock.wait(time.monotonic() - begun_s)  # a simulated board's time does not advance while a program runs on the host
     return status if status >= 0 else 128 - status
@@ -77,21 +84,6 @@ def stamped(program: Program, instruments: Instruments) -> Execution:
         return start_ns, instruments.clock.now_ns()
 
     return execute
-
-
-@contextmanager
-def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Stops the command on an interruption, first with a request, then by force."""
-    try:
-        yield
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(5.0)  # longest wait for a program that was requested to stop [s]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
 
 
 def _workload_program(command: Sequence[str], bench: Instruments, records: list[KernelRecord]) -> Callable[[], int]:

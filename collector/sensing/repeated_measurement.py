@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.protocols import Bench, Instruments, StateReadings
+from collector.devices.protocols import Instruments, StateReadings
 from collector.errors import SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, host_spans, possible_polls
 from collector.sensing.board_power import LoadStamps
@@ -105,7 +105,7 @@ class RepeatedMeasurement:
 
 
 def measure_repeated(
-    bench: Bench | Instruments,
+    bench: Instruments,
     sampler: Sampler,
     execute: Execution,
     calibration: SensorCalibration,
@@ -150,7 +150,7 @@ def measure_repeated(
     )
 
 
-def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCalibration) -> float:
+def _rest_w(bench: Instruments, sampler: Sampler, calibration: SensorCalibration) -> float:
     """The last reading at rest [W]."""
     bench.clock.wait(2.0 * (calibration.update_period_s or LEAST_SETTLE_S))
     known = possible_polls(sampler.drain().board)[1]
@@ -171,7 +171,7 @@ def _ranged(execute: Execution) -> float:
     return duration
 
 
-def _batch(bench: Bench | Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration) -> Run:
+def _batch(bench: Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration) -> Run:
     """Rest, run, rest; then the fit.
 
     No column of the fit describes loads before the rest: readings that remember them would count as noise.
