@@ -1,8 +1,6 @@
 """The tables of kernels and the page about them: every word in them means something."""
 
-import re
 import tomllib
-from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 
