@@ -1,6 +1,6 @@
 """Fit the bundles that come with the package from the published measurements, and write a card of each.
 
-    python -m scripts.bundles [--data ../shared/data] [--out bundles] [NAME...]
+    python -m scripts.bundles [--data ../shared/data] [--out bundles] [--cards] [NAME...]
 
 `scripts/bundles.toml` says what each bundle is fitted on.  The fit is that of `fit`; `scripts.thinning` then makes the file small.
 Errors of kernels are those of a fit without a fifth of the sites – (n, k) of products, heads of attention – on these; errors of whole
@@ -130,24 +130,26 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
     parts = (
         [f"# {bundle.name}", "", f"Version {bundle.version}, {bundle.gpu.name}, {size / 1e3:.0f} kB, `{bundle.digest}`."],
         ["## Data", "", *_data_lines(bundle, recipe, laboratories)],
-        ["## Errors", "", *_error_lines(bundle.errors)],
+        ["## Errors of latency [%]", "", *_error_lines(bundle.errors)],
         ["## Measured and forecast", "", *(f"* {line}" for line in _origin_lines(bundle, recipe))],
         ["## Not for", "", *(f"* {line}" for line in recipe.not_for)],
-        ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle))],
+        ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle.notes))],
     )
     return "\n\n".join("\n".join(part).rstrip() for part in parts if len(part) > 2 or part is parts[0]) + "\n"
 
 
-def _note_lines(bundle: Bundle) -> list[str]:
-    """Notes, those of several files that say the same as one; without those that `_origin_lines` says."""
+SAID_ELSEWHERE: Final = ("as on ", "power as on ", "no clocks recorded", "names no laboratory")
+"""Beginnings of notes that other parts of a card, or bundles/README.md for all, say."""
+
+
+def _note_lines(notes: Sequence[str]) -> list[str]:
+    """Notes, those of several files that say the same as one."""
     files: dict[str, list[str]] = {}
-    for note in bundle.notes:
-        if not note.startswith(("as on ", "power as on ")):
-            name, _, text = note.partition(": ")
+    for note in notes:
+        name, _, text = note.partition(": ")
+        if not note.startswith(SAID_ELSEWHERE) and not text.startswith(SAID_ELSEWHERE):
             files.setdefault(text or note, []).append(name if text else "")
-    every = {one.name for one in bundle.provenance.datasets}
-    told = {text: f"{'all files' if len(every) > 1 and every == set(names) else ', '.join(names)}: " for text, names in files.items()}
-    return [f"{told[text] if any(names) else ''}{text}" for text, names in files.items()]
+    return [f"{', '.join(names)}: {text}" if any(names) else text for text, names in files.items()]
 
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
@@ -164,8 +166,7 @@ def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laborato
 
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
-    yield "Mean absolute errors of latency in percent, as README.md explains."
-    yield from ("", "| kernels | rows | mean | median | 95 % | bias | inside [%] |", "|---|---|---|---|---|---|---|")
+    yield from ("| kernels | rows | mean | median | 95 % | bias | inside [%] |", "|---|---|---|---|---|---|---|")
     ends = []
     for row in errors:
         latency, power = row["latency"], row["power"]
@@ -185,7 +186,8 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     measured = [f"{count:,} rows: {', '.join(f'`{name}`' for name in kinds if bundle.groups[name].rows == count)}" for count in counts]
     lent = f" or as in {recipe.priors[0]}" if recipe.priors else ""
     yield f"Latency measured: {'; '.join(measured)}."
-    yield f"Latency at priors{lent}: {', '.join(f'`{name}`' for name in sorted(priors)) or 'none'}."
+    widest = [name for name in sorted(priors) if not any(name.startswith(f"{other}.") for other in priors)]
+    yield f"Latency at priors{lent}: {', '.join(f'`{name}`' for name in widest) or 'none'}."
     power = bundle.power
     if power is None:
         yield "Power: none."
@@ -198,14 +200,15 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
         yield f"{name} over the clock: {'by rule, not measured' if table is None else table.source or 'measured'}."
     low, high = bundle.clocks_mhz
     yield f"Clocks: {low:g} to {high:g} MHz{'' if low < high else ' alone; others are an extrapolation'}."
-    yield f"Host's launch cost: {1e6 * bundle.host.launch_s:.0f} µs, {bundle.host.source}; give yours with `--host-launch-us`."
+    yield f"Host's launch cost: {1e6 * bundle.host.launch_s:.0f} µs, {bundle.host.source}."
 
 
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--data", type=click.Path(path_type=Path, exists=True), default=ROOT.parent / "shared" / "data")
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "bundles")
-def main(names: tuple[str, ...], data: Path, out: Path) -> None:
+@click.option("--cards", is_flag=True, help="Write the cards of the bundles that are there; fit nothing.")
+def main(names: tuple[str, ...], data: Path, out: Path, cards: bool) -> None:
     """Fit the bundles NAME..., or all, and write their cards."""
     table = read_table()
     if unknown := set(names) - table.bundles.keys():
@@ -213,7 +216,7 @@ def main(names: tuple[str, ...], data: Path, out: Path) -> None:
     for name, recipe in table.bundles.items():
         if not names or name in names:
             path = out / f"{name}.json"
-            bundle = save_bundle(fitted(name, recipe, data, out), path)
+            bundle = load_bundle(path) if cards else save_bundle(fitted(name, recipe, data, out), path)
             text = card(bundle, recipe, table.laboratories, path.stat().st_size)
             path.with_suffix(".md").write_text(text, encoding="utf-8")
             click.echo(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

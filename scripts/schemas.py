@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Union, get_args,
 import numpy as np
 
 import estimator.schema
-from collector.dataset.schema import KERNEL_COLUMNS
+from collector.dataset.schema import FLAGS, KERNEL_COLUMNS
 from estimator.bundle.content import BundleFile
 from estimator.formats.own import Head
 from estimator.vocabulary.reader import LEAST_ONE, Pattern, Shape, Span, Words, fields_of
@@ -132,6 +132,7 @@ def columns_table() -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(("column", "type", "unit", "null", "meaning"))
     writer.writerows((one.name, one.type, one.unit, "" if one.required else "yes", one.meaning) for one in KERNEL_COLUMNS.values())
+    writer.writerows((name, "flag", "", "", meaning) for name, meaning in FLAGS.items())
     return stream.getvalue()
 
 

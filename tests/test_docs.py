@@ -10,7 +10,7 @@ from dataclasses import fields
 import pytest
 
 from collector.campaigns.files import CampaignSpec, MeasurementSettings, campaign_from_document
-from collector.dataset.schema import FLAGS, SCHEMA_VERSION
+from collector.dataset.schema import SCHEMA_VERSION
 from estimator.bundle.content import FORMAT_VERSION as BUNDLE_VERSION
 from estimator.cli import main as estimate
 from estimator.formats.own import FORMAT_VERSION as WORKLOAD_VERSION
@@ -19,13 +19,8 @@ from estimator.vocabulary.workload import FAMILY_FIELDS
 from scripts import constants, schemas
 
 
-def test_the_table_of_columns_is_that_of_the_code(repository):
+def test_the_table_of_columns_and_flags_is_that_of_the_code(repository):
     assert (repository / "docs" / "dataset-columns.csv").read_text(encoding="utf-8") == schemas.columns_table(), "run scripts/schemas.py"
-
-
-def test_dataset_page_names_every_flag(repository):
-    page = " ".join((repository / "docs" / "dataset-format.md").read_text(encoding="utf-8").split())
-    assert [name for name, meaning in FLAGS.items() if f"- `{name}`: {meaning}" not in page] == []
 
 
 def test_format_pages_name_the_version_that_is_written(repository):
