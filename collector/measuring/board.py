@@ -73,14 +73,15 @@ class WatchedBoard:
         self.notes = instruments.notes
         instruments.clock.wait(self._lead_s)
 
-    def now_ns(self) -> int:
-        """Host time [ns].  A simulated board then has rested for as long as the program took since the last call."""
+    def now_ns(self, least_ns: int = 0) -> int:
+        """Host time [ns].  A simulated board then has rested for as long as the program took since the last call, and until `least_ns`."""
+        clock = self._instruments.clock
         if self.simulated:
             with self._lock:
                 now_s = time.monotonic()
-                self._instruments.clock.wait(now_s - self._host_s)
+                clock.wait(max(now_s - self._host_s, (least_ns - clock.now_ns()) * SECONDS_PER_NS))
                 self._host_s = now_s
-        return self._instruments.clock.now_ns()
+        return clock.now_ns()
 
     def simulated_program(self, workload: str) -> None:
         """Run a workload file on a simulated board.  Raises CollectorError on a real one."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from os import PathLike, fspath
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from collector.boards import board_words, named_boards
@@ -32,16 +33,21 @@ class Measurement:
         self._windows: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
         self._end: tuple[int, ...] = ()
         self._found: dict[str, Evaluated] = {}
+        self._start: tuple[int, ...] = ()
         self._start = self._now()
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:
-        """A part of the block, by name: windows of one name are added up.  They may be nested, and overlap in tasks and threads."""
+        """A part of the block, by name.  Windows may be nested, and overlap in tasks and threads; those of one name are added up.
+
+        A window ends with its block at the latest.  Raises CollectorError after the block.
+        """
+        self._check_open()
         start = self._now()
         try:
             yield
         finally:
-            self._windows.setdefault(name, []).append((start, self._now()))
+            self._windows.setdefault(name, []).append((start, self._end or self._now()))
 
     def simulated_program(self, workload: str) -> None:
         """Run a workload file on simulated boards, as `collect run -- WORKLOAD.json`: own kernels do not reach them.
@@ -50,6 +56,7 @@ class Measurement:
 
         Raises CollectorError on a real board, and the errors of `collect run` for a file that cannot be run.
         """
+        self._check_open()
         for board in self._boards.values():
             board.simulated_program(workload)
 
@@ -102,9 +109,17 @@ class Measurement:
         """The block ends now."""
         self._end = self._now()
 
+    def _check_open(self) -> None:
+        if self._end:
+            raise CollectorError("the block has ended: readings end soon after it; indent this call into the block")
+
     def _now(self) -> tuple[int, ...]:
-        """Host time of each board [ns]: simulated boards have clocks of their own."""
-        return tuple(board.now_ns() for board in self._boards.values())
+        """Host time of each board [ns].  Simulated boards have clocks of their own: those ahead of the slowest one wait for it."""
+        now = tuple(board.now_ns() for board in self._boards.values())
+        if not self.simulated or not self._start:
+            return now
+        longest_ns = max(one - start for one, start in zip(now, self._start, strict=True))
+        return tuple(board.now_ns(start + longest_ns) for board, start in zip(self._boards.values(), self._start, strict=True))
 
     def _evaluated(self) -> dict[str, Evaluated]:
         """The results of each board; the boards are not needed afterwards."""
@@ -129,13 +144,20 @@ class measure:  # noqa: N801 - reads like contextlib's
     last 10,000 calls.  A second use of the same object finds the boards open.  Nothing synchronises with the GPU: do it before a block
     or window ends.
 
-    Raises on entry DeviceError for a board that cannot be read, SensorError for a sensor that cannot be used, CollectorError for an
-    object that is entered twice at once.
+    Raises CollectorError for arguments of another kind; on entry DeviceError for a board that cannot be read, SensorError for a sensor that
+    cannot be used, CollectorError for an object that is entered twice at once.
     """
 
-    def __init__(self, gpu: int | str | Sequence[int | str] = 0, *, sensor: str = "", seed: int = 0) -> None:
-        self._words = board_words(str(gpu)) if isinstance(gpu, int | str) else tuple(map(str, gpu))
-        self._sensor, self._seed = sensor, seed
+    def __init__(self, gpu: int | str | Sequence[int | str] = 0, *, sensor: str | PathLike[str] = "", seed: int = 0) -> None:
+        words = [gpu] if isinstance(gpu, int | str) else list(gpu) if isinstance(gpu, Sequence) else []
+        if not words or any(isinstance(word, bool) or not isinstance(word, int | str) for word in words):
+            raise CollectorError(f"gpu = {gpu!r:.60}: write measure(gpu=0), measure(gpu='0,1') or measure(gpu=['0', 'sim:a100-pcie-40gb'])")
+        if not isinstance(sensor, str | PathLike):
+            raise CollectorError(f"sensor = {sensor!r:.60}: a file or an entry of collect sensors is needed")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise CollectorError(f"seed = {seed!r:.60}: a whole number from 0 on is needed")
+        self._words = tuple(one for word in words for one in board_words(str(word)))
+        self._sensor, self._seed = fspath(sensor), seed
         self._boards: dict[str, WatchedBoard] = {}
         self._block: Measurement | None = None
 
@@ -153,7 +175,9 @@ class measure:  # noqa: N801 - reads like contextlib's
             self._block = None
 
     def __call__(self, function: Callable[P, Result]) -> Callable[P, Result]:
-        """The function, with every call measured."""
+        """The function, with every call measured.  Raises CollectorError for a generator, whose call runs nothing yet."""
+        if isgeneratorfunction(function) or isasyncgenfunction(function):
+            raise CollectorError("a generator runs while it is consumed: measure that loop, with measure(…) as m")
         measurements: deque[Measurement] = deque(maxlen=MOST_CALLS)
 
         @contextmanager

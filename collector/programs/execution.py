@@ -92,8 +92,8 @@ def _workload_program(command: Sequence[str], bench: Instruments, records: list[
     Raises ProgramError for other arguments, WorkloadError for a file that cannot be read, RunnerError for an operator that the simulated
     library lacks.
     """
-    if not isinstance(bench, Bench) or len(command) > 2 or not all(word.isdecimal() for word in command[1:]):
-        raise ProgramError(f"{' '.join(command)}: no program of a simulated board; write WORKLOAD.json [TIMES]", 1)
+    if not isinstance(bench, Bench) or len(command) > 2 or not all(word.isdecimal() and word.strip("0") for word in command[1:]):
+        raise ProgramError(f"{' '.join(command)}: no program of a simulated board; write WORKLOAD.json [TIMES], TIMES from 1 on", 1)
     workload = read_workload(command[0])
     counts = [max(1, round(count)) for count in workload.counts]
     kernels = [(bench.runner.prepare(operator), count) for operator, count in zip(workload.operators, counts, strict=True)]
@@ -103,7 +103,8 @@ def _workload_program(command: Sequence[str], bench: Instruments, records: list[
         for _ in range(times):
             for kernel, count in kernels:
                 found = bench.runner.run(kernel, count)
-                records.append(KernelRecord(name=kernel.kernel_name, start_ns=found.start_ns, end_ns=found.end_ns, launches=count))
+                start_ns = max(found.start_ns, found.end_ns - round(found.segment_s.mean() * count * 1e9))  # the GPU's, not the host's
+                records.append(KernelRecord(name=kernel.kernel_name, start_ns=start_ns, end_ns=found.end_ns, launches=count))
         return 0
 
     return execute
