@@ -149,14 +149,8 @@ class measure:  # noqa: N801 - reads like contextlib's
     """
 
     def __init__(self, gpu: int | str | Sequence[int | str] = 0, *, sensor: str | PathLike[str] = "", seed: int = 0) -> None:
-        words = [gpu] if isinstance(gpu, int | str) else list(gpu) if isinstance(gpu, Sequence) else []
-        if not words or any(isinstance(word, bool) or not isinstance(word, int | str) for word in words):
-            raise CollectorError(f"gpu = {gpu!r:.60}: write measure(gpu=0), measure(gpu='0,1') or measure(gpu=['0', 'sim:a100-pcie-40gb'])")
-        if not isinstance(sensor, str | PathLike):
-            raise CollectorError(f"sensor = {sensor!r:.60}: a file or an entry of collect sensors is needed")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise CollectorError(f"seed = {seed!r:.60}: a whole number from 0 on is needed")
-        self._words = tuple(one for word in words for one in board_words(str(word)))
+        words = _checked(gpu, sensor, seed)
+        self._words = tuple(one for word in words for one in board_words(word))
         self._sensor, self._seed = fspath(sensor), seed
         self._boards: dict[str, WatchedBoard] = {}
         self._block: Measurement | None = None
@@ -209,3 +203,15 @@ class measure:  # noqa: N801 - reads like contextlib's
             words = [board.key for board in names] if "all" in self._words else self._words
             self._boards = {word: open_watched(word, self._sensor, self._seed) for word in words}
         return Measurement(self._boards)
+
+
+def _checked(gpu: object, sensor: object, seed: object) -> list[str]:
+    """The words of `gpu`.  Raises CollectorError for arguments of another kind."""
+    words = [gpu] if isinstance(gpu, int | str) else list(gpu) if isinstance(gpu, Sequence) else []
+    if not words or any(isinstance(word, bool) or not isinstance(word, int | str) for word in words):
+        raise CollectorError(f"gpu = {gpu!r:.60}: write measure(gpu=0), measure(gpu='0,1') or measure(gpu=['0', 'sim:a100-pcie-40gb'])")
+    if not isinstance(sensor, str | PathLike):
+        raise CollectorError(f"sensor = {sensor!r:.60}: a file or an entry of collect sensors is needed")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise CollectorError(f"seed = {seed!r:.60}: a whole number from 0 on is needed")
+    return [str(word) for word in words]
