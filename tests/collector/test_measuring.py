@@ -149,10 +149,12 @@ def test_steps_between_rest_and_load_are_no_waves(workload):
         block = Measurement({"a": watched})
         for name in ("before", "load", "after"):
             with block.window(name) if name in parts else nullcontext():
-                watched.simulated_program(workload) if name == "load" else watched._instruments.clock.wait(1.0)
+                watched._instruments.clock.wait(1.0 if name != "load" else 0.0)
+                for _ in range(4 if name == "load" else 0):
+                    watched.simulated_program(workload)
         block.end()
         errors.append((block.energy_std_j, sum(one.energy_std_j for one in block.windows.values())))
-    assert max(errors)[0] <= 1.3 * errors[0][1]
+    assert max(errors)[0] <= 1.6 * errors[0][1]
 
 
 def test_waves_leave_fewer_independent_readings() -> None:
