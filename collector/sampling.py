@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, Gpu, PowerReadings, PowerSensor, StateReadings
 from collector.errors import SensorError
 from estimator.vocabulary.quantities import Array, IntArray
@@ -61,6 +62,18 @@ class Sampler:
 def host_seconds(host_ns: IntArray) -> Array:
     """Host stamps in seconds; exact to the nanosecond for a hundred days of uptime."""
     return (host_ns * SECONDS_PER_NS).astype(np.float64)
+
+
+def possible_polls(readings: PowerReadings) -> tuple[Array, Array]:
+    """Host times [s] and power [W] of the readings that can be power, shape (n,)."""
+    kept = possible_power(readings.power_w)
+    return host_seconds(readings.host_ns)[kept], readings.power_w[kept]
+
+
+def host_spans(stamps_ns: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
+    """Starts and ends of spans of host time [s], each ascending, shape (n,)."""
+    start_s, end_s = np.array(stamps_ns, dtype=np.float64).T * SECONDS_PER_NS
+    return np.sort(start_s), np.sort(end_s)
 
 
 def joined_readings(parts: Sequence[PowerReadings]) -> PowerReadings:

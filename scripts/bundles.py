@@ -1,6 +1,6 @@
 """Fit the bundles that come with the package from the published measurements, and write a card of each.
 
-    python -m scripts.bundles [--data ../shared/data] [--out bundles] [NAME...]
+    python -m scripts.bundles [--data ../shared/data] [--out bundles] [--cards] [NAME...]
 
 `scripts/bundles.toml` says what each bundle is fitted on.  The fit is that of `fit`; `scripts.thinning` then makes the file small.
 Errors of kernels are those of a fit without a fifth of the sites – (n, k) of products, heads of attention – on these; errors of whole
@@ -130,12 +130,16 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
     parts = (
         [f"# {bundle.name}", "", f"Version {bundle.version}, {bundle.gpu.name}, {size / 1e3:.0f} kB, `{bundle.digest}`."],
         ["## Data", "", *_data_lines(bundle, recipe, laboratories)],
-        ["## Errors", "", *_error_lines(bundle.errors)],
+        ["## Errors of latency [%]", "", *_error_lines(bundle.errors)],
         ["## Measured and forecast", "", *(f"* {line}" for line in _origin_lines(bundle, recipe))],
         ["## Not for", "", *(f"* {line}" for line in recipe.not_for)],
         ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle.notes))],
     )
-    return "\n\n".join("\n".join(part) for part in parts if len(part) > 2 or part is parts[0]) + "\n"
+    return "\n\n".join("\n".join(part).rstrip() for part in parts if len(part) > 2 or part is parts[0]) + "\n"
+
+
+SAID_ELSEWHERE: Final = ("as on ", "power as on ", "no clocks recorded", "names no laboratory")
+"""Beginnings of notes that other parts of a card, or bundles/README.md for all, say."""
 
 
 def _note_lines(notes: Sequence[str]) -> list[str]:
@@ -143,47 +147,47 @@ def _note_lines(notes: Sequence[str]) -> list[str]:
     files: dict[str, list[str]] = {}
     for note in notes:
         name, _, text = note.partition(": ")
-        files.setdefault(text or note, []).append(name if text else "")
+        if not note.startswith(SAID_ELSEWHERE) and not text.startswith(SAID_ELSEWHERE):
+            files.setdefault(text or note, []).append(name if text else "")
     return [f"{', '.join(names)}: {text}" if any(names) else text for text, names in files.items()]
 
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
-    yield from ("| file | laboratory | rows of this GPU | used | rejected |", "|---|---|---|---|---|")
+    """A line for each laboratory; rows of this GPU that the fit used, by file."""
+    files: dict[str, list[str]] = {}
     folders = {Path(file).name: laboratory_of(file) for file in recipe.data}
     for one in bundle.provenance.datasets:
         refused = {reason: count for reason, count in one.rejected.items() if reason != OTHER_GPU}
-        told = ", ".join(f"{count:,} {reason}" for reason, count in refused.items()) or "–"
-        own = one.used + sum(refused.values())
-        yield f"| {one.name} | {laboratories[folders[one.name]].name} | {own:,} | {one.used:,} | {told} |"
-    yield ""
+        rejected = ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
+        of = f" of {one.used + sum(refused.values()):,} ({rejected})" if refused else ""
+        files.setdefault(folders[one.name], []).append(f"{one.name} {one.used:,}{of}")
     for lab in dict.fromkeys(folders.values()):
-        yield f"* {laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}."
+        yield f"* {laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}. Rows used: {'; '.join(files[lab])}."
 
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
-    yield "Mean absolute errors in percent.  Kernels: a fifth of the sites – (n, k) of products, heads of attention, whole shapes of others"
-    yield "– by a fit without them, in a file as small; whole models: by fits without a fifth of them.  Inside: share in the 90 % interval."
-    yield from (
-        "",
-        "| rows | | latency: mean | median | 95 % | bias | power: mean | bias | inside |",
-        "|---|---|---|---|---|---|---|---|---|",
-    )
+    yield from ("| kernels | rows | mean | median | 95 % | bias | inside [%] |", "|---|---|---|---|---|---|---|")
+    ends = []
     for row in errors:
         latency, power = row["latency"], row["power"]
         assert latency is not None
-        cells = [f"{latency['mape']:.1f}", f"{latency['median']:.1f}", f"{latency['p95']:.0f}", f"{latency['bias']:+.1f}"]
-        cells += ["–", "–"] if power is None else [f"{power['mape']:.1f}", f"{power['bias']:+.1f}"]
-        cells += ["–" if row["coverage"] is None else f"{100 * row['coverage']:.0f} %"]
-        yield f"| {kind_text(label_of(row)[1:])} | {row['n']:,} | {' | '.join(cells)} |"
+        kind, inside = kind_text(label_of(row)[1:]), "–" if row["coverage"] is None else f"{100 * row['coverage']:.0f}"
+        cells = (f"{latency['mape']:.1f}", f"{latency['median']:.1f}", f"{latency['p95']:.0f}", f"{latency['bias']:+.1f}", inside)
+        yield f"| {kind} | {row['n']:,} | {' | '.join(cells)} |"
+        if power is not None:
+            ends.append(f"Power of {kind}: mean error {power['mape']:.1f} %, bias {power['bias']:+.1f} %.")
+    yield from ("", *ends)
 
 
 def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     priors = set(unfitted_groups(bundle, bundle.groups))
     kinds = [name for name in bundle.groups if name.count(".") < 3 and BY not in name and ".n" not in name and name not in priors]
-    measured = [f"`{name}` ({bundle.groups[name].rows:,} rows)" for name in kinds]
+    counts = sorted({bundle.groups[name].rows for name in kinds}, reverse=True)
+    measured = [f"{count:,} rows: {', '.join(f'`{name}`' for name in kinds if bundle.groups[name].rows == count)}" for count in counts]
     lent = f" or as in {recipe.priors[0]}" if recipe.priors else ""
-    yield f"Latency measured: {', '.join(measured)}."
-    yield f"Latency at priors{lent}: {', '.join(f'`{name}`' for name in sorted(priors)) or 'none'}."
+    yield f"Latency measured: {'; '.join(measured)}."
+    widest = [name for name in sorted(priors) if not any(name.startswith(f"{other}.") for other in priors)]
+    yield f"Latency at priors{lent}: {', '.join(f'`{name}`' for name in widest) or 'none'}."
     power = bundle.power
     if power is None:
         yield "Power: none."
@@ -196,14 +200,15 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
         yield f"{name} over the clock: {'by rule, not measured' if table is None else table.source or 'measured'}."
     low, high = bundle.clocks_mhz
     yield f"Clocks: {low:g} to {high:g} MHz{'' if low < high else ' alone; others are an extrapolation'}."
-    yield f"Host's launch cost: {1e6 * bundle.host.launch_s:.0f} µs, {bundle.host.source}; give yours with `--host-launch-us`."
+    yield f"Host's launch cost: {1e6 * bundle.host.launch_s:.0f} µs, {bundle.host.source}."
 
 
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--data", type=click.Path(path_type=Path, exists=True), default=ROOT.parent / "shared" / "data")
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "bundles")
-def main(names: tuple[str, ...], data: Path, out: Path) -> None:
+@click.option("--cards", is_flag=True, help="Write the cards of the bundles that are there; fit nothing.")
+def main(names: tuple[str, ...], data: Path, out: Path, cards: bool) -> None:
     """Fit the bundles NAME..., or all, and write their cards."""
     table = read_table()
     if unknown := set(names) - table.bundles.keys():
@@ -211,7 +216,7 @@ def main(names: tuple[str, ...], data: Path, out: Path) -> None:
     for name, recipe in table.bundles.items():
         if not names or name in names:
             path = out / f"{name}.json"
-            bundle = save_bundle(fitted(name, recipe, data, out), path)
+            bundle = load_bundle(path) if cards else save_bundle(fitted(name, recipe, data, out), path)
             text = card(bundle, recipe, table.laboratories, path.stat().st_size)
             path.with_suffix(".md").write_text(text, encoding="utf-8")
             click.echo(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

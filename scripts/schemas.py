@@ -1,6 +1,8 @@
-"""Write the JSON Schemas of `estimator/schema` from the declarations of bundles and workloads; a test compares the files with them."""
+"""Write the JSON Schemas of `estimator/schema` and docs/dataset-columns.csv from the declarations; tests compare the files with them."""
 
+import csv
 import dataclasses
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +12,14 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Union, get_args,
 import numpy as np
 
 import estimator.schema
+from collector.dataset.schema import FLAGS, KERNEL_COLUMNS
 from estimator.bundle.content import BundleFile
 from estimator.formats.own import Head
 from estimator.vocabulary.reader import LEAST_ONE, Pattern, Shape, Span, Words, fields_of
 from estimator.vocabulary.workload import FAMILY_FIELDS, entry_of
 
 FOLDER: Final = Path(estimator.schema.__path__[0])
+COLUMNS: Final = Path(__file__).resolve().parent.parent / "docs" / "dataset-columns.csv"
 ENTRIES: Any = Union[tuple(map(entry_of, FAMILY_FIELDS))]  # noqa: UP007
 OPERATORS: Final = [("operators", Annotated[tuple[ENTRIES, ...], LEAST_ONE])]
 WORKLOAD: Final = dataclasses.make_dataclass("Workload", OPERATORS, bases=(Head,), kw_only=True, namespace={"__doc__": Head.__doc__})
@@ -122,6 +126,17 @@ def schema_text(name: str) -> str:
     return json.dumps(schema_of(*DECLARED[name]), indent=1, ensure_ascii=False) + "\n"
 
 
+def columns_table() -> str:
+    """The content of docs/dataset-columns.csv."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("column", "type", "unit", "null", "meaning"))
+    writer.writerows((one.name, one.type, one.unit, "" if one.required else "yes", one.meaning) for one in KERNEL_COLUMNS.values())
+    writer.writerows((name, "flag", "", "", meaning) for name, meaning in FLAGS.items())
+    return stream.getvalue()
+
+
 if __name__ == "__main__":
+    COLUMNS.write_text(columns_table(), encoding="utf-8")
     for name in DECLARED:
         (FOLDER / name).write_text(schema_text(name), encoding="utf-8")

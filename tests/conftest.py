@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from microbench.errors import CompileError
+from microbench.toolchain.compile import find_toolchain
 from tests.browser import NoAnswerError, find_chromium, open_pages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -41,6 +43,15 @@ def shared_data():
     if not folder.is_dir():
         pytest.skip(f"recorded measurements are not here ({folder} is missing; WATTPRINT_SHARED_DATA names another folder)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def toolchain():
+    """ptxas and nvdisasm, from the wheels of the extra `ptx` or from the PATH; without them what needs them is not tested."""
+    try:
+        return find_toolchain()
+    except CompileError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

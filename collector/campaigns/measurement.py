@@ -8,11 +8,12 @@ import numpy as np
 
 from collector.bench import Bench
 from collector.campaigns.files import MeasurementSettings
-from collector.campaigns.outcome import Run, known, outcome_columns
+from collector.campaigns.outcome import Run, outcome_columns
 from collector.dataset.schema import Row, operator_columns
 from collector.devices.protocols import GpuState, PreparedKernel
 from collector.sampling import SECONDS_PER_NS, Sampler
 from collector.sensing.calibration import SensorCalibration
+from estimator.display.text import known
 from estimator.vocabulary.workload import Operator
 from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import LEVELS, GeneratedLoad, Load
@@ -86,7 +87,7 @@ def measure_kernel(bench: Bench, sampler: Sampler, point: Point, settings: Measu
         "trial": point.trial,
         "seed": point.seed,
     }
-    return {name: known(value) for name, value in row.items()}
+    return dict(known(row))
 
 
 def _run(

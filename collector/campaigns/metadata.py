@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.outcome import known
 from collector.campaigns.plan import CampaignPlan
 from collector.dataset.log import RecoveredLog, log_path, read_log
 from collector.dataset.reader import KernelDataset, read_kernel_dataset
@@ -17,6 +16,7 @@ from collector.dataset.schema import Metadata, repeated_rows
 from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
 from estimator import __version__
+from estimator.display.text import known
 
 SPOILT: Final = frozenset({"throttled", "shared_board", "sensor_stuck"})
 """Flags whose rows are not used for drift."""

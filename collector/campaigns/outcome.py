@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from collector.sampling import SECONDS_PER_NS, Trace, host_seconds
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.steady import SteadyPower, counter_energy, launch_energy, settle_time_s, steady_power, update_period_s
+from estimator.display.text import known
 from estimator.vocabulary.quantities import Array
 
 RANGE_TOLERANCE: Final = 0.15
@@ -118,7 +119,7 @@ def idle_entry(idle: Trace, sm_clock_mhz: float | None, calibration: SensorCalib
         "temperature_c": mean_known(idle.states.temperature_c),
         "samples": float(power.samples),
     }
-    return {name: known(value) for name, value in entry.items()}
+    return dict(known(entry))
 
 
 def _latency(run: LaunchRecord, settle_s: float) -> tuple[float, float, float]:
@@ -207,8 +208,3 @@ def mean_known(values: Array) -> float:
     """Mean of the known values; nan without any."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else math.nan
-
-
-def known(value: Any) -> Any:
-    """Numbers that are not finite become null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -48,10 +48,9 @@ RunName = tuple[str, str, int]
 class CampaignPlan:
     """All points in the order of measurement.
 
-    `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` lists
-    the groups that this board cannot run, and why.  `fixed_s` is the board's time outside the points: the sensor, warming up, power at rest
-    and changes of the clock; `estimated_s` all of its time, with a sensor that updates every `sensor_period_s`.  `estimated_j`: its energy.
-    `choice` describes the part of the campaign's points that a budget selected.
+    `skipped` lists the groups that this board cannot run, and why.  `fixed_s` is the board's time outside the points: the sensor, warming
+    up, power at rest and changes of the clock; `estimated_s` all of its time, with a sensor that updates every `sensor_period_s`.
+    `estimated_j`: its energy.  `choice` describes the part of the campaign's points that a budget selected.
     """
 
     points: tuple[Point, ...]
@@ -59,11 +58,20 @@ class CampaignPlan:
     skipped: dict[str, int]
     fixed_s: float
     choice: Choice | None = None
-    kernels: dict[str, int] = field(default_factory=dict)
-    anchors: int = 0
     sensor_period_s: float = DEFAULT_PERIOD_S
     estimated_s: float = 0.0
     estimated_j: float = 0.0
+
+    @property
+    def kernels(self) -> dict[str, int]:
+        """Number of different kernels by family, sorted."""
+        kernels = {one.load or (one.operator, one.l2_state, one.transpose): one for one in self.points if not one.anchor}
+        return dict(sorted(Counter(FAMILY if one.load else one.operator.family for one in kernels.values()).items()))
+
+    @property
+    def anchors(self) -> int:
+        """Number of repetitions that show drift."""
+        return sum(point.anchor for point in self.points)
 
 
 def plan_campaign(
@@ -135,20 +143,13 @@ def _mean_load_w(gpu: GpuSpec, sm_clock_mhz: float | None) -> tuple[float, float
 
 
 def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:
-    """A plan with the counts, the time and the energy of its points."""
-    kernels: dict[str, set[object]] = {}
-    for point in plan.points:
-        if not point.anchor:
-            kernel = point.load or (point.operator, point.l2_state, point.transpose)
-            kernels.setdefault(FAMILY if point.load else point.operator.family, set()).add(kernel)
+    """A plan with the time and the energy of its points."""
     costs = point_costs(spec, plan.sensor_period_s)
     watts = {clock: _mean_load_w(gpu, clock) for clock in plan.clocks_mhz}
     joules = sum(costs.of(point) * watts[point.sm_clock_mhz][0] for point in plan.points)
     joules += sum(costs.load_of(point) * (watts[point.sm_clock_mhz][1] - watts[point.sm_clock_mhz][0]) for point in plan.points)
     return replace(
         plan,
-        kernels={family: len(found) for family, found in sorted(kernels.items())},
-        anchors=sum(point.anchor for point in plan.points),
         estimated_s=plan.fixed_s + sum(costs.of(point) for point in plan.points),
         estimated_j=joules + plan.fixed_s * float(np.mean(watts[middle_clock(plan.clocks_mhz)])),
     )

@@ -15,11 +15,11 @@ from collector.commands.options import (
     asked_clocks,
     duration_s,
     given_words,
-    known_sensor,
     meter_arguments,
     one_board,
     perhaps_recorded,
     require_dataset_packages,
+    sensor_of,
 )
 from collector.commands.output import Speaker, note, stoppable
 from collector.errors import CollectorError
@@ -127,7 +127,7 @@ def _planned(
     clocks = asked_clocks(options.freqs, bench.gpu, "--freqs")
     usual_s = math.inf if spec.clock_budget_s is None else len(clocks) * spec.clock_budget_s
     planned_s = duration_s(options.planned_budget, "--planned-budget") if options.planned_budget else options.budget_s(usual_s)
-    calibration = known_sensor(options.sensor, bench, speak)
+    calibration = sensor_of(options.sensor, bench, speak) if options.sensor else None
     plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor_known=calibration is not None)
     for line in bench.notes:
         speak.warn(line)

@@ -1,6 +1,7 @@
 """Options that several commands of `collect` share, and the meaning of their words."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
@@ -11,14 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from collector.commands.output import Speaker
+from collector.commands.output import Speaker, stoppable
 from collector.errors import ClockListError, CollectorError, DeviceError
 from estimator.options.output_files import OutputPlace, output_option
 
 if TYPE_CHECKING:
     from collector.bench import Bench, Instruments
     from collector.devices.protocols import Gpu
+    from collector.programs.execution import Program
+    from collector.sampling import Sampler
     from collector.sensing.calibration import SensorCalibration
+
+    Subject = tuple[Instruments, Sampler, Program, SensorCalibration]
+    """A board, its readings, a program to run on it, and the sensor."""
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 SIMULATED_METER: Final = "sim"
@@ -132,12 +138,7 @@ def meter_arguments(pmd: str, word: str) -> dict[str, Any]:
     return {"meter": True} if simulated else {"meter_port": pmd}
 
 
-def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker) -> "SensorCalibration | None":
-    """The calibration that `--sensor` names, for the board of a bench; None without one.  Raises SensorError as `board_sensor`."""
-    return sensor_of(text, bench, speak) if text else None
-
-
-def sensor_of(text: str | None, bench: "Bench | Instruments", speak: Speaker) -> "SensorCalibration":
+def sensor_of(text: str | None, bench: "Instruments", speak: Speaker) -> "SensorCalibration":
     """The calibration that `--sensor` names, else one with only the sensor's names.  An entry of the catalogue gives a warning.
 
     Raises SensorError for one that cannot be used for this board.
@@ -150,6 +151,27 @@ def sensor_of(text: str | None, bench: "Bench | Instruments", speak: Speaker) ->
     if doubt := not_characterised(found):
         speak.warn(f"sensor {doubt}")
     return found
+
+
+@contextmanager
+def measured_program(
+    word: str, seed: int, sensor: str | None, command: tuple[str, ...], speak: Speaker, pmd: str = ""
+) -> "Iterator[Subject]":
+    """A command to be measured on the board that `--gpu` names, which no other process then measures on; doubts are warned of.
+
+    Raises the errors of `one_board`, `meter_arguments`, `open_instruments` and `sensor_of`.
+    """
+    from collector.bench import open_instruments
+    from collector.boards import sole_use
+    from collector.programs.execution import Program
+    from collector.sampling import Sampler
+
+    board = one_board(word)
+    with stoppable(), sole_use(board), open_instruments(board, seed=seed, **meter_arguments(pmd, word)) as instruments:
+        for line in instruments.notes:
+            speak.warn(line)
+        program = Program(command=command, stdout=sys.stderr if speak.as_json else None)
+        yield instruments, Sampler(instruments.gpu, instruments.sensors), program, sensor_of(sensor, instruments, speak)
 
 
 @contextmanager

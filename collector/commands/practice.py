@@ -1,6 +1,5 @@
 """`collect practice`."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -8,14 +7,12 @@ import click
 from collector.commands.options import (
     CONTEXT,
     gpu_option,
-    one_board,
+    measured_program,
     output_options,
     seed_option,
-    sensor_of,
     sensor_option,
 )
-from collector.commands.output import Speaker, stoppable
-from collector.errors import ProgramError
+from collector.commands.output import Speaker
 from estimator.options.command_line import DONE
 from estimator.options.output_files import output_option
 
@@ -39,22 +36,10 @@ def practice_command(
 
     Exit status: 0; the command's own if it fails; 127, 126 if it cannot be started; 1 if nothing could be measured.
     """
-    from collector.bench import open_instruments
-    from collector.boards import sole_use
     from collector.programs.display import practice_document, practice_lines
-    from collector.programs.execution import Program
     from collector.programs.practice import measure_practice
-    from collector.sampling import Sampler
 
-    board = one_board(gpu)
-    with stoppable(), sole_use(board), open_instruments(board, seed=seed) as instruments:
-        sampler = Sampler(instruments.gpu, instruments.sensors)
-        program = Program(command=command, stdout=sys.stderr if speak.as_json else None)
-        try:
-            found = measure_practice(instruments, sampler, program, sensor_of(sensor, instruments, speak), trials=trials, seed=seed)
-        except ProgramError as error:
-            click.echo(f"collect: {error}", err=True)
-            return error.exit_status
-        document = practice_document(command, instruments, found)
+    with measured_program(gpu, seed, sensor, command, speak) as subject:
+        document = practice_document(command, subject[0], measure_practice(*subject, trials=trials, seed=seed))
     speak.say(document, practice_lines(document), out)
     return DONE

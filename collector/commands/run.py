@@ -1,10 +1,8 @@
 """`collect run`."""
 
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -15,25 +13,24 @@ from collector.commands.options import (
     duration_s,
     freqs_option,
     gpu_option,
-    meter_arguments,
+    measured_program,
     meter_option,
-    one_board,
     output_options,
     seed_option,
-    sensor_of,
     sensor_option,
 )
-from collector.commands.output import Speaker, note, stoppable
-from collector.errors import ClockError, ProgramError
+from collector.commands.output import Speaker, note
+from collector.errors import ClockError
 from estimator.commands.options import Number
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.options.output_files import output_option
 
 if TYPE_CHECKING:
-    from collector.bench import Instruments
+    from collector.clocks import ClockHold
+    from collector.commands.options import Subject
     from collector.programs.program import ProgramRun
-    from collector.sampling import Sampler
-    from collector.sensing.calibration import SensorCalibration
+
+LOST: Final = "stopped: the run that was going on is lost, {} before it are reported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,52 +83,34 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     one that cannot be run; 1 if nothing could be measured, 2 for wrong usage; 130 after an interruption, which loses the
     current run: earlier runs are reported; 3 after success with another SM clock than the requested one.
     """
-    from collector.bench import open_instruments
-    from collector.boards import sole_use
     from collector.clocks import held_clock
-    from collector.programs.display import run_document, run_lines
-    from collector.sampling import Sampler
+    from collector.programs.display import kernels_document, kernels_lines, run_document, run_lines
+    from collector.programs.kernels import measure_kernels
 
     asked = RunOptions(**options)
     _check_options(context, asked)
-    board, longest_s = one_board(asked.gpu), duration_s(asked.longest, "--longest")
     end: BaseException | None = None
-    runs: list[tuple[float | None, ProgramRun]] = []
     with (
-        stoppable(),
-        sole_use(board),
-        open_instruments(board, seed=asked.seed, **meter_arguments(asked.pmd, asked.gpu)) as instruments,
-        held_clock(instruments.gpu) as hold,
+        measured_program(asked.gpu, asked.seed, asked.sensor, asked.command, speak, asked.pmd) as subject,
+        held_clock(subject[0].gpu) as hold,
     ):
-        for line in instruments.notes:
-            speak.warn(line)
-        sampler = Sampler(instruments.gpu, instruments.sensors)
-        calibration = sensor_of(asked.sensor, instruments, speak)
+        instruments, calibration = subject[0], subject[3]
         clocks = asked_clocks(asked.freqs, instruments.gpu, "--freqs")
-        if asked.kernels and len(clocks) > 1:
-            raise click.UsageError("--kernels takes one run; give one clock", context)
-        lost: list[str] = []
-        try:
-            if asked.kernels:
-                hold.set(clocks[0])
-                return _run_kernels(asked, instruments, sampler, calibration, clocks[0], speak)
-            for clock in clocks:
-                hold.set(clock)
-                for found in _runs(asked, longest_s, instruments, sampler, calibration, clock, speak):
-                    runs.append((clock, found))
-        except ProgramError as error:
-            note(f"collect: {error}")
-            return error.exit_status
-        except (ClockError, KeyboardInterrupt) as error:
-            if isinstance(error, KeyboardInterrupt):
-                lost = [f"stopped: the run that was going on is lost, {len(runs)} before it are reported"]
-                note(*lost)
-            if not runs:
-                raise
-            end = error
-        document = run_document(asked.command, instruments, calibration, runs)
-    document["notes"] += lost
-    speak.say(document, run_lines(document), asked.out)
+        if asked.kernels:
+            if len(clocks) > 1:
+                raise click.UsageError("--kernels takes one run; give one clock", context)
+            hold.set(clocks[0])
+            found = measure_kernels(*subject, asked_mhz=clocks[0])
+            runs = [(clocks[0], found.run)]
+            document = kernels_document(asked.command, instruments, found)
+            lines = kernels_lines(document)
+        else:
+            runs, end = _runs(asked, subject, clocks, hold, speak)
+            document = run_document(asked.command, instruments, calibration, runs)
+            if isinstance(end, KeyboardInterrupt):
+                document["notes"].append(LOST.format(len(runs)))
+            lines = run_lines(document)
+    speak.say(document, lines, asked.out)
     if end is not None:
         raise end
     failed = next((run.exit_status for _, run in runs if run.exit_status), DONE)
@@ -150,43 +129,30 @@ def _check_options(context: click.Context, asked: RunOptions) -> None:
 
 
 def _runs(
-    asked: RunOptions,
-    longest_s: float,
-    instruments: "Instruments",
-    sampler: "Sampler",
-    calibration: "SensorCalibration",
-    asked_mhz: float | None,
-    speak: Speaker,
-) -> "Iterator[ProgramRun]":
-    """The runs at one clock, each at its end.  Raises the errors of `measure_program` and `measure_program_repeats`."""
-    from collector.programs.execution import Program
+    asked: RunOptions, subject: "Subject", clocks: tuple[float | None, ...], hold: "ClockHold", speak: Speaker
+) -> "tuple[list[tuple[float | None, ProgramRun]], BaseException | None]":
+    """Runs at every clock, and the interruption or lost clock that ended them early, which is raised if no run is complete.
+
+    Raises the errors of `measure_program` and `measure_program_repeats`.
+    """
     from collector.programs.program import measure_program, measure_program_repeats
 
-    common = (instruments, sampler, Program(command=asked.command, stdout=sys.stderr if speak.as_json else None), calibration)
-    if asked.asked_std is not None:
-        yield measure_program_repeats(*common, asked_std=asked.asked_std, longest_s=longest_s, asked_mhz=asked_mhz)
-        return
-    for index in range(asked.repeats):
-        if speak.verbose:
-            note(f"run {index + 1} of {asked.repeats}")
-        yield measure_program(*common, index=index, asked_mhz=asked_mhz)
-
-
-def _run_kernels(
-    asked: RunOptions,
-    instruments: "Instruments",
-    sampler: "Sampler",
-    calibration: "SensorCalibration",
-    asked_mhz: float | None,
-    speak: Speaker,
-) -> int:
-    """Measure one run by kernel, print the table, and return the command's exit status.  Raises the errors of `measure_kernels`."""
-    from collector.programs.display import kernels_document, kernels_lines
-    from collector.programs.execution import Program
-    from collector.programs.kernels import measure_kernels
-
-    program = Program(command=asked.command, stdout=sys.stderr if speak.as_json else None)
-    found = measure_kernels(instruments, sampler, program, calibration, asked_mhz=asked_mhz)
-    document = kernels_document(asked.command, instruments, found)
-    speak.say(document, kernels_lines(document), asked.out)
-    return found.run.exit_status or (DONE_WITH_WARNINGS if found.run.doubts else DONE)
+    runs: list[tuple[float | None, ProgramRun]] = []
+    longest_s = duration_s(asked.longest, "--longest")
+    try:
+        for clock in clocks:
+            hold.set(clock)
+            if asked.asked_std is not None:
+                runs.append((clock, measure_program_repeats(*subject, asked_std=asked.asked_std, longest_s=longest_s, asked_mhz=clock)))
+                continue
+            for index in range(asked.repeats):
+                if speak.verbose:
+                    note(f"run {index + 1} of {asked.repeats}")
+                runs.append((clock, measure_program(*subject, index=index, asked_mhz=clock)))
+    except (ClockError, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt):
+            note(LOST.format(len(runs)))
+        if not runs:
+            raise
+        return runs, error
+    return runs, None

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ from collector.bench import open_instruments
 from collector.devices.protocols import Instruments, PowerReadings
 from collector.errors import CollectorError, SensorError
 from collector.programs.execution import Program
-from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds, joined_readings
+from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds, host_spans, joined_readings
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.catalogue import board_sensor
 from collector.sensing.correct import energies_of
@@ -73,14 +73,15 @@ class WatchedBoard:
         self.notes = instruments.notes
         instruments.clock.wait(self._lead_s)
 
-    def now_ns(self) -> int:
-        """Host time [ns].  A simulated board then has rested for as long as the program took since the last call."""
+    def now_ns(self, least_ns: int = 0) -> int:
+        """Host time [ns].  A simulated board then has rested for as long as the program took since the last call, and until `least_ns`."""
+        clock = self._instruments.clock
         if self.simulated:
             with self._lock:
                 now_s = time.monotonic()
-                self._instruments.clock.wait(now_s - self._host_s)
+                clock.wait(max(now_s - self._host_s, (least_ns - clock.now_ns()) * SECONDS_PER_NS))
                 self._host_s = now_s
-        return self._instruments.clock.now_ns()
+        return clock.now_ns()
 
     def simulated_program(self, workload: str) -> None:
         """Run a workload file on a simulated board.  Raises CollectorError on a real one."""
@@ -102,7 +103,7 @@ class WatchedBoard:
 
         Raises SensorError if too few readings came, or are no longer kept, DeviceError if the board failed.
         """
-        spans = [_spans([block]), *map(_spans, windows.values())]
+        spans = [host_spans([block]), *map(host_spans, windows.values())]
         start_s, end_s = float(spans[0][0][0]), float(spans[0][1][0])
         stamps_s = np.unique(np.concatenate([times for span in spans for times in span]))
         if len(stamps_s) * SPARSE_PERIODS * update_period_s(self._calibration) > end_s - start_s:
@@ -143,8 +144,3 @@ def open_watched(word: str, sensor: str, seed: int) -> WatchedBoard:
         board = WatchedBoard(instruments, sampler, board_sensor(sensor, instruments.gpu.identity(), sampler.sensor_name, sampler.field))
         weakref.finalize(board, stack.pop_all().close)
     return board
-
-
-def _spans(stamps: Sequence[tuple[int, int]]) -> Spans:
-    start_s, end_s = np.array(stamps, dtype=np.float64).T * SECONDS_PER_NS
-    return np.sort(start_s), np.sort(end_s)

@@ -4,8 +4,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from os import PathLike, fspath
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from collector.boards import board_words, named_boards
@@ -26,22 +28,26 @@ class Measurement:
     """
 
     def __init__(self, boards: Mapping[str, WatchedBoard]) -> None:
-        self._watched: Mapping[str, WatchedBoard] | None = boards
-        self._clocks = tuple(boards.values())
-        self.simulated = any(board.simulated for board in self._clocks)
+        self._boards = boards
+        self.simulated = any(board.simulated for board in boards.values())
         self._windows: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
         self._end: tuple[int, ...] = ()
         self._found: dict[str, Evaluated] = {}
+        self._start: tuple[int, ...] = ()
         self._start = self._now()
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:
-        """A part of the block, by name: windows of one name are added up.  They may be nested, and overlap in tasks and threads."""
+        """A part of the block, by name.  Windows may be nested, and overlap in tasks and threads; those of one name are added up.
+
+        A window ends with its block at the latest.  Raises CollectorError after the block.
+        """
+        self._check_open()
         start = self._now()
         try:
             yield
         finally:
-            self._windows.setdefault(name, []).append((start, self._now()))
+            self._windows.setdefault(name, []).append((start, self._end or self._now()))
 
     def simulated_program(self, workload: str) -> None:
         """Run a workload file on simulated boards, as `collect run -- WORKLOAD.json`: own kernels do not reach them.
@@ -50,7 +56,8 @@ class Measurement:
 
         Raises CollectorError on a real board, and the errors of `collect run` for a file that cannot be run.
         """
-        for board in self._clocks:
+        self._check_open()
+        for board in self._boards.values():
             board.simulated_program(workload)
 
     @property
@@ -63,17 +70,17 @@ class Measurement:
     @property
     def energy_j(self) -> float:
         """Energy [J]."""
-        return self._sum(energy.block for energy in self._evaluated().values()).energy_j
+        return self._total().energy_j
 
     @property
     def energy_std_j(self) -> float:
         """Standard error of the energy [J]."""
-        return self._sum(energy.block for energy in self._evaluated().values()).energy_std_j
+        return self._total().energy_std_j
 
     @property
     def power_w(self) -> float:
-        """Mean power [W]."""
-        return self.energy_j / self.duration_s
+        """Mean power [W]; nan without time."""
+        return self._total().power_w
 
     @property
     def boards(self) -> dict[str, Energy]:
@@ -83,8 +90,7 @@ class Measurement:
     @property
     def windows(self) -> dict[str, Energy]:
         """Energy of the windows of each name, all boards together."""
-        found = self._evaluated().values()
-        return {name: self._sum(one.windows[name] for one in found) for name in self._windows}
+        return {name: self._total(name) for name in self._windows}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -103,29 +109,31 @@ class Measurement:
         """The block ends now."""
         self._end = self._now()
 
+    def _check_open(self) -> None:
+        if self._end:
+            raise CollectorError("the block has ended: readings end soon after it; indent this call into the block")
+
     def _now(self) -> tuple[int, ...]:
-        """Host time of each board [ns]: simulated boards have clocks of their own."""
-        return tuple(board.now_ns() for board in self._clocks)
+        """Host time of each board [ns].  Simulated boards have clocks of their own: those ahead of the slowest one wait for it."""
+        now = tuple(board.now_ns() for board in self._boards.values())
+        if not self.simulated or not self._start:
+            return now
+        longest_ns = max(one - start for one, start in zip(now, self._start, strict=True))
+        return tuple(board.now_ns(start + longest_ns) for board, start in zip(self._boards.values(), self._start, strict=True))
 
     def _evaluated(self) -> dict[str, Evaluated]:
         """The results of each board; the boards are not needed afterwards."""
-        if self._watched is not None and self.duration_s >= 0.0:
-            for index, (word, board) in enumerate(self._watched.items()):
+        if self._boards and self.duration_s >= 0.0:
+            for index, (word, board) in enumerate(self._boards.items()):
                 windows = {name: [(start[index], end[index]) for start, end in stamps] for name, stamps in self._windows.items()}
                 self._found[word] = board.evaluated((self._start[index], self._end[index]), windows)
-            self._watched, self._clocks = None, ()
+            self._boards = {}
         return self._found
 
-    @staticmethod
-    def _sum(energies: Iterator[Energy]) -> Energy:
-        """Energies of several boards together; their errors are independent."""
-        found = list(energies)
-        return Energy(
-            count=found[0].count,
-            duration_s=found[0].duration_s,
-            energy_j=sum(one.energy_j for one in found),
-            energy_std_j=math.hypot(*(one.energy_std_j for one in found)),
-        )
+    def _total(self, window: str | None = None) -> Energy:
+        """Energy of the block or of a window, all boards together; their errors are independent."""
+        found = [one.block if window is None else one.windows[window] for one in self._evaluated().values()]
+        return replace(found[0], energy_j=sum(one.energy_j for one in found), energy_std_j=math.hypot(*(one.energy_std_j for one in found)))
 
 
 class measure:  # noqa: N801 - reads like contextlib's
@@ -136,13 +144,14 @@ class measure:  # noqa: N801 - reads like contextlib's
     last 10,000 calls.  A second use of the same object finds the boards open.  Nothing synchronises with the GPU: do it before a block
     or window ends.
 
-    Raises on entry DeviceError for a board that cannot be read, SensorError for a sensor that cannot be used, CollectorError for an
-    object that is entered twice at once.
+    Raises CollectorError for arguments of another kind; on entry DeviceError for a board that cannot be read, SensorError for a sensor that
+    cannot be used, CollectorError for an object that is entered twice at once.
     """
 
-    def __init__(self, gpu: int | str | Sequence[int | str] = 0, *, sensor: str = "", seed: int = 0) -> None:
-        self._words = board_words(str(gpu)) if isinstance(gpu, int | str) else tuple(map(str, gpu))
-        self._sensor, self._seed = sensor, seed
+    def __init__(self, gpu: int | str | Sequence[int | str] = 0, *, sensor: str | PathLike[str] = "", seed: int = 0) -> None:
+        words = _checked(gpu, sensor, seed)
+        self._words = tuple(one for word in words for one in board_words(word))
+        self._sensor, self._seed = fspath(sensor), seed
         self._boards: dict[str, WatchedBoard] = {}
         self._block: Measurement | None = None
 
@@ -160,7 +169,9 @@ class measure:  # noqa: N801 - reads like contextlib's
             self._block = None
 
     def __call__(self, function: Callable[P, Result]) -> Callable[P, Result]:
-        """The function, with every call measured."""
+        """The function, with every call measured.  Raises CollectorError for a generator, whose call runs nothing yet."""
+        if isgeneratorfunction(function) or isasyncgenfunction(function):
+            raise CollectorError("a generator runs while it is consumed: measure that loop, with measure(…) as m")
         measurements: deque[Measurement] = deque(maxlen=MOST_CALLS)
 
         @contextmanager
@@ -192,3 +203,15 @@ class measure:  # noqa: N801 - reads like contextlib's
             words = [board.key for board in names] if "all" in self._words else self._words
             self._boards = {word: open_watched(word, self._sensor, self._seed) for word in words}
         return Measurement(self._boards)
+
+
+def _checked(gpu: object, sensor: object, seed: object) -> list[str]:
+    """The words of `gpu`.  Raises CollectorError for arguments of another kind."""
+    words = [gpu] if isinstance(gpu, int | str) else list(gpu) if isinstance(gpu, Sequence) else []
+    if not words or any(isinstance(word, bool) or not isinstance(word, int | str) for word in words):
+        raise CollectorError(f"gpu = {gpu!r:.60}: write measure(gpu=0), measure(gpu='0,1') or measure(gpu=['0', 'sim:a100-pcie-40gb'])")
+    if not isinstance(sensor, str | PathLike):
+        raise CollectorError(f"sensor = {sensor!r:.60}: a file or an entry of collect sensors is needed")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise CollectorError(f"seed = {seed!r:.60}: a whole number from 0 on is needed")
+    return [str(word) for word in words]

@@ -3,8 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -59,8 +58,16 @@ def _executed(command: Sequence[str], instruments: Instruments, stdout: Any, env
         raise ProgramError(f"{command[0]}: command not found", 127) from error
     except (OSError, ValueError) as error:
         raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", 126) from error
-    with _stopped_with_us(process):
+    try:
         status = process.wait()
+    except BaseException:  # an interruption stops the command too, first with a request, then by force
+        process.terminate()
+        try:
+            process.wait(5.0)  # longest wait for a program that was requested to stop [s]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
     if instruments.simulated:
         instruments.clock.wait(time.monotonic() - begun_s)  # a simulated board's time does not advance while a program runs on the host
     return status if status >= 0 else 128 - status
@@ -79,29 +86,14 @@ def stamped(program: Program, instruments: Instruments) -> Execution:
     return execute
 
 
-@contextmanager
-def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Stops the command on an interruption, first with a request, then by force."""
-    try:
-        yield
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(5.0)  # longest wait for a program that was requested to stop [s]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
-
-
 def _workload_program(command: Sequence[str], bench: Instruments, records: list[KernelRecord]) -> Callable[[], int]:
     """The program that a command names, ready to run; its kernels are appended to `records`.
 
     Raises ProgramError for other arguments, WorkloadError for a file that cannot be read, RunnerError for an operator that the simulated
     library lacks.
     """
-    if not isinstance(bench, Bench) or len(command) > 2 or not all(word.isdecimal() for word in command[1:]):
-        raise ProgramError(f"{' '.join(command)}: no program of a simulated board; write WORKLOAD.json [TIMES]", 1)
+    if not isinstance(bench, Bench) or len(command) > 2 or not all(word.isdecimal() and word.strip("0") for word in command[1:]):
+        raise ProgramError(f"{' '.join(command)}: no program of a simulated board; write WORKLOAD.json [TIMES], TIMES from 1 on", 1)
     workload = read_workload(command[0])
     counts = [max(1, round(count)) for count in workload.counts]
     kernels = [(bench.runner.prepare(operator), count) for operator, count in zip(workload.operators, counts, strict=True)]
@@ -111,7 +103,8 @@ def _workload_program(command: Sequence[str], bench: Instruments, records: list[
         for _ in range(times):
             for kernel, count in kernels:
                 found = bench.runner.run(kernel, count)
-                records.append(KernelRecord(name=kernel.kernel_name, start_ns=found.start_ns, end_ns=found.end_ns, launches=count))
+                start_ns = max(found.start_ns, found.end_ns - round(found.segment_s.mean() * count * 1e9))  # the GPU's, not the host's
+                records.append(KernelRecord(name=kernel.kernel_name, start_ns=start_ns, end_ns=found.end_ns, launches=count))
         return 0
 
     return execute

@@ -10,7 +10,7 @@ import math
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from collector.devices.tracer import demangled
 from collector.errors import ProgramError
 from collector.programs.execution import KernelRecord, Program
 from collector.programs.program import ProgramRun, measure_program
-from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds
+from collector.sampling import Sampler, host_spans
 from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LAUNCH_RISE_S, LEAD_S, signal_of, smoothed
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.deconvolve import Spans, covered_s
@@ -96,39 +96,36 @@ def kernel_energies(
 
     Raises SensorError for too few readings.
     """
-    if run.readings is None:
-        raise ProgramError("kernels are told from one run, not from the mean of several", 1)
-    updates = board_updates(host_seconds(run.readings.host_ns), run.readings.power_w, calibration)
-    names, spans, launches = _by_name(records)
-    shares, edge_s = _shares(spans, updates, run)
-    time_s = GRID_S * shares[:-1].sum(axis=1)
+    updates = board_updates(*run.polls, calibration)
+    kernels = _by_name(records)
+    shares, edge_s = _shares([span for _, span, _ in kernels], updates, run)
+    share_s = GRID_S * shares[:-1].sum(axis=1)
+    times_s = [float((end_s - start_s).sum()) for _, (start_s, end_s), _ in kernels]
     possible, back = possible_responses(calibration, updates.period_s), inversion(calibration)
     weight = possible.weighed(np.zeros(len(possible.responses)))
     fits = [_levels(shares, edge_s, updates, response, calibration.reading_noise_w or 0.0) for response in possible.responses]
     found = []
-    for index, name in enumerate((*names, IDLE)):
+    for index, time_s in enumerate((*times_s, float(share_s[-1]))):
         level, std = mixed(weight, [(float(level[index]), float(std[index])) for level, std in fits])
-        energy_j, std_j = back.energy(level * time_s[index], std * time_s[index], float(time_s[index]))
-        busy_s = float((spans[index][1] - spans[index][0]).sum()) if index < len(spans) else float(time_s[index])
-        count = launches[index] if index < len(launches) else 0
-        found.append(KernelEnergy(name=name, launches=count, time_s=busy_s, energy_j=float(energy_j), energy_std_j=float(std_j)))
+        energy_j, std_j = back.energy(level * share_s[index], std * share_s[index], float(share_s[index]))
+        name, _, launches = kernels[index] if index < len(kernels) else (IDLE, None, 0)
+        found.append(KernelEnergy(name=name, launches=launches, time_s=time_s, energy_j=float(energy_j), energy_std_j=float(std_j)))
     return (*sorted(found[:-1], key=lambda one: -one.energy_j), found[-1]), tuple(sensor_notes(calibration, updates).values())
 
 
-def _by_name(records: Sequence[KernelRecord]) -> tuple[list[str], list[Spans], list[int]]:
-    """Names, spans and numbers of launches of the kernels with the longest time, the others together."""
-    grouped: Mapping[str, list[KernelRecord]] = defaultdict(list)
+def _by_name(records: Sequence[KernelRecord]) -> list[tuple[str, Spans, int]]:
+    """Name, spans and number of launches of the kernels with the longest time, the others together."""
+    grouped: dict[str, list[KernelRecord]] = defaultdict(list)
     for one in records:
         grouped[one.name].append(one)
     order = sorted(grouped, key=lambda name: -sum(one.end_ns - one.start_ns for one in grouped[name]))
-    parts = {name: grouped[name] for name in order[:MOST_KERNELS]}
-    if order[MOST_KERNELS:]:
-        parts[OTHERS] = [one for name in order[MOST_KERNELS:] for one in grouped[name]]
-    spans = []
-    for part in parts.values():
-        stamps = np.array([(one.start_ns, one.end_ns) for one in part], dtype=np.float64).T * SECONDS_PER_NS
-        spans.append((np.sort(stamps[0]), np.sort(stamps[1])))
-    return list(map(demangled, parts)), spans, [sum(one.launches for one in part) for part in parts.values()]
+    if others := order[MOST_KERNELS:]:
+        grouped[OTHERS] = [one for name in others for one in grouped[name]]
+        order[MOST_KERNELS:] = [OTHERS]
+    return [
+        (demangled(name), host_spans([(one.start_ns, one.end_ns) for one in grouped[name]]), sum(one.launches for one in grouped[name]))
+        for name in order
+    ]
 
 
 def _shares(spans: Sequence[Spans], updates: BoardUpdates, run: ProgramRun) -> tuple[Array, Array]:
@@ -169,22 +166,21 @@ def _levels(shares: Array, edge_s: Array, updates: BoardUpdates, response: Senso
 def _records(text: str) -> list[KernelRecord]:
     """Kernels in the file of one process, in host time.  Raises ProgramError for a process that could not be traced."""
     clocks: list[tuple[int, int]] = []
-    kernels: list[tuple[str, int, int]] = []
+    kernels: list[tuple[int, int, str]] = []
     for line in text.splitlines():
         kind, _, rest = line.partition(" ")
         if kind == "error":
             raise ProgramError(f"{rest}; {INSTALL}", 1)
-        first, _, rest = rest.partition(" ")
-        second, _, name = rest.partition(" ")
+        first, second, name = f"{rest} ".split(" ", 2)
         if kind == "clock":
             clocks.append((int(second), int(first)))
-        elif kind == "kernel":
-            kernels.append((name, int(first), int(second)))
+        else:
+            kernels.append((int(first), int(second), name.strip()))
     if not kernels:
         return []
     (there, here), (last_there, last_here) = clocks[0], clocks[-1]
     rate = (last_here - here) / (last_there - there) if last_there > there else 1.0
     return [
         KernelRecord(name=name, start_ns=here + round((start - there) * rate), end_ns=here + round((end - there) * rate))
-        for name, start, end in kernels
+        for start, end, name in kernels
     ]

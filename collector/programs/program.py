@@ -8,29 +8,28 @@ the runs from locking to the sensor's updates, can determine its energy.
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 
 from collector.bench import Instruments
 from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION, mean_known, states_within, throttle_union
-from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings, limiting_reasons
+from collector.devices.protocols import EnergyReading, StateReadings, limiting_reasons
 from collector.errors import ClockError, SensorError
 from collector.programs.execution import Program, stamped
-from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
+from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds, host_spans
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import energies_of
 from collector.sensing.figures import figure
 from collector.sensing.known_sensor import inversion
 from collector.sensing.repeated_measurement import measure_repeated
-from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, update_period_s
+from collector.sensing.steady import settle_time_s, steady_power, update_period_s
+from estimator.vocabulary.quantities import Array
 
 LEAST_REST_S: Final = 1.0
 """Least rest before and after a program: power at rest is measured there."""
-
-
 COUNTER_Z: Final = 3.0
 """Number of standard errors: least energy that the counter determines, and its largest difference from the readings."""
 
@@ -43,7 +42,7 @@ class ProgramRun:
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the energy of the uncorrected
     readings, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its error from the
     counter's steps.
-    `start_s` is its host time [s] and `readings` are the board's, from rest to rest (nan and None of several runs).
+    `start_s` is its host time [s] and `polls` are times [s] and readings [W] from rest to rest (nan and empty of several runs).
     `states` are the board's states meanwhile; `doubts` say why the SM clock was not the requested one.  `executions` counts the
     runs; the other fields are their means.
     """
@@ -62,7 +61,7 @@ class ProgramRun:
     doubts: tuple[str, ...] = ()
     executions: int = 1
     start_s: float = math.nan
-    readings: PowerReadings | None = None
+    polls: tuple[Array, Array] = (np.empty(0), np.empty(0))
 
     @property
     def sm_clock_mhz(self) -> float:
@@ -90,10 +89,6 @@ class ProgramRun:
         return self.energy_j - self.rest_w * self.latency_s
 
 
-Counter = tuple[EnergyReading | None, EnergyReading | None]
-"""The board's counter at the beginning of the rest before a program, and at the end of the rest after it."""
-
-
 def measure_program(
     instruments: Instruments,
     sampler: Sampler,
@@ -112,73 +107,65 @@ def measure_program(
     """
     rest_s = settle_time_s(calibration, LEAST_REST_S)
     period_s = calibration.update_period_s or 0.0
-    execute = program.ready(instruments)
+    execute, clock = program.ready(instruments), instruments.clock
     sampler.drain()
-    begun_s, first = _now_s(instruments), sampler.energy()
-    instruments.clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # a new phase of the updates for each run
-    start_s = _now_s(instruments)
+    begun_ns, first = clock.now_ns(), sampler.energy()
+    clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # a new phase of the updates for each run
+    start_ns = clock.now_ns()
     exit_status = execute()
-    end_s = _now_s(instruments)
-    instruments.clock.wait(rest_s)
-    ended_s, counter = _now_s(instruments), (first, sampler.energy())
-    trace, limit_w = sampler.drain(), instruments.gpu.power_limit_w()
-    before = steady_power(trace.board, begun_s, start_s, calibration, limit_w)
-    after = steady_power(trace.board, min(end_s + settle_time_s(calibration, 0.0), ended_s), ended_s, calibration, limit_w)
-    found = _evaluated(trace, start_s, end_s, _rest(before, after), counter, calibration)
-    return replace(found, exit_status=exit_status, doubts=_clock_doubts(instruments, found.states, asked_mhz))
-
-
-def _now_s(instruments: Instruments) -> float:
-    """Host time [s]."""
-    return instruments.clock.now_ns() * SECONDS_PER_NS
-
-
-def _evaluated(trace: Trace, start: float, end: float, rest: SteadyPower, counter: Counter, calibration: SensorCalibration) -> ProgramRun:
-    """Energy of a program's own time, start to end [s], from all polls of a span that begins and ends at rest."""
-    readings = trace.board
-    span = np.array([start]), np.array([end])
-    ((energy_j, energy_std_j),), _ = energies_of((host_seconds(readings.host_ns), readings.power_w), calibration, [span], (start, end))
-    scatter = math.sqrt(max(energy_std_j**2 - inversion(calibration).common_std_j(energy_j, end - start) ** 2, 0.0))
-    counter_j, counter_std_j, counter_note = _counter(counter, end - start, rest, calibration, (energy_j, energy_std_j))
+    end_ns = clock.now_ns()
+    clock.wait(rest_s)
+    begun_s, start_s, end_s, ended_s = (stamp_ns * SECONDS_PER_NS for stamp_ns in (begun_ns, start_ns, end_ns, clock.now_ns()))
+    last, trace = sampler.energy(), sampler.drain()
+    rests_s = (begun_s, start_s), (min(end_s + settle_time_s(calibration, 0.0), ended_s), ended_s)
+    rests = [steady_power(trace.board, *rest_s, calibration, instruments.gpu.power_limit_w()) for rest_s in rests_s]
+    known = [rest for rest in rests if math.isfinite(rest.power_w)]
+    if not known:
+        raise SensorError("no reading came while the board was at rest; is the sensor alive? `collect doctor` looks")
+    rest_w = min(known, key=lambda rest: rest.raw_std_w if math.isfinite(rest.raw_std_w) else math.inf).power_w
+    polls, span, latency_s = (host_seconds(trace.board.host_ns), trace.board.power_w), host_spans([(start_ns, end_ns)]), end_s - start_s
+    ((energy_j, energy_std_j),), _ = energies_of(polls, calibration, [span], (start_s, end_s))
+    counter_j, counter_std_j, note = _counter(first, last, latency_s, rest_w, calibration, (energy_j, energy_std_j))
+    states = states_within(trace.states, start_s, end_s)
     return ProgramRun(
-        latency_s=end - start,
+        exit_status=exit_status,
+        latency_s=latency_s,
         energy_j=energy_j,
         energy_std_j=energy_std_j,
-        scatter_std_j=scatter,
-        rest_w=rest.power_w,
-        naive_energy_j=sampled_energies_j(readings, start, end)["mtsm"],
+        scatter_std_j=math.sqrt(max(energy_std_j**2 - inversion(calibration).common_std_j(energy_j, latency_s) ** 2, 0.0)),
+        rest_w=rest_w,
+        naive_energy_j=sampled_energies_j(trace.board, start_s, end_s)["mtsm"],
         counter_energy_j=counter_j,
         counter_energy_std_j=counter_std_j,
-        states=states_within(trace.states, start, end),
-        notes=(counter_note,) if counter_note else (),
-        start_s=start,
-        readings=readings,
+        states=states,
+        notes=(note,) if note else (),
+        doubts=_clock_doubts(instruments, states, asked_mhz),
+        start_s=start_s,
+        polls=polls,
     )
 
 
-def _rest(before: SteadyPower, after: SteadyPower) -> SteadyPower:
-    """The power at rest, from the better of the two rests.  Raises SensorError if neither is usable."""
-    known = [rest for rest in (before, after) if rest.samples > 0 and math.isfinite(rest.power_w)]
-    if not known:
-        raise SensorError("no reading came while the board was at rest; is the sensor alive? `collect doctor` looks")
-    return min(known, key=lambda rest: rest.raw_std_w if math.isfinite(rest.raw_std_w) else math.inf)
-
-
 def _counter(
-    counter: Counter, latency_s: float, rest: SteadyPower, calibration: SensorCalibration, found_j: tuple[float, float]
+    first: EnergyReading | None,
+    last: EnergyReading | None,
+    latency_s: float,
+    rest_w: float,
+    calibration: SensorCalibration,
+    found_j: tuple[float, float],
 ) -> tuple[float, float, str]:
     """Energy by the board's counter [J], offset and gain corrected, its error from the counter's steps, and a note if it disagrees.
 
+    `first` and `last` are from the beginning and the end of the rests around the program, `found_j` is the energy by the readings.
     nan, and the reason, for a counter that moved too little: it is updated with the readings, so that the rests around the program are
     known to within an update at either end.
     """
-    (first, last), (energy_j, std_j) = counter, found_j
     if first is None or last is None:
         return math.nan, math.nan, ""
+    energy_j, std_j = found_j
     back = inversion(calibration)
     counted_s = (last.host_ns - first.host_ns) * SECONDS_PER_NS
-    counted = (last.energy_j - first.energy_j - back.offset_w * counted_s) / back.gain - rest.power_w * (counted_s - latency_s)
-    ends_j = rest.power_w * update_period_s(calibration) * math.sqrt(2.0 / 12.0)  # a time anywhere within an update, at either end
+    counted = (last.energy_j - first.energy_j - back.offset_w * counted_s) / back.gain - rest_w * (counted_s - latency_s)
+    ends_j = rest_w * update_period_s(calibration) * math.sqrt(2.0 / 12.0)  # a time anywhere within an update, at either end
     if last.energy_j <= first.energy_j or not counted > COUNTER_Z * ends_j:
         moved = f"{last.energy_j - first.energy_j:.3g} J in {counted_s:.3g} s"
         return math.nan, math.nan, f"the energy counter moved by {moved}: too little to tell this program's energy"

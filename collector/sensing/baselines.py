@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collector.devices.possible_power import possible_power
 from collector.devices.protocols import PowerReadings
-from collector.sampling import host_seconds
+from collector.sampling import possible_polls
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.quantities import Array, IntArray
 
 
 def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) -> Array:
@@ -43,9 +42,7 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
 
     `readings` are all polls of the board's own sensor, uncorrected, from before the run to its end or beyond.
     """
-    host_s, power = host_seconds(readings.host_ns), readings.power_w
-    known = possible_power(power)
-    host_s, power = host_s[known], power[known]
+    host_s, power = possible_polls(readings)
     inside = (host_s >= start_s) & (host_s <= end_s)
     after = np.flatnonzero(host_s >= end_s)
     before = np.flatnonzero(host_s < end_s)
@@ -67,6 +64,10 @@ class Practice:
     discard_s: float
     shift_s: float
     partial: bool = False
+
+    def settled(self, load: LoadStamps) -> IntArray:
+        """Numbers of the executions after the rise; the last one, if the load ends within it."""
+        return np.flatnonzero(load.start_s >= min(load.start_s[0] + self.discard_s, load.start_s[-1]))
 
 
 FULL_WINDOW = Practice(discard_s=0.25, shift_s=0.1)
@@ -90,12 +91,8 @@ def practice_for(calibration: SensorCalibration) -> Practice:
 
 
 def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: Practice) -> float:
-    """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded.
-
-    If the load ends within the rise, the function uses its last execution.
-    """
-    kept = load.start_s >= load.start_s[0] + practice.discard_s
-    kept[-1] = True
+    """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded."""
+    kept = practice.settled(load)
     shifted = time_s - practice.shift_s
     sums = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(shifted))])
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from collector.devices.protocols import Bench, PreparedKernel
 from collector.errors import SensorError
-from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds, joined_readings
+from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds, host_spans, joined_readings
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import fit_update_clock
@@ -44,7 +44,7 @@ class _Session:
         self.sampler = sampler
         self.kernel = bench.runner.prepare(load_operator(bench))
         self.launch_s = _launch_time(bench, self.kernel)
-        self.stamps: list[tuple[float, float]] = []
+        self.stamps: list[tuple[int, int]] = []
         self.traces: list[Trace] = []
         bench.clock.wait(REST_S)
         sampler.drain()
@@ -55,9 +55,8 @@ class _Session:
         launches = max(1, round(0.5 * period_s / self.launch_s))
         for cycle_s in (period_s * np.linspace(1.0, 1.03, max(1, round(duration_s / period_s)))).tolist():
             record = self.bench.runner.run(self.kernel, launches)
-            start_s, end_s = record.start_ns * SECONDS_PER_NS, record.end_ns * SECONDS_PER_NS
-            self.stamps.append((start_s, end_s))
-            self.bench.clock.wait(max(0.0, cycle_s - (end_s - start_s)))
+            self.stamps.append((record.start_ns, record.end_ns))
+            self.bench.clock.wait(max(0.0, cycle_s - (record.end_ns - record.start_ns) * SECONDS_PER_NS))
         self.traces.append(self.sampler.drain())
 
     def record(self) -> SensorRecord:
@@ -65,7 +64,7 @@ class _Session:
         readings = joined_readings([trace.board for trace in self.traces])
         parts = [trace.reference for trace in self.traces if trace.reference is not None]
         meter = joined_readings(parts) if parts else None
-        start_s, end_s = np.array(self.stamps).T
+        start_s, end_s = host_spans(self.stamps)
         return SensorRecord(
             time_s=host_seconds(readings.host_ns),
             power_w=readings.power_w,

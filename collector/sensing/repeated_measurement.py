@@ -12,10 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.possible_power import possible_power
-from collector.devices.protocols import Bench, Instruments, StateReadings
+from collector.devices.protocols import Instruments, StateReadings
 from collector.errors import SensorError
-from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds
+from collector.sampling import SECONDS_PER_NS, Sampler, host_spans, possible_polls
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.known_sensor import possible_responses
@@ -106,7 +105,7 @@ class RepeatedMeasurement:
 
 
 def measure_repeated(
-    bench: Bench | Instruments,
+    bench: Instruments,
     sampler: Sampler,
     execute: Execution,
     calibration: SensorCalibration,
@@ -151,11 +150,10 @@ def measure_repeated(
     )
 
 
-def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCalibration) -> float:
+def _rest_w(bench: Instruments, sampler: Sampler, calibration: SensorCalibration) -> float:
     """The last reading at rest [W]."""
     bench.clock.wait(2.0 * (calibration.update_period_s or LEAST_SETTLE_S))
-    readings = sampler.drain().board
-    known = readings.power_w[possible_power(readings.power_w)]
+    known = possible_polls(sampler.drain().board)[1]
     return float(known[-1]) if len(known) else math.nan
 
 
@@ -173,7 +171,7 @@ def _ranged(execute: Execution) -> float:
     return duration
 
 
-def _batch(bench: Bench | Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration) -> Run:
+def _batch(bench: Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration) -> Run:
     """Rest, run, rest; then the fit.
 
     No column of the fit describes loads before the rest: readings that remember them would count as noise.
@@ -192,12 +190,8 @@ def _batch(bench: Bench | Instruments, sampler: Sampler, execute: Execution, pla
         if pause > 0.0:
             bench.clock.wait(pause)
     bench.clock.wait(plan.padding_s)
-    trace = sampler.drain()
-    readings = trace.board
-    table = np.array(stamps, dtype=np.float64) * SECONDS_PER_NS
-    load = LoadStamps(start_s=table[:, 0], end_s=table[:, 1])
-    sane = possible_power(readings.power_w)
-    polls = host_seconds(readings.host_ns)[sane], readings.power_w[sane]
+    trace, (start_s, end_s) = sampler.drain(), host_spans(stamps)
+    polls, load = possible_polls(trace.board), LoadStamps(start_s=start_s, end_s=end_s)
     updates = board_updates(*polls, calibration)
     clean = updates.time_s >= clean_s
     updates = replace(updates, time_s=updates.time_s[clean], value=updates.value[clean])

@@ -43,8 +43,8 @@ def named_files(context: click.Context, parameter: click.Parameter, texts: tuple
 def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:
     """Run a click command and return its exit status; the command's own return value, if it is a number, is that status.
 
-    `errors` are the exceptions whose message is for the user.  They, wrong usage and an interruption become one line
-    on stderr.
+    `errors` are the exceptions whose message is for the user; one with an `exit_status` chooses that.  They, wrong usage and an
+    interruption become one line on stderr.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -73,7 +73,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         return FAILED
     except errors as error:
         _complain(f"{name}: {one_line(str(error))}")
-        return FAILED
+        return getattr(error, "exit_status", FAILED)
     except OSError as error:  # an invalid file name; without a name it is stdout, for example on a full disk
         told = f"{error.filename}: {error.strerror or error}" if error.filename else f"stdout cannot be written ({error.strerror or error})"
         _complain(f"{name}: {one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))

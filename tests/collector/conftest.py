@@ -6,8 +6,6 @@ from collector.bench import open_bench
 from collector.campaigns.files import load_campaign
 from collector.sampling import Sampler
 from collector.sensing.live import characterise_sensor
-from microbench.errors import CompileError
-from microbench.toolchain.compile import find_toolchain
 from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes
 
 BOARD = "sim:a100-pcie-40gb"
@@ -36,15 +34,6 @@ def tiny_file(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny(tiny_file):
     return load_campaign(str(tiny_file))
-
-
-@pytest.fixture(scope="session")
-def toolchain():
-    """The CUDA compiler that generated kernels need; without one they are not tested."""
-    try:
-        return find_toolchain()
-    except CompileError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -90,6 +91,70 @@ def test_functions_tasks_and_errors():
 def test_unknown_boards_are_refused():
     with pytest.raises(CollectorError, match="no-such"), measure(gpu="sim:no-such"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"gpu": print}, r"write measure\(gpu=0\)"),
+        ({"gpu": 1.5}, "1.5"),
+        ({"gpu": True}, "True"),
+        ({"gpu": None}, "None"),
+        ({"gpu": []}, r"\[\]"),
+        ({"gpu": ["0", 2.0]}, "2.0"),
+        ({"sensor": 5}, "sensor = 5"),
+        ({"seed": "a"}, "seed = 'a'"),
+        ({"seed": -3}, "seed = -3"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(arguments, named):
+    with pytest.raises(CollectorError, match=named):
+        measure(**arguments)
+
+
+def test_a_generator_is_refused():
+    def steps():
+        yield 1
+
+    with pytest.raises(CollectorError, match="generator"):
+        measure(gpu=BOARD)(steps)
+
+
+def test_no_window_is_later_than_its_block(workload):
+    with measure(gpu=BOARD) as m:
+        late = m.window("late")
+        late.__enter__()
+    late.__exit__(None, None, None)
+    assert 0.0 < m.windows["late"].duration_s <= m.duration_s
+    for later in (lambda: m.window("b").__enter__(), lambda: m.simulated_program(workload)):
+        with pytest.raises(CollectorError, match="has ended"):
+            later()
+
+
+def test_boards_of_one_block_share_its_time(workload):
+    """Simulated boards of different pace: a block takes as long as the slowest one, and power is that of all at once."""
+    with measure(gpu=["sim:a100-pcie-40gb", "sim:v100-pcie-32gb"]) as m, m.window("run"):
+        m.simulated_program(workload)
+    durations = {one.duration_s for one in m.boards.values()}
+    assert max(durations) - min(durations) < 0.05
+    assert m.power_w == pytest.approx(sum(one.power_w for one in m.boards.values()), rel=0.02)
+    assert m.windows["run"].duration_s <= m.duration_s
+
+
+def test_steps_between_rest_and_load_are_no_waves(workload):
+    """A block of rest, load and rest errs about as its parts together, whether they are windows or not."""
+    watched, errors = open_watched("sim:a100-pcie-40gb", "", 5), []
+    watched.simulated_program(workload)
+    for parts in (("before", "load", "after"), ()):
+        block = Measurement({"a": watched})
+        for name in ("before", "load", "after"):
+            with block.window(name) if name in parts else nullcontext():
+                watched._instruments.clock.wait(1.0 if name != "load" else 0.0)
+                for _ in range(4 if name == "load" else 0):
+                    watched.simulated_program(workload)
+        block.end()
+        errors.append((block.energy_std_j, sum(one.energy_std_j for one in block.windows.values())))
+    assert max(errors)[0] <= 1.6 * errors[0][1]
 
 
 def test_waves_leave_fewer_independent_readings() -> None:

@@ -55,6 +55,27 @@ def test_a_program_without_kernels_says_what_to_do(capsys):
     assert "no kernel was traced" in said
 
 
+@pytest.mark.parametrize("command", ["run", "practice"])
+@pytest.mark.parametrize("times", ["0", "00", "-5", "1.5", "a"])
+def test_a_program_runs_a_whole_number_of_times(workload, capsys, command, times):
+    assert main([command, "--gpu", BOARD, "--", workload, times]) == 1
+    said = capsys.readouterr().err.strip()
+    assert said.count("\n") == 0
+    assert "TIMES from 1 on" in said
+
+
+def test_kernels_of_a_simulated_program_take_their_time_on_the_gpu(workload):
+    """A launch by itself reaches the GPU a third of a millisecond after its host time; that is rest, not the kernel's time."""
+    with open_bench(BOARD, seed=2) as bench:
+        program = Program(command=(workload,))
+        program.ready(bench)()
+        operator = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
+        alone = bench.runner.run(bench.runner.prepare(operator), 4000)
+    product = program.kernels[0]
+    assert (product.end_ns - product.start_ns) / product.launches == pytest.approx(1e9 * alone.segment_s.mean(), rel=0.1)
+    assert program.kernels[1].start_ns - product.end_ns > 100_000
+
+
 def test_the_good_practice_is_nearer_to_the_truth_than_the_naive_reading(workload, capsys):
     """The gain of the sensor stays in it: the paper has no meter."""
     assert main(["practice", "--gpu", BOARD, "--trials", "3", "--seed", "1", "--json", "--", workload]) == 0

@@ -10,7 +10,7 @@ from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
 from tests.hardware.board import open_real_runner, real_specification
-from tests.microbench_library.host_values import host_values, reference_product
+from tests.microbench_library.host_values import attended, host_values, layernorm, reference_product, softmax
 
 pytestmark = pytest.mark.gpu
 
@@ -34,21 +34,6 @@ def runner():
 @pytest.fixture(scope="module")
 def spec():
     return real_specification()
-
-
-def softmax(x):
-    raised = np.exp(x - x.max(-1, keepdims=True))
-    return raised / raised.sum(-1, keepdims=True)
-
-
-def layernorm(x, weight, bias):
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * weight + bias
-
-
-def attended(q, k, v):
-    q, k, v = (np.swapaxes(x, 1, 2) for x in (q, k, v))
-    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
-    return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])) @ v
 
 
 def result(runner, operator, l2_state="warm", transpose=""):

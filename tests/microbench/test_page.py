@@ -1,8 +1,6 @@
 """The tables of kernels and the page about them: every word in them means something."""
 
-import re
 import tomllib
-from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,18 +10,9 @@ from microbench.kernel import Expectation, Kernel, Work
 from microbench.loads.copies import COPIES
 
 
-def test_the_page_names_every_family_with_its_module_level_and_number_of_kernels(repository):
+def test_the_page_counts_the_kernels_and_names_the_copies(repository):
     text = (repository / "docs" / "microbenchmarks.md").read_text(encoding="utf-8")
-    catalogue = text.split("\n## Catalogue\n")[1]
-    rows = re.findall(r"^\| (\w+) \| (\w+) \| (.*) \|$", catalogue, re.MULTILINE)
-    stated = {
-        (module, level, family): int(number or 1)
-        for module, level, families in rows
-        for family, number in re.findall(r"`(\w+)`(?: ×(\d+))?", families)
-    }
-    counted = Counter((kernel.module, kernel.level, kernel.family) for kernel in KERNELS)
-    assert stated == dict(counted)
-    assert f"{len(KERNELS)} kernels in {len(counted)} families" in text
+    assert f"{len(KERNELS)} kernels in {len({kernel.family for kernel in KERNELS})} families" in text
     assert all(f"`{load.name}`" in text for load in COPIES)
 
 

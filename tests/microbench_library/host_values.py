@@ -1,4 +1,4 @@
-"""Operands and results of launches on the host, and the product that they should give."""
+"""Operands and results of launches on the host, and what they should give."""
 
 import numpy as np
 
@@ -15,6 +15,22 @@ def host_values(bound, index):
     """Operands and result of a buffer set."""
     *inputs, output = map(on_host, bound.arrays(index))
     return inputs, output
+
+
+def softmax(x):
+    raised = np.exp(x - x.max(-1, keepdims=True))
+    return raised / raised.sum(-1, keepdims=True)
+
+
+def layernorm(x, weight, bias):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def attended(q, k, v):
+    """Plain attention; operands are [batch, token, head, number], the result has heads first."""
+    q, k, v = (np.swapaxes(x, 1, 2) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])) @ v
 
 
 def reference_product(inputs, layout):

@@ -12,7 +12,7 @@ from estimator.vocabulary.workload import Operator, make_operator
 from microbench.errors import DeviceLostError, KernelFailedError, UnsupportedError
 from microbench.runners.torch_device import TorchDevice, load_torch
 from microbench.runners.torch_kernels import BACKENDS, torch_kernel
-from tests.microbench_library.host_values import host_values
+from tests.microbench_library.host_values import attended, host_values, layernorm, softmax
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 
@@ -24,15 +24,6 @@ def device():
     return TorchDevice(load_torch(), "cpu")
 
 
-def softmax(x):
-    raised = np.exp(x - x.max(-1, keepdims=True))
-    return raised / raised.sum(-1, keepdims=True)
-
-
-def layernorm(x, weight, bias):
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * weight + bias
-
-
 def rmsnorm(x, weight):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
 
@@ -42,13 +33,6 @@ def convolved(x, weight):
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::2, ::2]
     return np.einsum("bchwij,fcij->bfhw", windows, weight)
-
-
-def attended(q, k, v):
-    """Plain attention; operands are [batch, token, head, number], the result has heads first."""
-    q, k, v = (np.swapaxes(x, 1, 2) for x in (q, k, v))
-    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
-    return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])) @ v
 
 
 def rows(family, name, precision="fp32", **more):

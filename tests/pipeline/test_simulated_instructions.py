@@ -36,11 +36,9 @@ from estimator.vocabulary.specifications import load_gpu
 from fitter.cli import main as fit
 from fitter.instructions.energies import fit_instructions
 from fitter.rows.selection import read_selection
-from microbench.errors import CompileError
 from microbench.kernel import WARP_LANES
 from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
-from microbench.toolchain.compile import find_toolchain
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = """
@@ -101,12 +99,8 @@ BOARD_ERROR = 0.08
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(toolchain, tmp_path_factory):
     """The dataset of the campaign."""
-    try:
-        find_toolchain()
-    except CompileError as error:
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("instructions")
     campaign, path = folder / "campaign.toml", folder / "d.parquet"
     campaign.write_text(CAMPAIGN, encoding="utf-8")
