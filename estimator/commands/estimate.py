@@ -1,7 +1,9 @@
 """The commands `estimate` and `estimate explain`, and the words that select sub-commands."""
 
+import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -10,7 +12,7 @@ from estimator import __version__
 from estimator.commands.combinations import check_finite, questions
 from estimator.commands.options import CHART_FORMATS, KERNELS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
 from estimator.commands.reporting import deliver, report
-from estimator.options.command_line import run_command
+from estimator.options.command_line import WRONG_USAGE, run_command
 from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
@@ -111,4 +113,8 @@ def run(given: list[str]) -> int:
         module, _, name = COMMANDS[given[0]].partition(":")
         command = getattr(import_module(module), name)
         return run_command(command, given[1:], f"estimate {given[0]}", (EstimatorError,))
+    if given and given[0].isalpha() and not Path(given[0]).exists():
+        known = ", ".join(COMMANDS)
+        sys.stderr.write(f"estimate: {given[0]}: no file and no sub-command of this name; sub-commands, each with --help: {known}\n")
+        return WRONG_USAGE
     return run_command(estimate_command, given, "estimate", (EstimatorError,))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from estimator.options.command_line import named_file, named_files
 from estimator.options.output_files import output_option
@@ -156,11 +157,15 @@ def kernel_count(context: click.Context, parameter: click.Parameter, value: str)
 
 def answer_form(options: Options, known: Sequence[str]) -> str:
     """The form of the answer: from a flag, from the suffix of the output file, or "txt".  Raises UsageError."""
+    if options["as_json"] and options["as_csv"]:
+        raise click.UsageError("--json and --csv: an answer has one form; give one of them")
     out: Path | None = options.get("out")
     ending = out.suffix.lower().removeprefix(".") if out is not None else ""
     form = "json" if options["as_json"] else "csv" if options["as_csv"] else ending or "txt"
     if form not in known:
         raise click.UsageError(f"--out: .{form} is no form of this answer; known: {', '.join(known)}")
+    if form in TEXT_FORMATS and click.get_current_context().get_parameter_source("chart") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--chart: only a picture holds a chart; give -o FILE.svg")
     return form
 
 

@@ -72,6 +72,8 @@ def write_workload(workload: Workload, path: str | Path) -> None:
 
 
 def _check_format(document: dict[str, object], path: Path) -> None:
+    if "model_type" in document:
+        raise WorkloadError(f"{path}: the configuration of a model; estimate llm, or estimate --model {path} --phase decode, takes it")
     name = document.get("format")
     if name != FORMAT:
         raise WorkloadError(f"{path}: format = {name!r:.60}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")

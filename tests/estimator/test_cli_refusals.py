@@ -18,7 +18,10 @@ WRONG_USAGE = [
     ["WORKLOAD", "--bundle", "BUNDLE", "--kernels", "9" * 99],
     ["WORKLOAD", "--bundle", "BUNDLE", "--attention", "none"],
     ["WORKLOAD", "--bundle", "BUNDLE", "--colour", "red"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--json", "--csv"],
+    ["best", "WORKLOAD", "--bundle", "BUNDLE", "--chart", "energy"],
     ["bundles", "--freq", "1"],
+    ["swep", "WORKLOAD", "--bundle", "BUNDLE"],
 ]
 
 

@@ -85,6 +85,7 @@ def test_operators_of_the_source_that_no_family_describes_are_counted_with_their
         (own(LINEAR | {"precision_kv": "fp8"}), "unknown field 'precision_kv'"),
         (own(LINEAR, format="wattprint-bundle"), "format = 'wattprint-bundle'; a workload file has format"),
         ({"operators": [LINEAR]}, "format = None; a workload file has format 'wattprint-workload'"),
+        ({"model_type": "qwen3", "hidden_size": 4096}, "the configuration of a model; estimate llm, or"),
         (own(), "'operators' must be a list of at least one"),
         (own("gemm"), r"operators\[0\] must be an object"),
         (own(LINEAR, LINEAR | {"m": -1}), r"operators\[1\].m = -1 lies outside 1 to"),
