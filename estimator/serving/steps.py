@@ -98,7 +98,9 @@ def step_workload(
     operators, counts = merge_counts(*zip(*launches, strict=True))
     routing = f"assumed routing: loads of the experts follow a power law with exponent {skew:g} (0: equal loads)"
     notes = (*((routing,) if architecture.experts else ()), *((STATIC,) if weights.static else ()))
-    return Workload(name=architecture.name, model_family=architecture.kind, operators=operators, counts=counts, notes=notes)
+    return Workload(
+        name=architecture.name, model_family=architecture.kind, operators=operators, counts=counts, notes=notes, gpus=layout.gpus
+    )
 
 
 def weight_bytes(architecture: Architecture, weights: Weights, layout: Layout) -> float:

@@ -238,7 +238,7 @@ class Workload:
     `model_family` is a free name that groups workloads (for example "bert"); it never enters the equations.
     `completion` names the rule set that added missing operators.  `unknown` holds operators that cannot be modelled,
     `warnings` assumptions of the model, `notes` further information.  `footprint` is the memory of the model, None if
-    unknown.
+    unknown.  `gpus` GPUs run these operators at once, each its own share of a model.
     """
 
     name: str
@@ -250,6 +250,7 @@ class Workload:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     footprint: Footprint | None = None
+    gpus: int = 1
 
     def __post_init__(self) -> None:
         if not self.operators or len(self.operators) != len(self.counts):

@@ -32,6 +32,14 @@ def answers(capsys, *words):
     return json.loads(out)
 
 
+def test_several_gpus_say_whose_power_it_is(capsys):
+    words = ("llama-3-8b", *LOAD, "--batch", 16)
+    alone, pair, both = (run(capsys, *words, "--tensor-parallel", ranks)[1] for ranks in ("1", "2", "1,2"))
+    assert "GPUs together" not in alone
+    assert "power and energy of all 2 GPUs together" in pair
+    assert "power and energy of all GPUs of a point together" in both
+
+
 @pytest.mark.parametrize("load", [("--batch", 16), ("--rate", 0.5)])
 def test_an_answer_has_its_values_and_their_limits(capsys, load):
     found = answers(capsys, "llama-3-8b", *LOAD, *load, "--engine", "vllm-0.12")
