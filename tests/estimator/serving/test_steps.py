@@ -198,6 +198,12 @@ def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expe
     assert wide - weight_bytes(model, weights, Layout()) == pytest.approx(own * (2.0 - FORMATS[expected].weight_byte))
 
 
+def test_marlin_widens_mxfp4_as_int4_under_vllm_alone():
+    config = ROUTED | {"quantization_config": {"quant_method": "mxfp4"}}
+    found = {name: {one.precision for one in served(config, library=name).operators if one.family == "moe"} for name in ("vllm", "trtllm")}
+    assert found == {"vllm": {"int4_wo"}, "trtllm": {"w4a16_mxfp4"}}
+
+
 @pytest.mark.parametrize(("library", "conversions"), [("", -16), ("vllm", -16), ("trtllm", 0)])
 def test_a_given_scale_saves_its_search_and_a_kernel_that_converts_the_conversion(library, conversions):
     found = served(DENSE, weights="fp8-static", library=library)
