@@ -117,7 +117,7 @@ def explanation_document(answer: "Explanation") -> Document:
 
 def explanation_csv(answer: "Explanation") -> str:
     """CSV with a line for every kernel: its fields, the share of its time by limit, then what the answer rests on."""
-    limits, basis = list(answer.limits_s), ("bundle", "gpu", "gpus", "validity")
+    limits, basis = list(answer.limits_s), ("gpus", "bundle", "gpu", "validity")
     own = [getattr(answer.result, name) for name in basis]
     rows = (
         [*(getattr(kernel, name) for name in EXPLAINED_FIELDS), *(kernel.limits[name] for name in limits), *own]
