@@ -13,21 +13,18 @@ import numpy as np
 from estimator.engine.board import Board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.coefficients import BY, group_words
-from estimator.model.timeline import ideal_seconds
 from estimator.questions.points import Sweep
 from estimator.questions.sweeping import table
 from estimator.serving.architecture import Architecture
 from estimator.serving.engines import Engine, waiting_power
-from estimator.serving.steps import COMMON_EXPERTS, Layout, Step, step_workload
+from estimator.serving.steps import Layout, Step, step_workload
 from estimator.serving.weights import Weights
 from estimator.transforms.variation import Variant
-from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array
+from estimator.vocabulary.quantities import Array
 
 PARTS: Final = ("products", "attention", "experts", "collectives", "small kernels")
 PART_OF: Final = {"gemm": 0, "quantise": 0, "attention": 1, "mla": 1, "moe": 2, "communication": 3}
 """The part of each family of kernels; others are small kernels."""
-
-EXPERTS: Final = PARTS.index("experts")
 
 SEQUENCES: Final = tuple(sorted({1} | {base << power for base in (2, 3) for power in range(12)}))
 """Numbers of sequences at which steps are estimated; costs between them are interpolated."""
@@ -103,8 +100,7 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     steps += [Step(prompts=(piece,), sequences=one, context=served.context) for piece in pieces for one in beside]
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
     prediction = predict(workloads, board)
-    own = engine.library not in ("", "trtllm") and served.weights.experts not in COMMON_EXPERTS
-    costs = _costs(prediction, engine.library, own)
+    costs = _costs(prediction, engine.library)
     decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})
     rest_w, waiting = board.tables.rest_w(prediction.sm_clock_mhz[len(nodes) - 1]), waiting_power(board.gpu.architecture)
     return StepCosts(
@@ -118,11 +114,8 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
 
 
 @np.errstate(all="ignore")
-def _costs(prediction: Prediction, library: str, own_experts: bool) -> dict[str, Array]:
-    """Fields of Costs of every workload of a prediction, (·, v, c).
-
-    Experts by kernels that no table holds take the geometric mean of the tables' time and of the least time at the published rates.
-    """
+def _costs(prediction: Prediction, library: str) -> dict[str, Array]:
+    """Fields of Costs of every workload of a prediction, (·, v, c)."""
     shape = prediction.latency_s.shape
     parts, foreign = np.zeros((2, len(PARTS), *shape))
     for i, latency_s in enumerate(prediction.latency_s):
@@ -131,16 +124,9 @@ def _costs(prediction: Prediction, library: str, own_experts: bool) -> dict[str,
             part = PART_OF.get(group_words(kind.group or "")[0], len(PARTS) - 1)
             parts[part, i] += share * latency_s
             foreign[part, i] += share * latency_s * (not (kind.group or "").endswith(BY + library))
-    took_s, prepared = parts.sum(axis=0), prediction.prepared
-    if own_experts:
-        least_s = prepared.counts * ideal_seconds(prepared.phases, prepared.board.gpu, prepared.board.gpu.sm_clock_max_mhz * HZ_PER_MHZ)
-        least_s *= [one.family == "moe" for one in prepared.operators]
-        between = np.sqrt(np.add.reduceat(least_s, prepared.edges[:-1])[:, None] / np.maximum(parts[EXPERTS], TINY))
-        parts[EXPERTS] *= between
-        foreign[EXPERTS] *= between
     low, high = np.log(prediction.limits.latency_s)
     low_w, high_w = np.log(prediction.limits.power_w)
-    joules = prediction.power_w * prediction.latency_s * parts.sum(axis=0) / took_s
+    joules = prediction.power_w * prediction.latency_s
     return {"parts": parts, "foreign": foreign, "joules": joules, "time_ln": 0.5 * (high - low), "power_ln": 0.5 * (high_w - low_w)}
 
 

@@ -15,7 +15,7 @@ from estimator.tracing.quantisation import WIDENED, WIDENED_BYTE
 from estimator.transforms.rewriting import widened
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
-from estimator.vocabulary.workload import Operator, Workload, merge_counts
+from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload, merge_counts
 
 __all__ = ["Layout", "Step", "cache_bytes", "step_workload", "weight_bytes"]
 
@@ -31,11 +31,9 @@ WIDENED_IN_MARLIN: Final = {("vllm", "w4a16_mxfp4"): "int4_wo"}
 """Formats of experts that a library runs by the kernel of another format with as many bytes: vLLM's Marlin widens mxfp4 as it widens int4.
 Source: vLLM 0.18 (VLLM_MXFP4_USE_MARLIN).  Without it gpt-oss-120b under vLLM 0.18 on 8 H200 errs by 38 instead of 6 % in time."""
 
-COMMON_EXPERTS: Final = ("nvfp4", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "int4_wo")
-"""Formats whose experts run by the same kernels in all engines, those of the tables: FlashInfer's, which TensorRT-LLM brought, and Marlin.
-In 16 and 8 bits vLLM and SGLang have kernels of their own, of which there is no table."""
-
 STATIC: Final = "products in fp8 as measured, less (negative counts) what a given scale saves of their conversion"
+
+UNTABLED: Final = "no table has the experts' kernels of {}: the geometric mean of TensorRT-LLM's time and the least one"
 
 Launch = tuple[Operator, float]
 
@@ -105,7 +103,12 @@ def step_workload(
     launches = [*_products(run), *_attention(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))
     routing = f"assumed routing: loads of the experts follow a power law with exponent {skew:g} (0: equal loads)"
-    notes = (*((routing,) if architecture.experts else ()), *((STATIC,) if weights.static else ()))
+    own = architecture.experts and library in OWN_EXPERTS and weights.experts not in COMMON_EXPERTS
+    notes = (
+        *((routing,) if architecture.experts else ()),
+        *((UNTABLED.format(library),) if own else ()),
+        *((STATIC,) if weights.static else ()),
+    )
     return Workload(
         name=architecture.name, model_family=architecture.kind, operators=operators, counts=counts, notes=notes, gpus=layout.gpus
     )

@@ -204,6 +204,11 @@ def test_marlin_widens_mxfp4_as_int4_under_vllm_alone():
     assert found == {"vllm": {"int4_wo"}, "trtllm": {"w4a16_mxfp4"}}
 
 
+@pytest.mark.parametrize(("weights", "library", "told"), [("bf16", "vllm", 1), ("nvfp4", "vllm", 0), ("bf16", "trtllm", 0)])
+def test_experts_without_a_table_are_noted(weights, library, told):
+    assert sum("no table has" in line for line in served(ROUTED, weights=weights, library=library).notes) == told
+
+
 @pytest.mark.parametrize(("library", "conversions"), [("", -16), ("vllm", -16), ("trtllm", 0)])
 def test_a_given_scale_saves_its_search_and_a_kernel_that_converts_the_conversion(library, conversions):
     found = served(DENSE, weights="fp8-static", library=library)
