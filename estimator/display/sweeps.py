@@ -175,4 +175,5 @@ def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], rooflines
             table.append([*blank, "ratio", *map(gain_text, comparisons[number - 1].ratios.values())])
         for roofline_s in rooflines_s[number : number + 1]:
             table.append([*blank, "roofline", seconds(roofline_s), percent(roofline_s / sides.latency_s[number]), ""])
-    return f"{fixed}{_too_large(sides)}\n" + aligned(table, range(len(blank)))
+    remarks = "".join(f"  {line}\n" for line in together(sides.label("gpus")))
+    return f"{fixed}{_too_large(sides)}\n" + aligned(table, range(len(blank))) + remarks

@@ -95,6 +95,7 @@ def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(capsys, tmp_path,
     told = "power and energy of all 4 GPUs together"
     assert told in run(capsys, *words)[1]
     assert told not in run(capsys, *words, "--tensor-parallel", 1)[1]
+    assert told in run(capsys, "compare", *words[len(command) :], "--gpu", "h100,a100")[1]
     header, *rows = csv.reader(io.StringIO(run(capsys, *words, "--csv")[1]))
     assert rows[0][header.index("gpus")] == "4"
 
