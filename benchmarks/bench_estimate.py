@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -32,11 +33,16 @@ CLOCKS_MHZ = tuple(210.0 + 15.0 * step for step in range(81))  # every clock of 
 
 ONE_CLOCK_TARGET_MS, ALL_CLOCKS_TARGET_MS, COLD_START_TARGET_MS = 5.0, 20.0, 350.0
 
+MODEL = ("llm", "qwen3-32b", "--gpu", "h100", "--prompt", "1024", "--output", "512", "--engine", "vllm-0.12")
+SERVED = (*MODEL, "--tensor-parallel", "2", "--batch", "32")
+SERVED_SWEEP = (*MODEL, "--tensor-parallel", "1,2,4,8", "--batch", "1:125:1", "--freqs", "1500,1830", "--csv")
+SERVED_TARGET_MS, SERVED_SWEEP_TARGET_MS = 600.0, 3000.0
+
 SWEEP_LAYERS = 4
 SWEEP_TARGET = 2e6  # kernel predictions a second
 
 IN_PROCESS_REPEATS = 60
-COMMAND_REPEATS = 15
+COMMAND_REPEATS, SWEEP_REPEATS = 15, 3
 
 # A decoder layer in an EnergAIzer operator list: 1.5 billion parameters, 512 tokens, grouped-query attention.
 TOKENS, WIDTH, FEED_FORWARD, HEADS, KV_WIDTH, HEAD_DIM = 512, 1536, 8960, 12, 256, 128
@@ -154,15 +160,20 @@ def timings(workload: Path, bundle_name: str, folder: Path) -> Iterator[Timing]:
     )
     for what, target, work in cases:
         yield timing(what, target, work, lambda: json.loads(content), IN_PROCESS_REPEATS)
-    words = ("import sys; from estimator.cli import main; sys.exit(main())", str(workload), "--bundle", bundle_name, "--freq", "900")
-    environment = compiled_modules(folder)
-    yield timing(
-        "command, cold start",
-        COLD_START_TARGET_MS,
-        lambda: run_python(environment, "-c", *words),
-        lambda: run_python(environment, "-c", "import numpy, click"),
-        COMMAND_REPEATS,
+    commands: tuple[tuple[str, float, tuple[str, ...], int], ...] = (
+        ("command, cold start", COLD_START_TARGET_MS, (str(workload), "--bundle", bundle_name, "--freq", "900"), COMMAND_REPEATS),
+        ("estimate llm, cold start", SERVED_TARGET_MS, SERVED, COMMAND_REPEATS),
+        ("estimate llm, 1,000 points", SERVED_SWEEP_TARGET_MS, SERVED_SWEEP, SWEEP_REPEATS),
     )
+    environment, start = compiled_modules(folder), "import sys; from estimator.cli import main; sys.exit(main())"
+    for what, limit_ms, words, repeats in commands:
+        yield timing(
+            what,
+            limit_ms,
+            partial(run_python, environment, "-c", start, *words),
+            partial(run_python, environment, "-c", "import numpy, click"),
+            repeats,
+        )
 
 
 def sweep_rates(folder: Path, bundle_name: str, points: int) -> dict[str, float]:

@@ -1,15 +1,16 @@
 """Errors of served models on published closed-loop runs of engines.
 
-    python benchmarks/served.py --bundle h100-sxm --bundle h200-sxm [--data ../shared/data] [--configs FOLDER] [--json]
+    python benchmarks/served.py [--bundle h100-sxm …] [--data ../shared/data] [--configs FOLDER] [--json]
 
 A line for every engine, model, board and number of GPUs: mean absolute error, mean error and share inside the stated 90 % interval, in
 percent, of the time in a slot (TTFT + (n − 1) · TPOT: what a client's tokens/s follow from), and of TPOT.  The slot without a part: "no
-host": without the engine's constants; "plain host": without its time of further GPUs and beside the boards; "scales fused": without a
-kernel that converts to fp8 by a given scale.  "goal": of the mean absolute error; "fitted": the constants come from these runs (--fit).
+host": without the engine's constants; "plain host": without its time of further GPUs and beside the boards.  "goal": of the mean absolute
+error; "fitted": the constants come from these runs (--fit).
 
 Left out are runs whose GPUs do not follow from the table (copies of the attention, several nodes), boards without a bundle, and runs of
-which not all requests fit into the memory ("of": with these).  Runs with lengths in whole thousands stand apart: they come from another
-protocol, and those of vLLM and of TensorRT-LLM 1.2 are faster than all others by 1.5 to 3 times, as if prompts were cached.
+which not all requests fit into the memory ("of": with these).  Two kinds stand apart ("lengths").  "thousands": lengths in whole thousands,
+of another protocol; those of vLLM and of TensorRT-LLM 1.2 are faster than all others by 1.5 to 3 times, as if prompts were cached.
+"waiting": most requests wait for a slot.
 """
 
 import csv
@@ -17,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from unittest.mock import patch
 
 import click
 import numpy as np
@@ -26,8 +26,8 @@ from showing import DATA, published, show
 
 from estimator.bundle.files import load_bundle
 from estimator.engine.board import Board, open_board
-from estimator.serving import steps
 from estimator.serving.answers import ServedEstimate, Serving, serve_many
+from estimator.serving.architecture import read_config
 from estimator.serving.engines import Engine, HostTime, load_engine
 from estimator.vocabulary.errors import EstimatorError
 
@@ -46,9 +46,9 @@ FITTED = {
     ("sglang 0.5", "qwen3-32b", "bf16"),
     ("sglang 0.5", "llama-3.1-8b", "fp8-block"),
 }
-"""Runs to which the host's constants of an engine were fitted, without FULL: their memory is full."""
+"""Runs to which the host's constants of an engine were fitted."""
 
-FULL = ("sglang 0.5", "qwen3-32b", "1")
+BUNDLES = ("h100-sxm", "h200-sxm", "b200-sxm")
 
 GOALS = {"deepseek-v3": 20.0, "gpt-oss-120b": 20.0, "qwen3-32b": 6.0, "llama-3.1-8b": 8.0}
 """Mean absolute error of the time in a slot that is asked for [%]."""
@@ -61,12 +61,49 @@ Errors = tuple[float, float, float]
 
 
 def weights_of(run: Run, model: str) -> str:
-    """The precision of a run's checkpoint: gpt-oss and DeepSeek-V3 exist in one; per tensor fp8 has static scales."""
+    """The precision of a run's checkpoint.  gpt-oss exists in one.  The fp8 ones that the makers of DeepSeek-V3 and Qwen3-32B publish have
+    blocks, which the table does not tell from fp8 per tensor; this has static scales.
+    """
     if model == "gpt-oss-120b":
         return "mxfp4-mxfp8" if run["gpu"].startswith(("b", "gb")) else "mxfp4"  # Blackwell converts the activations too
-    return {"": "bf16", "fp8": "fp8-block" if model == "deepseek-v3" else "fp8-static", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}[
-        run["gemm_precision"]
-    ]
+    blocks = model == "deepseek-v3" or (model == "qwen3-32b" and run["engine"] == "trtllm")
+    return {"": "bf16", "fp8": "fp8-block" if blocks else "fp8-static", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}[run["gemm_precision"]]
+
+
+MEAN_LENGTH = 0.9
+"""Mean over nominal length of the requests of InferenceMAX, from which the runs of DeepSeek-V3 and gpt-oss-120b are: lengths are drawn
+evenly between 0.8 and 1 (its benchmarks/*.sh, RANDOM_RANGE_RATIO)."""
+
+MOST_WAITING = 0.6
+"""Largest share of a slot's time before the first token where the requests in flight run: beyond, the engine ran fewer by a limit or a
+memory that the table does not state."""
+
+
+def cache_of(run: Run) -> str:
+    """The precision of a run's cache.  InferenceMAX names it in its scripts; in the others the requests that run show it.
+
+    TensorRT-LLM's fp8 runs of Qwen3-32B on one H100 hold 107 of 128 requests of 2,304 tokens; 16 bits leave room for 68.
+    """
+    if MODELS[run["model"]] == "deepseek-v3":
+        return "bf16" if (run["engine"], run["gpu"]) == ("sglang", "h200-sxm") else "fp8"
+    if MODELS[run["model"]] == "gpt-oss-120b":
+        return "fp8" if run["gpu"].startswith("b") else "bf16"
+    return "fp8" if run["engine"] == "trtllm" and run["gemm_precision"] == "fp8" else "bf16"
+
+
+def as_run(run: Run) -> Run:
+    """A run with the mean lengths of its requests, and with the requests that its engine ran at a time.
+
+    Of the requests for Llama-3.1-8B under TensorRT-LLM 1.0 one always waits for a slot: with 8 in flight the mean time to the first token
+    is an eighth of a slot's, whatever it holds.  No other group does so.
+    """
+    own = dict(run)
+    if MODELS[run["model"]] in ("deepseek-v3", "gpt-oss-120b") and int(run["prompt"]) % 1000:
+        own |= {name: str(round(MEAN_LENGTH * int(run[name]))) for name in ("prompt", "output")}
+    if (run["engine"], run["engine_version"][:3], MODELS[run["model"]]) == ("trtllm", "1.0", "llama-3.1-8b"):
+        slot_s, flight = float(run["ttft_s"]) + (int(run["output"]) - 1) * float(run["tpot_s"]), int(run["concurrency"])
+        own |= {"concurrency": str(flight - 1), "ttft_s": str(float(run["ttft_s"]) - slot_s / flight)}
+    return own
 
 
 def plain_runs(path: Path) -> Iterator[Run]:
@@ -76,12 +113,24 @@ def plain_runs(path: Path) -> Iterator[Run]:
             ranks = int(run["tensor_parallel"])
             moe = int(run["moe_tensor_parallel"]) in (0, 1, ranks) and int(run["moe_expert_parallel"]) in (0, 1)
             if ranks <= 8 and moe and run["attention_data_parallel"] in ("", "0", "1"):
-                yield run
+                yield as_run(run)
 
 
 def other_protocol(run: Run) -> str:
-    """A word for runs with lengths in whole thousands, nothing for others."""
-    return "thousands" if int(run["prompt"]) % 1000 == 0 else ""
+    """A word for runs with lengths in whole thousands, and for those in which most requests wait for a slot; nothing for others."""
+    slot_s = float(run["ttft_s"]) + (int(run["output"]) - 1) * float(run["tpot_s"])
+    return "thousands" if int(run["prompt"]) % 1000 == 0 else "waiting" if float(run["ttft_s"]) > MOST_WAITING * slot_s else ""
+
+
+NVFP4: dict[str, object] = {
+    "quantization_config": {
+        "quant_method": "modelopt",
+        "quant_algo": "NVFP4",
+        "ignore": [f"re:.*{name}.*" for name in ("q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj")],
+    }
+}
+"""The nvfp4 checkpoint of DeepSeek-V3 that InferenceMAX serves leaves products of queries and keys in 16 bits.
+Source: model card of nvidia/DeepSeek-R1-0528-FP4-v2."""
 
 
 def answers(runs: Sequence[Run], board: Board, config: str | Mapping[str, object], engine: Engine) -> list[ServedEstimate]:
@@ -92,12 +141,17 @@ def answers(runs: Sequence[Run], board: Board, config: str | Mapping[str, object
     found: dict[int, ServedEstimate] = {}
     for (prompt, output, ranks), own in loads.items():
         first = runs[own[0]]
+        weights: str | None = weights_of(first, MODELS.get(first["model"], ""))
+        model = config
+        if MODELS.get(first["model"]) == "deepseek-v3" and weights == "nvfp4":
+            model, weights = {**read_config(config), **NVFP4}, None
         serving = Serving(
-            model=config,
+            model=model,
             prompt=int(prompt),
             output=int(output),
             tensor_parallel=int(ranks),
-            weights=weights_of(first, MODELS.get(first["model"], "")),
+            weights=weights,
+            kv=cache_of(first) if first["model"] in MODELS else None,
             engine=engine,
         )
         found |= dict(zip(own, serve_many(serving, board, [int(runs[i]["concurrency"]) for i in own]), strict=True))
@@ -105,11 +159,11 @@ def answers(runs: Sequence[Run], board: Board, config: str | Mapping[str, object
 
 
 HOST = {
-    "trtllm 1.0": {"step_s": 5e-4, "request_s": 1e-3, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5},
+    "trtllm 1.0": {"rank_s": 1e-4, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5, "overlapped_request_s": 1e-2},
     "vllm 0.5": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
     "vllm 0.12": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
     "vllm 0.15": {"step_s": 5e-4, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5},
-    "sglang 0.5": {"step_s": 5e-4, "overlapped_sequence_s": 4e-5},
+    "sglang 0.5": {"rank_s": 1e-4, "overlapped_sequence_s": 4e-5},
 }
 """Constants of each engine's host that are fitted, from these values on; others are 0."""
 
@@ -118,11 +172,11 @@ def slots_s(host: Mapping[str, float], estimates: Sequence[ServedEstimate], outp
     """Time in a slot [s] with a host's constants, from estimates without a host."""
     constant = {name: host.get(name, 0.0) for name in HostTime.__slots__}
     turns, running, gpus = output - 1.0, np.array([one.running for one in estimates]), np.array([one.gpus for one in estimates])
-    prompts = np.array([one.slot_s * one.parts["prompts"] for one in estimates])
-    decode_s = (np.array([one.slot_s for one in estimates]) - prompts) / turns
+    boards_s = np.array([one.slot_s for one in estimates])
     beside = constant["overlapped_step_s"] + constant["overlapped_sequence_s"] * running
     own = constant["step_s"] + constant["sequence_s"] * running + constant["rank_s"] * (gpus - 1.0)
-    return prompts + turns * (own + np.maximum(decode_s, beside)) + running * constant["request_s"]
+    beside_s = turns * beside + running * constant["overlapped_request_s"]
+    return turns * own + running * constant["request_s"] + np.maximum(boards_s, beside_s)
 
 
 def fitted(start: Mapping[str, float], estimates: Sequence[ServedEstimate], output: np.ndarray, slot_s: np.ndarray) -> dict[str, float]:
@@ -200,8 +254,6 @@ def groups_of(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | 
         try:
             found = answers(own, boards[gpu], config, shipped)
             without = {name: answers(own, boards[gpu], config, one) for name, one in ablations(shipped).items()}
-            with patch.object(steps, "FUSES_SCALES", ("", *ENGINES)):
-                without["scales fused"] = answers(own, boards[gpu], config, shipped)
         except EstimatorError as error:
             yield Group(label=label, engine=label["engine"], source=source, asked=len(own), refused=str(error))
             continue
@@ -220,20 +272,21 @@ def groups_of(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | 
 
 def ablations(engine: Engine) -> dict[str, Engine]:
     """The engine without its host, and with a host of three constants: without GPUs beyond the first and without overlap."""
-    plain = replace(engine.host, rank_s=0.0, overlapped_step_s=0.0, overlapped_sequence_s=0.0)
+    plain = replace(engine.host, rank_s=0.0, overlapped_step_s=0.0, overlapped_sequence_s=0.0, overlapped_request_s=0.0)
     idle = HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, spread=0.0)
     return {"no host": replace(engine, host=idle), "plain host": replace(engine, host=plain)}
 
 
 def scores(groups: Iterator[Group]) -> Iterator[dict[str, object]]:
-    """Scores of every group; then of all runs of a protocol."""
+    """Scores of every group; then of all runs, of each model, and of those that stand apart."""
     together: dict[object, list[np.ndarray]] = defaultdict(list)
     for one in groups:
         if not one.runs:
             yield {**one.label, "runs": 0, "of": one.asked, "refused": one.refused}
             continue
         slot, ttft = one.measured("slot_s"), one.measured("ttft_s")
-        together[one.label["lengths"]].append(stated_errors(slot, one.found, "slot_s"))
+        for name in dict.fromkeys((one.label["lengths"], one.label["lengths"] or one.label["model"])):
+            together[name].append(stated_errors(slot, one.found, "slot_s"))
         yield {
             **one.label,
             "runs": len(one.runs),
@@ -263,7 +316,7 @@ def fits(groups: Iterator[Group]) -> Iterator[dict[str, object]]:
     """Constants of every engine, from all runs of the models that serve for it."""
     own: dict[str, list[Group]] = defaultdict(list)
     for one in groups:
-        if one.source and one.runs and (one.engine, one.label["model"], one.label["ranks"]) != FULL:
+        if one.source and one.runs and one.label["lengths"] != "waiting":
             own[one.engine].append(one)
     for engine, parts in own.items():
         free = [one for part in parts for one in part.without["no host"]]
@@ -274,7 +327,7 @@ def fits(groups: Iterator[Group]) -> Iterator[dict[str, object]]:
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), default=DATA, show_default=True)
-@click.option("--bundle", "bundles", multiple=True, required=True, help="Bundles of the boards, by name or file.")
+@click.option("--bundle", "bundles", multiple=True, default=BUNDLES, show_default=True, help="Bundles of the boards, by name or file.")
 @click.option("--configs", type=click.Path(path_type=Path), help="Folder of configurations, MODEL.json; else the shipped ones.")
 @click.option("--fit", is_flag=True, help="Constants of the engines instead.")
 @click.option("--json", "as_json", is_flag=True)

@@ -19,6 +19,7 @@ from estimator.display.text import (
     printable,
     quantity_texts,
     seconds,
+    together,
     with_uncertainty,
 )
 from estimator.questions.points import VALUES
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from estimator.questions.explanation import Explanation, KernelExplanation
     from estimator.questions.points import Sweep
 
-SUMMARY_FIELDS: Final = ("workload", "bundle", "gpu", "validity", "fits", *VALUES)
+SUMMARY_FIELDS: Final = ("workload", "bundle", "gpu", "gpus", "validity", "fits", *VALUES)
 """Fields of one result, without kernels and warnings."""
 
 KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j", "utilization", "outside_validity")
@@ -116,7 +117,7 @@ def explanation_document(answer: "Explanation") -> Document:
 
 def explanation_csv(answer: "Explanation") -> str:
     """CSV with a line for every kernel: its fields, the share of its time by limit, then what the answer rests on."""
-    limits, basis = list(answer.limits_s), ("bundle", "gpu", "validity")
+    limits, basis = list(answer.limits_s), ("gpus", "bundle", "gpu", "validity")
     own = [getattr(answer.result, name) for name in basis]
     rows = (
         [*(getattr(kernel, name) for name in EXPLAINED_FIELDS), *(kernel.limits[name] for name in limits), *own]
@@ -132,6 +133,7 @@ def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -
     too_large = "" if result.fits else f": {TOO_LARGE.format(result.gpu)}"
     text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({fitted}, {result.validity}){too_large}\n"
     text += f"  {', '.join(quantity_texts({name: getattr(result, name) for name in PREDICTED}))}\n"
+    text += "".join(f"  {line}\n" for line in together([result.gpus]))
     clocks = f"{result.sm_clock_mhz:.0f} instead of {result.asked_clock_mhz:g} MHz"
     more = {"waiting for the host's launches": answer.waiting_s, f"of these by the power limit: {clocks}": answer.capped_s}
     text += "time: what limits\n" + _parts(answer.limits_s, result.latency_s, "time", TIME_UNITS, more)

@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator.display.answers import MOST_LINES
 from estimator.display.charts import Series, axis_over, line_svg
-from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, csv_lines, json_text, percent, printable
+from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, csv_lines, json_text, percent, printable, together
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.errors import OperatingPointError
@@ -108,6 +108,7 @@ def _full(answer: "ServedEstimate") -> str:
     shares = ", ".join(f"{name} {percent(share)}" for name, share in answer.parts.items() if share > LEAST_SHARE and name != "prompts")
     memory, free = answer.memory, f"caches of up to {answer.memory.sequences} requests in {answer.memory.free_byte / GIB:.1f} GiB"
     text += aligned(rows, left_columns=(0, 2)) + f"  time: {shares}; prompts take {percent(answer.parts['prompts'])}\n"
+    text += "".join(f"  {line}\n" for line in together([answer.gpus]))
     return f"{text}  memory of a GPU: weights {memory.weights_byte / GIB:.1f} GiB, {free}\n"
 
 
@@ -133,4 +134,5 @@ def _table(answers: Sequence["ServedEstimate"]) -> str:
             ]
         )
     rest = f"  … {len(answers) - MOST_ROWS} more points (--csv or --json for all)\n" if len(answers) > MOST_ROWS else ""
+    rest += "".join(f"  {line}\n" for line in together(answer.gpus for answer in answers))
     return f"{fixed}\n" + aligned(rows, left_columns=(len(rows[0]) - 1,)) + rest

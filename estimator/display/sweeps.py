@@ -20,6 +20,7 @@ from estimator.display.text import (
     quantity_texts,
     rows_csv,
     seconds,
+    together,
 )
 from estimator.questions.points import LABELS, Sweep
 
@@ -57,7 +58,7 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     for row in rows:
         table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[plain(row["tokens_per_j"], ".4g")] * tokens])
     rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
-    remarks = [*rest, *_elsewhere(rows)]
+    remarks = [*rest, *together([row["gpus"] for row in rows]), *_elsewhere(rows)]
     return f"{fixed}{simulated}{_too_large(points)}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
 
 
@@ -80,7 +81,7 @@ def _numbers(row: Point) -> list[str]:
 def _differing(points: Sweep) -> tuple[list[str], str]:
     """The labels and the validity that differ between points, and a line of those that all points share."""
     values = {name: list(dict.fromkeys(points.label(name))) for name in LABELS} | {"validity": sorted(set(points.validity()))}
-    fixed = (f"{name} {printable(str(one[0]))}" for name, one in values.items() if len(one) == 1 and one[0])
+    fixed = (f"{name} {printable(str(one[0]))}" for name, one in values.items() if len(one) == 1 and one[0] and (name, *one) != ("gpus", 1))
     return [name for name, one in values.items() if len(one) > 1], ", ".join(fixed)
 
 
@@ -174,4 +175,5 @@ def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], rooflines
             table.append([*blank, "ratio", *map(gain_text, comparisons[number - 1].ratios.values())])
         for roofline_s in rooflines_s[number : number + 1]:
             table.append([*blank, "roofline", seconds(roofline_s), percent(roofline_s / sides.latency_s[number]), ""])
-    return f"{fixed}{_too_large(sides)}\n" + aligned(table, range(len(blank)))
+    remarks = "".join(f"  {line}\n" for line in together(sides.label("gpus")))
+    return f"{fixed}{_too_large(sides)}\n" + aligned(table, range(len(blank))) + remarks

@@ -81,6 +81,14 @@ def quantity_texts(values: Mapping[str, float]) -> list[str]:
     return [with_uncertainty(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
 
 
+def together(gpus: Iterable[int]) -> list[str]:
+    """A line about power and energy of points on several GPUs each; empty if each point has one GPU."""
+    counts = set(gpus)
+    most = max(counts, default=1)
+    which = f"{most} GPUs" if len(counts) == 1 else "GPUs of a point"
+    return [f"power and energy of all {which} together"] if most > 1 else []
+
+
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:
     """Rows of text in columns, right-aligned except `left_columns`, with two blanks between them."""
     left = set(left_columns)

@@ -20,13 +20,22 @@ from estimator.model.power import L2_CREDIT, leakage_power_w, power_events, powe
 from estimator.model.power_limit import LIMIT_SHARE_STD, BoardCurve, Ranges, Settled, curve_nodes, held_power_w, near_limit, ranges
 from estimator.model.residuals import log_corrections
 from estimator.model.tile_choice import predicted_tiles
-from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
+from estimator.model.timeline import (
+    SweepParts,
+    ideal_seconds,
+    kernel_seconds,
+    launch_bound_share,
+    sweep_parts,
+    sweep_seconds,
+    workload_seconds,
+)
 from estimator.uncertainty.forecast import Forecast, forecast_of
 from estimator.uncertainty.laboratory import ELSEWHERE_STD, scales_std
 from estimator.uncertainty.sources import error_sources, far_clock, group_shares, joined, unfitted_groups
 from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unfitted_int8, unseen_precisions
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.vocabulary.workload import Operator, Workload
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array, BoolArray, IntArray
+from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload
 
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
@@ -79,6 +88,19 @@ class Prepared:
         return own, [self.kinds[number] for number in self.block_kind[own].tolist()]
 
 
+def _untabled(operators: Sequence[Operator], phases: Phases, coefficients: Array, gpu: GpuSpec, corrections: Array) -> Array:
+    """Logarithmic corrections (n,), with those of experts by kernels that no table holds: from the tables' time to the geometric mean of it
+    and of the least time at the published rates.
+    """
+    own = [one.family == "moe" and one.library in OWN_EXPERTS and one.precision not in COMMON_EXPERTS for one in operators]
+    if not any(own):
+        return corrections
+    clock_hz = gpu.sm_clock_max_mhz * HZ_PER_MHZ
+    least_s, table_s = ideal_seconds(phases, gpu, clock_hz), kernel_seconds(phases, coefficients, clock_hz) * np.exp(corrections)
+    result: Array = np.where(own, corrections + 0.5 * np.log(np.maximum(least_s, TINY) / np.maximum(table_s, TINY)), corrections)
+    return result
+
+
 def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     """Lower the kernels of workloads together.  Raises OperatingPointError for impossible efficiencies."""
     bundle, gpu = board.bundle, board.gpu
@@ -92,6 +114,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     clock_hz, cold = np.full(len(operators), gpu.sm_clock_max_mhz * HZ_PER_MHZ), np.full(len(operators), np.inf)
     features = phase_features(phases, coefficients, clock_hz, cold) if bundle.residuals else None
     corrections, unfitted = log_corrections(operators, served, bundle.residuals, features=features)[0], unfitted_int8(bundle, operators)
+    corrections = corrections * (gpu.architecture == bundle.gpu.architecture)
     excesses = shape_excesses(operators, served, bundle.domain)
     numbers: dict[tuple[object, ...], int] = {}
     keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], strict=True)
@@ -109,7 +132,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         phases=phases,
         parts=sweep_parts(phases, coefficients),
         coefficients=coefficients,
-        log_correction=np.where(unfitted, np.inf, corrections * (gpu.architecture == bundle.gpu.architecture)),
+        log_correction=np.where(unfitted, np.inf, _untabled(operators, phases, coefficients, gpu, corrections)),
         groups=tuple(served),
         excesses=excesses,
         kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]

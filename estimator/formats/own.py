@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.reader import FaultError, plain, read
+from estimator.vocabulary.reader import FaultError, Span, plain, read
 from estimator.vocabulary.workload import OPTIONS, Footprint, Operator, UnknownOperator, Workload, read_operator
 
 FORMAT: Final = "wattprint-workload"
 FORMAT_VERSION: Final = "1.0"
 
-SHARED: Final = ("model_family", "completion", "warnings", "notes", "unknown")
+MOST_GPUS: Final = 4096
+"""Most GPUs of a group [1], as of `estimate llm`."""
+
+SHARED: Final = ("model_family", "completion", "gpus", "warnings", "notes", "unknown")
 """Optional fields of a workload that its file holds under the same names."""
 
 
@@ -31,6 +34,7 @@ class Head:
     name: Annotated[str, "shown in results; the file's name where it is missing"] = ""
     model_family: Annotated[str, "a free word that groups workloads; it never enters the equations"] = ""
     completion: Annotated[str, "completion rule set that made the list whole, if one did"] = ""
+    gpus: Annotated[int, Span(1, MOST_GPUS), "GPUs that run the operators at once, each its own share of a model"] = 1
     memory: Footprint | None = None
     unknown: Annotated[tuple[UnknownOperator, ...], "operators of the source that no kernel family describes"] = ()
     warnings: Annotated[tuple[str, ...], "what was modelled by assumption"] = ()
@@ -78,7 +82,7 @@ def own_text(workload: Workload) -> str:
     """The workload as the text of a file in the own format, one operator a line."""
     head: dict[str, object] = {"format": FORMAT, "format_version": FORMAT_VERSION, "name": workload.name}
     optional = {name: getattr(workload, name) for name in SHARED} | {"memory": workload.footprint}
-    head |= {name: plain(part) for name, part in optional.items() if part}
+    head |= {name: plain(part) for name, part in optional.items() if part and part != 1}
     lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in head.items()]
     operators = [_own_entry(operator, count) for operator, count in zip(workload.operators, workload.counts, strict=True)]
     body = ",\n".join(f"    {json.dumps(entry)}" for entry in operators)

@@ -22,7 +22,7 @@ from estimator.vocabulary.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelEstimate:
-    """One operator of a workload: time, power and energy of one launch, and the activity of each module during it.
+    """One operator of a workload: time, power and energy of one launch on all GPUs of a group, and the activity of each module during it.
 
     outside_validity: the fit has no such kernel, none in its precision, or none near its shape.
     """
@@ -41,7 +41,8 @@ class KernelEstimate:
 class Estimate(Values[float]):
     """Prediction for one workload at one clock.
 
-    latency_s, power_w, energy_j of one iteration with standard deviations (nan if the bundle has none) and the limits `…_low` and
+    latency_s, power_w, energy_j of one iteration (power and energy of all `gpus` together) with standard deviations (nan if the bundle
+    has none) and the limits `…_low` and
     `…_high` of their 90 % intervals, which are asymmetric near a power limit.  `sm_clock_mhz` is the actual clock: below
     `asked_clock_mhz` if the power limit lowers it, and then uncertain too.  `warnings` report how the request differs from the fitted data;
     `notes` add information about a valid answer.  `validity`: "measured", "extrapolated" (unseen kernels, shapes or precisions take 1 % of
@@ -52,6 +53,7 @@ class Estimate(Values[float]):
     workload: str
     bundle: str
     gpu: str
+    gpus: int
     host_s: float
     validity: Validity
     fits: bool
@@ -66,6 +68,7 @@ class Estimate(Values[float]):
         prediction, i = self._kernels
         prepared = prediction.prepared
         seconds, watts = prediction.kernels(i)
+        watts = watts * self.gpus
         busy = module_activity(prepared.phases, prepared.board.gpu, seconds, self.sm_clock_mhz * HZ_PER_MHZ)
         columns = (prepared.operators, prepared.counts.tolist(), prepared.kind.tolist(), seconds.tolist(), watts.tolist(), busy.tolist())
         return tuple(
@@ -106,6 +109,7 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
                 workload=case.workload,
                 bundle=case.bundle,
                 gpu=case.gpu,
+                gpus=case.gpus,
                 **dict(zip(VALUES, row, strict=True)),
                 host_s=float(prepared.host_s[0]),
                 validity=own.validity()[0],

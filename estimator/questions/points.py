@@ -11,7 +11,7 @@ from estimator.uncertainty.validity import Validity, clock_warning, outside_cloc
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
-LABELS: Final = ("workload", "bundle", "gpu", "batch", "sequence", "precision", "attention")
+LABELS: Final = ("workload", "bundle", "gpu", "gpus", "batch", "sequence", "precision", "attention")
 """Columns that identify the case of a point."""
 
 
@@ -25,7 +25,8 @@ LAUNCH_BOUND: Final = "launch-bound: the GPU waits {:.0%} of the time for the ho
 class Case:
     """Common data of the points of one workload on one GPU.
 
-    batch, sequence, tokens: 0 if unknown.  fitted_clocks_mhz: lowest and highest fitted SM clock of the bundle.
+    gpus: how many of them share the work.  batch, sequence, tokens: 0 if unknown.  fitted_clocks_mhz: lowest and highest fitted SM
+    clock of the bundle.
     validity: as in an estimate, for any clock.  warnings: differences between the case and the fitted data, for any clock;
     notes: further information; too_large: the warnings about the board's memory; missing: share of operators of unknown kinds.
     """
@@ -34,6 +35,7 @@ class Case:
     model_family: str
     bundle: str
     gpu: str
+    gpus: int
     simulated: bool
     batch: int
     sequence: int
@@ -90,8 +92,8 @@ class Sweep(Values[Array]):
     cases             workload and GPU of the points, with warnings
     case              index of each point's case
     asked_clock_mhz   requested SM clock; sm_clock_mhz is the actual one under the power limit [MHz]
-    latency_s, power_w, energy_j of one iteration, each with its standard deviation `…_std`, nan where unknown: in this laboratory (hardware
-                      and habits as behind the bundle); `…_std_elsewhere`: in another one
+    latency_s, power_w, energy_j of one iteration, power and energy of all GPUs of a group, each with its standard deviation `…_std`,
+                      nan where unknown: in this laboratory (hardware and habits as behind the bundle); `…_std_elsewhere`: in another one
     …_low, …_high     limits of the 90 % intervals of these and of sm_clock_mhz
     gpu_s             time of the GPU's kernels [s]; launch_bound_share  share of the host's launches in the latency
     above_limit       whether the power stays above the limit even at the lowest clock

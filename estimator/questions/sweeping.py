@@ -1,7 +1,7 @@
 """Many operating points at once: workloads × bundles × GPUs × clocks as arrays, in pieces of bounded memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import numpy as np
 
@@ -98,20 +98,27 @@ def table(variants: Sequence[Variant], prediction: Prediction) -> Sweep:
     )
 
 
+OF_GROUP: Final = ("power_w", "energy_j")
+"""Values that all GPUs of a group add to."""
+
+
 @np.errstate(all="ignore")
 def columns_of(prediction: Prediction) -> dict[str, Array]:
     """VALUES of a prediction's points, each of shape (v · c,)."""
     found = {name: getattr(prediction, name).flatten() for name in ("sm_clock_mhz", "latency_s", "power_w", "gpu_s")}
     found["asked_clock_mhz"] = np.tile(prediction.prepared.board.asked_mhz, len(prediction.latency_s))
     found["sm_clock_mhz"] = np.where(np.isfinite(found["latency_s"]), found["sm_clock_mhz"], found["asked_clock_mhz"])
+    gpus = np.repeat([one.gpus for one in prediction.prepared.workloads], prediction.latency_s.shape[1])
+    found["power_w"] *= gpus
     found["energy_j"] = found["power_w"] * found["latency_s"]
     found["launch_bound_share"] = prediction.launch_share.flatten()
     for name in Ranges.__slots__:
-        ends = getattr(prediction.limits, name).reshape(2, -1)
+        group = gpus if name in OF_GROUP else 1
+        ends = getattr(prediction.limits, name).reshape(2, -1) * group
         found[f"{name}_low"], found[f"{name}_high"] = ends
         if name != "sm_clock_mhz":
             found[f"{name}_std"] = std_of(found[name], ends)
-            found[f"{name}_std_elsewhere"] = std_of(found[name], getattr(prediction.limits_elsewhere, name).reshape(2, -1))
+            found[f"{name}_std_elsewhere"] = std_of(found[name], getattr(prediction.limits_elsewhere, name).reshape(2, -1) * group)
     return found
 
 
@@ -131,6 +138,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         model_family=workload.model_family,
         bundle=f"{bundle.name} {bundle.version}",
         gpu=gpu.name,
+        gpus=workload.gpus,
         simulated=bundle.simulated,
         batch=variant.batch,
         sequence=variant.sequence,

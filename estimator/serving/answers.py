@@ -10,14 +10,17 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.engine.board import Board, Settings, open_board
+from estimator.model.power_limit import UNLIMITED_W, Held
 from estimator.serving.architecture import Layout, read_architecture, read_config
 from estimator.serving.costs import SEQUENCES, Served, StepCosts, nodes_of, step_costs
 from estimator.serving.engines import Engine, load_engine
 from estimator.serving.intervals import measures, shares, steady_states
+from estimator.serving.schedule import Cycle
 from estimator.serving.steps import cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
+from estimator.vocabulary.quantities import TINY, Array
 
 MEASURES: Final = ("ttft_s", "tpot_s", "slot_s", "tokens_per_s", "power_w", "energy_per_token_j")
 """Values of an answer with limits of an interval, `…_low` and `…_high`."""
@@ -166,8 +169,8 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     copies, most = served.layout.copies, float(min(memory.sequences, SEQUENCES[-1]))
     asked = np.array([math.nan if batch is None else max(batch / copies, 1.0) for batch in batches or (None,)])
     slots = np.fmin(asked, most)
-    costs = step_costs(served, board, nodes_of(1.0 if serving.rate else slots.min(), slots.max()))
-    cycle = steady_states(served, costs, slots, None if serving.rate is None else serving.rate / copies)
+    rate, nodes = None if serving.rate is None else serving.rate / copies, nodes_of(1.0 if serving.rate else slots.min(), slots.max())
+    costs, cycle, clocks = _under_limit(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
         reason = why_no_time([line for _, line in costs.points.warnings], "--weights or --gpu")
         raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
@@ -183,7 +186,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 **common,
                 batch=batch,
                 asked_clock_mhz=mhz,
-                sm_clock_mhz=costs.sm_clock_mhz[clock].item(),
+                sm_clock_mhz=clocks[clock, i].item(),
                 state=state,
                 validity=validity,
                 warnings=(*((state,) if state else crowded), *warnings),
@@ -193,6 +196,24 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
             )
         )
     return found
+
+
+def _under_limit(served: Served, board: Board, nodes: Sequence[int], slots: Array, rate: float | None) -> tuple[StepCosts, Cycle, Array]:
+    """Costs of steps, the steady states, and the clocks (c, n): what a board draws on average over all steps is within its limit.
+
+    A prompt draws more than the steps around it, and takes less time than a board needs to lower its clock.  Between steps without a limit
+    and steps that are each within it, the share of both counts that holds the limit on average.
+    """
+    free = step_costs(served, replace(board, held=Held(UNLIMITED_W, board.held.ln_std)), nodes)
+    cycle, limit_w = steady_states(served, free, slots, rate), board.held.power_w * served.layout.tensor_parallel
+    clocks = np.broadcast_to(free.sm_clock_mhz[:, None], cycle.slot_s.shape[1:])
+    if not np.any(cycle.power_w > limit_w):
+        return free, cycle, clocks
+    held = step_costs(served, board, nodes)
+    slow = steady_states(served, held, slots, rate)
+    share = np.clip((cycle.power_w - limit_w) / np.maximum(cycle.power_w - slow.power_w, TINY), 0.0, 1.0)
+    both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__slots__}
+    return held, Cycle(**both), clocks + share[0] * (held.sm_clock_mhz[:, None] - clocks)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from estimator.vocabulary.quantities import TINY, Array
 
 SOURCES: Final = ("kernels", "library", "host", "schedule", "power", "waiting")
 
-FOREIGN: Final = {"products": 0.05, "attention": 0.25, "experts": 0.7}
+FOREIGN: Final = {"products": 0.05, "attention": 0.25, "experts": 0.5}
 """Relative half width of the 90 % interval of a part's time where the bundle has no kernels of the engine's library [1].  Tables of
 libraries differ by 4 to 11 % in 16-bit products, by 13 to 34 % in attention (means of pairs, B200, H200, L40S); in experts by 10 to 22 %
 (medians), of which one pair in twenty by a factor of four."""
@@ -55,6 +55,7 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
             host.request_s * moved,
             host.overlapped_step_s * moved,
             host.overlapped_sequence_s * moved,
+            host.overlapped_request_s * moved,
         ),
         queued=served.engine.queued,
         waiting_w=boards * costs.waiting_w[:, None] * watts,

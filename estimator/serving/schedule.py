@@ -3,8 +3,10 @@
 Requests of equal lengths run in b slots; a slot takes the next request when its last token is out.  While a slot makes the n = output − 1
 tokens that follow the first, every slot turns over once, so b prompts come in:
 
-    pace   time of a decoding step with the host = h0 + h1 · b + max(d, o0 + o1 · b); o: the host's time beside the boards
-    slot   time that a request holds its slot = n · pace + b · (p + hr); p: what one prompt adds, hr: the host's time of a request
+    boards  = n · d + b · p; d: a decoding step, p: what one prompt adds
+    beside  = n · (o0 + o1 · b) + b · or: what the host does while the boards compute, of steps, sequences and requests
+    slot    time that a request holds its slot = n · (h0 + h1 · b) + b · hr + max(boards, beside); h: the host's time in which boards wait
+    pace    time of a decoding step with the host = h0 + h1 · b + d + max(beside − boards, 0) / n
     tokens/s = b · output / slot;    time per output token = pace + (1 − q) · (b − 1) / n · (p + hr)
     energy of a slot's time = n · E(d) + b · E(p) + waiting time · waiting power
 
@@ -33,13 +35,14 @@ class StepCost(NamedTuple):
 
 
 class Host(NamedTuple):
-    """Time of the host [s]: of a step, of each sequence in it, of each request; of the first two also what it does while boards compute."""
+    """Time of the host [s]: of a step, of each sequence in it, of each request; and of these what it does while boards compute."""
 
     step_s: Array
     sequence_s: Array
     request_s: Array
     overlapped_step_s: Array | float = 0.0
     overlapped_sequence_s: Array | float = 0.0
+    overlapped_request_s: Array | float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +97,9 @@ class Cycle:
 def closed_loop(load: Load, slots: Array) -> Cycle:
     """The steady state in which `slots` ≥ 1 sequences always run."""
     steps, decode, prompt, host = load.output - 1, load.decode(slots), load.prompt(slots), load.host
-    beside = host.overlapped_step_s + host.overlapped_sequence_s * slots
-    own = host.step_s + host.sequence_s * slots + np.maximum(beside - decode.seconds, 0.0)
+    beside = steps * (host.overlapped_step_s + host.overlapped_sequence_s * slots) + slots * host.overlapped_request_s
+    late = np.maximum(beside - steps * decode.seconds - slots * prompt.seconds, 0.0)
+    own = host.step_s + host.sequence_s * slots + late / steps
     pace = decode.seconds + own
     each = prompt.seconds + host.request_s
     slot_s = steps * pace + slots * each

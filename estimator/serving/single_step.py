@@ -30,7 +30,7 @@ def single_step(
     kv: str | None = None,
     tensor_parallel: int = 1,
 ) -> Variant:
-    """One step on one GPU of `tensor_parallel`, as the usual engine launches it, without its host.
+    """One step of a group of `tensor_parallel` GPUs, as the usual engine launches it on each, without its host.
 
     phase: "decode", a token of each of `batch` sequences, which attends to `sequence` tokens, or "prefill", `batch` prompts of `sequence`
     tokens; weights, kv: as of `estimator.serving.answers.Serving`.
@@ -50,10 +50,10 @@ def single_step(
     )
     name = f"{architecture.name}-{phase}-b{batch}-s{sequence}-{formats.layer}-kv-{formats.cache}-serving"
     name += f"-tp{tensor_parallel}" if tensor_parallel > 1 else ""
-    told = f"kernels as {engine.label} launches them, without its host (estimate llm has it), on one GPU of {tensor_parallel}"
+    told = f"kernels of one GPU as {engine.label} launches them, without its host (estimate llm has it)"
     return Variant(
         workload=replace(workload, name=name, notes=(told, *workload.notes), footprint=held),
         batch=batch,
         sequence=sequence,
-        tokens=step.tokens / tensor_parallel,
+        tokens=step.tokens,
     )

@@ -72,6 +72,12 @@ COMPLETED: Final = "completed:"
 CORRECTED: Final = "corrected:"
 """Starts of `Operator.origin` for operators that a completion rule added, or that replace a listed one."""
 
+COMMON_EXPERTS: Final = ("nvfp4", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "int4_wo")
+"""Formats whose experts run by the same kernels in all engines, those of the tables: FlashInfer's, which TensorRT-LLM brought, and Marlin.
+In 16 and 8 bits the libraries of OWN_EXPERTS have kernels of their own, of which there is no table (but one of an L40S)."""
+
+OWN_EXPERTS: Final = ("vllm", "sglang")
+
 TRACED: Final = "traced"
 """`Operator.origin` of traced operators; a colon and a word follow if a rule derived it from the trace."""
 
@@ -238,7 +244,7 @@ class Workload:
     `model_family` is a free name that groups workloads (for example "bert"); it never enters the equations.
     `completion` names the rule set that added missing operators.  `unknown` holds operators that cannot be modelled,
     `warnings` assumptions of the model, `notes` further information.  `footprint` is the memory of the model, None if
-    unknown.
+    unknown.  `gpus` GPUs run these operators at once, each its own share of a model.
     """
 
     name: str
@@ -250,6 +256,7 @@ class Workload:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     footprint: Footprint | None = None
+    gpus: int = 1
 
     def __post_init__(self) -> None:
         if not self.operators or len(self.operators) != len(self.counts):

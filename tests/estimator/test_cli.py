@@ -113,7 +113,7 @@ def test_the_ending_of_the_file_names_the_form_as_a_flag_does_and_csv_has_the_nu
         assert run(capsys, *asked, "-o", out)[:2] == (0, "")
         assert out.read_text() == printed[ending]
     for row, result in zip(csv.DictReader(io.StringIO(printed["csv"])), json.loads(printed["json"]), strict=True):
-        assert [row[name] for name in SUMMARY_FIELDS[:4]] == [result[name] for name in SUMMARY_FIELDS[:4]]
+        assert [row[name] for name in SUMMARY_FIELDS[:5]] == [str(result[name]) for name in SUMMARY_FIELDS[:5]]
         assert [float(row[name]) for name in VALUES] == [result[name] for name in VALUES]
 
 

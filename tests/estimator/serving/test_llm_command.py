@@ -32,6 +32,39 @@ def answers(capsys, *words):
     return json.loads(out)
 
 
+def test_a_power_limit_holds_the_mean_of_all_steps(capsys):
+    words = ("llama-3.1-8b", "--gpu", "h100", "--prompt", 2048, "--output", 64, "--batch", 32, "--engine", "tensorrt-llm-1.0")
+    free = answers(capsys, *words, "--tensor-parallel", 2)
+    caps = [factor * free["power_w"] / 2 for factor in (1.05, 0.9, 0.6)]
+    found = [answers(capsys, *words, "--tensor-parallel", 2, "--power-cap", cap) for cap in caps]
+    assert [found[0][name] for name in MEASURES] == pytest.approx([free[name] for name in MEASURES], rel=1e-3)  # prompts alone draw more
+    for one, cap in zip(found[1:], caps[1:], strict=True):
+        assert 0.93 * cap < one["power_w"] / 2 < cap
+    assert found[2]["sm_clock_mhz"] < free["sm_clock_mhz"]
+    assert [one["tokens_per_s"] for one in (free, *found[1:])] == sorted({one["tokens_per_s"] for one in found}, reverse=True)
+
+
+def test_experts_of_an_engine_that_no_table_holds_are_faster_than_the_tables():
+    bundle, gpu = bundle_for("b200")
+    ours = load_engine("sglang-0.5")
+    asked = Serving(model="deepseek-v3", prompt=512, output=64, batch=16, tensor_parallel=8)
+    times = {}
+    for weights in ("fp8-block", "nvfp4"):
+        for library in ("sglang", "trtllm"):
+            one = serve_llm(replace(asked, weights=weights, engine=replace(ours, library=library)), bundle, gpu=gpu)
+            times[weights, library] = one.slot_s * one.parts["experts"]
+    assert 0.3 * times["fp8-block", "trtllm"] < times["fp8-block", "sglang"] < 0.9 * times["fp8-block", "trtllm"]
+    assert times["nvfp4", "sglang"] == pytest.approx(times["nvfp4", "trtllm"])
+
+
+def test_several_gpus_say_whose_power_it_is(capsys):
+    words = ("llama-3-8b", *LOAD, "--batch", 16)
+    alone, pair, both = (run(capsys, *words, "--tensor-parallel", ranks)[1] for ranks in ("1", "2", "1,2"))
+    assert "GPUs together" not in alone
+    assert "power and energy of all 2 GPUs together" in pair
+    assert "power and energy of all GPUs of a point together" in both
+
+
 @pytest.mark.parametrize("load", [("--batch", 16), ("--rate", 0.5)])
 def test_an_answer_has_its_values_and_their_limits(capsys, load):
     found = answers(capsys, "llama-3-8b", *LOAD, *load, "--engine", "vllm-0.12")

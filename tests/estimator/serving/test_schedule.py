@@ -50,14 +50,16 @@ def test_a_closed_loop_keeps_its_laws(seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_boards_wait_for_what_the_host_does_beside_them_only_where_it_takes_longer(seed):
-    load = drawn(seed)
-    plain, decode_s = closed_loop(load, SLOTS), load.decode(SLOTS).seconds
-    beside_s = decode_s[0] + 1e-3 * np.random.default_rng(seed).uniform() * SLOTS
-    host = load.host._replace(overlapped_step_s=beside_s[0] - (beside_s[1] - beside_s[0]), overlapped_sequence_s=beside_s[1] - beside_s[0])
+    load, random = drawn(seed), np.random.default_rng(seed)
+    plain, steps = closed_loop(load, SLOTS), load.output - 1
+    boards_s = steps * load.decode(SLOTS).seconds + SLOTS * load.prompt(SLOTS).seconds
+    of_step, of_sequence, of_request = random.uniform(0.0, [3e-2, 1e-3, 1.0])
+    host = load.host._replace(overlapped_step_s=of_step, overlapped_sequence_s=of_sequence, overlapped_request_s=of_request)
     found = closed_loop(replace(load, host=host), SLOTS)
-    longer = (load.output - 1) * np.maximum(beside_s - decode_s, 0.0)
+    longer = np.maximum(steps * (of_step + of_sequence * SLOTS) + SLOTS * of_request - boards_s, 0.0)
     assert found.slot_s == pytest.approx(plain.slot_s + longer)
     assert found.waiting_s == pytest.approx(plain.waiting_s + longer)
+    assert steps * found.tpot_s + found.ttft_loaded_s - load.host.step_s == pytest.approx(found.slot_s)
 
 
 @pytest.mark.parametrize("seed", range(20))

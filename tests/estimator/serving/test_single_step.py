@@ -1,11 +1,15 @@
 """One step of a served model as a workload: what `estimate --model … --runtime serving` asks about."""
 
+import csv
+import io
 import json
+from dataclasses import replace
 
 import pytest
 
-from estimator import bundle_for, estimate
+from estimator import bundle_for, estimate, read_workload
 from estimator.cli import main
+from estimator.formats import write_workload
 from estimator.serving.architecture import Layout, read_architecture
 from estimator.serving.single_step import is_served, single_step
 from estimator.serving.steps import weight_bytes
@@ -43,7 +47,8 @@ def test_gpus_of_a_group_share_work_and_tokens(tmp_path):
     config = written(tmp_path)
     for phase, tokens in (("prefill", 4 * 256), ("decode", 4)):
         whole, half = (single_step(config, phase, batch=4, sequence=256, tensor_parallel=one) for one in (1, 2))
-        assert (whole.tokens, half.tokens) == (tokens, tokens / 2)
+        assert (whole.tokens, half.tokens) == (tokens, tokens)
+        assert (whole.workload.gpus, half.workload.gpus) == (1, 2)
         assert workload_work(half.workload).flop == pytest.approx(workload_work(whole.workload).flop / 2, rel=0.02)
         assert {one.host_share for one in whole.workload.operators} == {0.0}
 
@@ -67,6 +72,39 @@ def test_decoding_is_that_of_an_engine_unless_something_else_is_asked_for(capsys
     assert json.loads(run(capsys, *words, "--tensor-parallel", 2)[1])["workload"].endswith("prefill-b2-s64-bf16-kv-bf16-serving-tp2")
     assert not is_served("resnet-101")
     assert not is_served("lab.py:build")
+
+
+@pytest.mark.parametrize("command", [(), ("sweep",), ("explain",)])
+def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(capsys, tmp_path, command):
+    words = (*command, "--model", written(tmp_path), "--gpu", "h100", "--phase", "decode", "--batch", 8, "--tensor-parallel", 4)
+    bundle, gpu = bundle_for("h100")
+    step = single_step(written(tmp_path), "decode", batch=8, tensor_parallel=4)
+    (one,) = estimate(replace(step.workload, gpus=1), bundle, gpu=gpu)
+    found = json.loads(run(capsys, *words, "--json")[1])
+    found = found[0] if isinstance(found, list) else found
+    assert (found["gpus"], found["latency_s"]) == (4, one.latency_s)
+    for name in ("power_w", "power_w_high", "power_w_std", "energy_j", "energy_j_low", "energy_j_std"):
+        assert found[name] == pytest.approx(4 * getattr(one, name)), name
+    if command == ():
+        parts = {kernel["operator"]: kernel for kernel in found["kernels"]}
+        assert all(parts[kernel.operator]["power_w"] == pytest.approx(4 * kernel.power_w) for kernel in one.kernels)
+    if command == ("explain",):
+        assert sum(found["energy_parts_j"].values()) == pytest.approx(found["energy_j"])
+    if command == ("sweep",):
+        assert found["tokens_per_j"] == pytest.approx(8 / found["energy_j"])
+    told = "power and energy of all 4 GPUs together"
+    assert told in run(capsys, *words)[1]
+    assert told not in run(capsys, *words, "--tensor-parallel", 1)[1]
+    assert told in run(capsys, "compare", *words[len(command) :], "--gpu", "h100,a100")[1]
+    header, *rows = csv.reader(io.StringIO(run(capsys, *words, "--csv")[1]))
+    assert rows[0][header.index("gpus")] == "4"
+
+
+def test_a_file_keeps_how_many_gpus_share_the_work(tmp_path):
+    step = single_step(written(tmp_path), "decode", tensor_parallel=2).workload
+    write_workload(step, tmp_path / "step.json")
+    assert read_workload(tmp_path / "step.json") == step
+    assert read_workload("examples/gpt2-prefill.json").gpus == 1
 
 
 @pytest.mark.parametrize("command", [(), ("sweep",), ("best",), ("compare", "--baselines"), ("explain",)])

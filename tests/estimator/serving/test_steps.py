@@ -198,6 +198,17 @@ def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expe
     assert wide - weight_bytes(model, weights, Layout()) == pytest.approx(own * (2.0 - FORMATS[expected].weight_byte))
 
 
+def test_marlin_widens_mxfp4_as_int4_under_vllm_alone():
+    config = ROUTED | {"quantization_config": {"quant_method": "mxfp4"}}
+    found = {name: {one.precision for one in served(config, library=name).operators if one.family == "moe"} for name in ("vllm", "trtllm")}
+    assert found == {"vllm": {"int4_wo"}, "trtllm": {"w4a16_mxfp4"}}
+
+
+@pytest.mark.parametrize(("weights", "library", "told"), [("bf16", "vllm", 1), ("nvfp4", "vllm", 0), ("bf16", "trtllm", 0)])
+def test_experts_without_a_table_are_noted(weights, library, told):
+    assert sum("no table has" in line for line in served(ROUTED, weights=weights, library=library).notes) == told
+
+
 @pytest.mark.parametrize(("library", "conversions"), [("", -16), ("vllm", -16), ("trtllm", 0)])
 def test_a_given_scale_saves_its_search_and_a_kernel_that_converts_the_conversion(library, conversions):
     found = served(DENSE, weights="fp8-static", library=library)

@@ -1,0 +1,102 @@
+"""Speed-ups by torch.compile: forecast against those that Transformers' documentation publishes (default mode, PyTorch 2.0.1, fp32).
+
+    build/torch/bin/python benchmarks/compiled_models.py [--bundle a100-pcie-40gb-eager] [--json]
+
+Needs PyTorch (`make test-torch` installs it).  A line for every GPU and model: published and forecast speed-ups at 1, 4 and 16 images; then
+the mean and the largest absolute error of each GPU [%].  Goal: within 25 %.  The usual settings of PyTorch: convolutions in tf32 where the
+GPU has it (ResNet on A100), products in fp32.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+
+import click
+import numpy as np
+from showing import show
+
+from estimator import estimate, load_bundle, load_gpu
+from estimator.tracing.request import RUNTIMES, TraceRequest
+from estimator.tracing.torch_trace import trace_workload
+
+IMAGES = (1, 4, 16)
+
+MODELS: dict[str, dict[str, object]] = {
+    "ViT": {"model_type": "vit", "architectures": ["ViTForImageClassification"]},
+    "BeiT": {"model_type": "beit", "architectures": ["BeitForImageClassification"]},
+    "ConvNeXT": {
+        "model_type": "convnext",
+        "architectures": ["ConvNextForImageClassification"],
+        "depths": [3, 3, 27, 3],
+        "hidden_sizes": [192, 384, 768, 1536],
+    },
+    "ResNet": {"model_type": "resnet", "architectures": ["ResNetForImageClassification"]},
+}
+"""Configurations by the names of the publication: ViT-B/16, BEiT-B/16, ConvNeXt-L and ResNet-50, where nothing is stated the defaults."""
+
+PUBLISHED_MS: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
+    "a100-pcie-40gb": {
+        "ViT": ((7.584, 9.325), (14.499, 14.832), (40.01, 40.944)),
+        "BeiT": ((8.448, 11.282), (13.048, 13.205), (41.048, 41.854)),
+        "ConvNeXT": ((10.208, 10.41), (21.631, 22.94), (75.561, 82.258)),
+        "ResNet": ((4.124, 6.531), (4.268, 6.657), (5.024, 7.018)),
+    },
+    "v100-pcie-32gb": {
+        "ViT": ((6.0, 10.495), (14.501, 15.181), (51.633, 52.209)),
+        "BeiT": ((7.234, 11.347), (14.753, 15.171), (53.581, 53.938)),
+        "ConvNeXT": ((10.412, 11.623), (27.085, 29.574), (100.771, 109.682)),
+        "ResNet": ((3.82, 6.484), (4.731, 6.109), (12.089, 14.857)),
+    },
+    "t4": {
+        "ViT": ((15.786, 16.52), (43.626, 43.653), (160.907, 163.914)),
+        "BeiT": ((15.71, 16.464), (51.354, 52.007), (187.976, 188.978)),
+        "ConvNeXT": ((30.845, 32.932), (105.58, 119.259)),
+        "ResNet": ((4.321, 6.031), (11.388, 13.039)),
+    },
+}
+"""Time with and without torch.compile at IMAGES [ms] by GPU and model.
+Source: Transformers, "Optimize inference using torch.compile()" (datasets stevhliu/compile-benchmarks, Apache-2.0)."""
+
+
+def speed_ups(bundle_name: str) -> Iterator[dict[str, object]]:
+    """Published and forecast speed-ups, and the errors of each GPU."""
+    bundle = load_bundle(bundle_name)
+    traces = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for model, config in MODELS.items():
+            path = Path(folder) / model / "config.json"
+            path.parent.mkdir()
+            path.write_text(json.dumps(config))
+            for images, runtime, precision in product(IMAGES, RUNTIMES, ("fp32", "tf32") if model == "ResNet" else ("fp32",)):
+                request = TraceRequest(model=str(path), batch=images, precision=precision, runtime=runtime)
+                traces[model, images, runtime, precision] = trace_workload(request)
+    for gpu, published in PUBLISHED_MS.items():
+        errors = []
+        for model, times in published.items():
+            measured = [without / compiled for compiled, without in times]
+            forecast, precision = [], "tf32" if model == "ResNet" and gpu.startswith("a100") else "fp32"
+            for images in IMAGES[: len(times)]:
+                found = (estimate(traces[model, images, form, precision], bundle, gpu=load_gpu(gpu)) for form in RUNTIMES)
+                (eager,), (merged,) = found
+                forecast.append(eager.latency_s / merged.latency_s)
+            errors += [100.0 * (ours / theirs - 1.0) for ours, theirs in zip(forecast, measured, strict=True)]
+            yield {"gpu": gpu, "model": model, "published": measured, "forecast": forecast, "error %": errors[-len(times) :]}
+        yield {"gpu": gpu, "mean |error| %": float(np.mean(np.abs(errors))), "largest %": float(np.max(np.abs(errors))), "goal %": 25.0}
+
+
+@click.command()
+@click.option("--bundle", "bundle_name", metavar="NAME|FILE", default="a100-pcie-40gb-eager", show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def main(bundle_name: str, as_json: bool) -> None:
+    """Print speed-ups beside the published ones."""
+    if find_spec("torch") is None:
+        click.echo("skipped: PyTorch is not installed; `make test-torch` installs it in build/torch", err=True)
+        return
+    show(speed_ups(bundle_name), as_json)
+
+
+if __name__ == "__main__":
+    main()
