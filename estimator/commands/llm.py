@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from estimator.serving.answers import ServedEstimate
 
 GOALS: Final = ("energy_per_token", "tokens_per_s")
-USUAL_BATCHES: Final = tuple(2**power for power in range(9))
-"""Requests in flight among which --best looks if none are named."""
+USUAL_BATCHES: Final = tuple(sorted({round(2.0 ** (step / 4)) for step in range(33)}))
+"""Requests in flight among which --best looks if none are named: 1 to 256, each at most a quarter above the one before from 4 on."""
 
 MILLISECONDS: Final = 1e-3
 TOKENS: Final = click.IntRange(1, 10**8)
@@ -72,6 +72,9 @@ def llm_command(**options: Any) -> int:
 
     found, without = answers(options)
     points = [best_of(found, options)] if options["best"] else found
+    if options["best"] and not (options["batch"] or options["rate"]):
+        tried = f"--best looks at {', '.join(map(str, USUAL_BATCHES))} requests in flight; --batch LO:HI:STEP names others"
+        without.append((points[0].model, tried))
     forms = {
         "txt": lambda: served_text(points),
         "json": lambda: served_json(points),

@@ -93,7 +93,7 @@ def served_text(answers: Sequence["ServedEstimate"]) -> str:
 
 def _full(answer: "ServedEstimate") -> str:
     load = f"{answer.batch} in flight" if answer.rate is None else f"{answer.rate:g} requests/s"
-    what = f"{printable(answer.model)} ({answer.weights}, cache {answer.kv}) on {answer.gpus} x {answer.gpu}, {printable(answer.engine)}"
+    what = f"{printable(answer.model)} ({answer.weights}, cache {answer.kv}) on {answer.gpus} x {answer.gpu} at {_clock(answer)}, {printable(answer.engine)}"
     text = (
         f"{what}, {answer.prompt} + {answer.output} tokens, {load} ({answer.bundle}, {answer.state and 'no answer: '}{_verdict(answer)})\n"
     )
@@ -112,6 +112,12 @@ def _full(answer: "ServedEstimate") -> str:
     return f"{text}  memory of a GPU: weights {memory.weights_byte / GIB:.1f} GiB, {free}\n"
 
 
+def _clock(answer: "ServedEstimate") -> str:
+    """The clock on average over the steps, and the requested one if the power limit lowers it."""
+    asked, held = (f"{mhz:.0f} MHz" for mhz in (answer.asked_clock_mhz, answer.sm_clock_mhz))
+    return held if held == asked else f"{held} (asked {asked})"
+
+
 def _verdict(answer: "ServedEstimate") -> str:
     return answer.state.partition(":")[0] or answer.validity
 
@@ -123,9 +129,11 @@ def _table(answers: Sequence["ServedEstimate"]) -> str:
     fixed = ", ".join(
         f"{name.removesuffix('_mhz').replace('_', ' ')} {printable(str(found[0]))}" for name, found in values.items() if len(found) == 1
     )
-    rows = [[*(name.removesuffix("_mhz").replace("_", " ") for name in shown), *(word for word, _ in HEADLINE.values()), "verdict"]]
+    columns = {"ttft_loaded_s" if name == "ttft_s" else name: heading for name, heading in HEADLINE.items()}
+    words = ["TTFT under load" if name == "ttft_loaded_s" else word for name, (word, _) in columns.items()]
+    rows = [[*(name.removesuffix("_mhz").replace("_", " ") for name in shown), *words, "verdict"]]
     for answer in answers[:MOST_ROWS]:
-        numbers = [quantity(getattr(answer, name), math.nan, units).strip() for name, (_, units) in HEADLINE.items()]
+        numbers = [quantity(getattr(answer, name), math.nan, units).strip() for name, (_, units) in columns.items()]
         rows.append(
             [
                 *(f"{value:g}" if isinstance(value := getattr(answer, name), float) else str(value) for name in shown),

@@ -29,6 +29,9 @@ BUSY_ENOUGH: Final = 0.6
 """Share of the time that boards compute, below which a note says that the host sets the pace [1]."""
 
 
+NODE_GPUS: Final = 8
+"""Most GPUs of one node whose collectives are published (AIConfigurator)."""
+
 ROUNDING: Final = 1e-6
 """Relative difference that is a rounding error."""
 
@@ -180,7 +183,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
         values = {name: one[clock, i].item() for name, one in columns.items()}
         state = _overload(serving, values["tokens_per_s"])
         validity, warnings, notes = _remarks(costs, clock)
-        crowded = _crowded(batch, values["running"], memory)
+        crowded, nodes = _crowded(batch, values["running"], memory), _several_nodes(served.layout.gpus)
         found.append(
             ServedEstimate(
                 **common,
@@ -188,8 +191,8 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 asked_clock_mhz=mhz,
                 sm_clock_mhz=clocks[clock, i].item(),
                 state=state,
-                validity=validity,
-                warnings=(*((state,) if state else crowded), *warnings),
+                validity="extrapolated" if nodes and validity == "measured" else validity,
+                warnings=(*((state,) if state else crowded), *nodes, *warnings),
                 notes=(*_engine_notes(serving, served, values["busy"]), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),
@@ -296,6 +299,12 @@ def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ..
     if batch is None or running >= batch * (1.0 - ROUNDING) or batch < running:
         return ()
     return (f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait",)
+
+
+def _several_nodes(gpus: int) -> tuple[str, ...]:
+    if gpus <= NODE_GPUS:
+        return ()
+    return (f"{gpus} GPUs: collectives of more than {NODE_GPUS} GPUs of one node were not measured, and links between nodes are slower",)
 
 
 def _engine_notes(serving: Serving, served: Served, busy: float) -> tuple[str, ...]:

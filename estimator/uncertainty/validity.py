@@ -134,8 +134,11 @@ def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz
     settled_mhz: the clock to which a power limit lowers the requested one, if it does.
     """
     low, high = fitted_mhz
-    outside = [clock for clock in (asked_mhz, settled_mhz) if clock is not None and outside_clock(low, high, clock)]
-    return tuple(f"SM clock {round(clock, 1):g} MHz is outside the fitted range {low:g} to {high:g} MHz" for clock in outside[:1])
+    clocks = ((asked_mhz, ""), (settled_mhz, ", to which the power limit lowers it,"))
+    outside = [(clock, cause) for clock, cause in clocks if clock is not None and outside_clock(low, high, clock)]
+    return tuple(
+        f"SM clock {round(clock, 1):g} MHz{cause} is outside the fitted range {low:g} to {high:g} MHz" for clock, cause in outside[:1]
+    )
 
 
 def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz: float | Array) -> BoolArray:

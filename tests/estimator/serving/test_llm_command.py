@@ -169,6 +169,24 @@ def test_the_best_point_is_the_cheapest_within_the_limits(capsys):
     assert best["energy_per_token_j"] == min(one["energy_per_token_j"] for one in found if one["tpot_s"] <= limit_s)
     status, _, error = run(capsys, *words, "--best", "energy_per_token", "--tpot-limit", 0.1)
     assert (status, "none of 4 points" in error) == (1, True)
+    _, _, error = run(capsys, "llama-3-8b", *LOAD, "--best", "energy_per_token")
+    assert "--best looks at 1, 2, 3, " in error
+
+
+def test_a_table_shows_the_first_tokens_that_a_limit_holds(capsys):
+    """Under load they come later the more requests are in flight; in an empty engine they do not."""
+    words = ("llama-3-8b", *LOAD, "--batch", "1,64")
+    small, large = answers(capsys, *words)
+    assert large["ttft_loaded_s"] > 2.0 * small["ttft_loaded_s"]
+    _, out, _ = run(capsys, *words)
+    assert "TTFT under load" in out
+    assert [f"{1e3 * one['ttft_loaded_s']:.4g} ms" in out for one in (small, large)] == [True, True]
+
+
+def test_more_gpus_than_a_node_has_are_no_measured_case(capsys):
+    eight, more = answers(capsys, "llama-3-8b", *LOAD, "--batch", 8, "--tensor-parallel", "8,16")
+    assert not any("one node" in line for line in eight["warnings"])
+    assert (more["validity"], any("16 GPUs: collectives of more than 8" in line for line in more["warnings"])) == ("extrapolated", True)
 
 
 def test_what_does_not_fit_says_so_in_its_headline(capsys, tmp_path):
