@@ -93,7 +93,8 @@ def served_text(answers: Sequence["ServedEstimate"]) -> str:
 
 def _full(answer: "ServedEstimate") -> str:
     load = f"{answer.batch} in flight" if answer.rate is None else f"{answer.rate:g} requests/s"
-    what = f"{printable(answer.model)} ({answer.weights}, cache {answer.kv}) on {answer.gpus} x {answer.gpu} at {_clock(answer)}, {printable(answer.engine)}"
+    where = f"{answer.gpus} x {answer.gpu} at {_clock(answer)}, {printable(answer.engine)}"
+    what = f"{printable(answer.model)} ({answer.weights}, cache {answer.kv}) on {where}"
     text = (
         f"{what}, {answer.prompt} + {answer.output} tokens, {load} ({answer.bundle}, {answer.state and 'no answer: '}{_verdict(answer)})\n"
     )

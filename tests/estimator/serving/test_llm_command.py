@@ -180,7 +180,8 @@ def test_a_table_shows_the_first_tokens_that_a_limit_holds(capsys):
     assert large["ttft_loaded_s"] > 2.0 * small["ttft_loaded_s"]
     _, out, _ = run(capsys, *words)
     assert "TTFT under load" in out
-    assert [f"{1e3 * one['ttft_loaded_s']:.4g} ms" in out for one in (small, large)] == [True, True]
+    for one in (small, large):
+        assert f"{1e3 * one['ttft_loaded_s']:.2f} ms" in out or f"{1e3 * one['ttft_loaded_s']:.1f} ms" in out
 
 
 def test_more_gpus_than_a_node_has_are_no_measured_case(capsys):
