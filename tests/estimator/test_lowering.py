@@ -148,3 +148,21 @@ def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(
     phases = lower(operators, load_gpu(gpu), np.tile(coefficient_vector({}), (2, 1)))
     one, many = phases.overlapped[:, OVERLAPPED.index("math")]
     assert bool(many == one) == joined
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "div", "where"])
+def test_a_repeated_operand_saves_bytes_and_costs_instructions(name):
+    gpu, elements = load_gpu("h100-sxm"), 1 << 24
+    whole, repeated = (make_operator("elementwise", name, "bf16", elements=elements, reads=share * elements) for share in (2, 1))
+    phases = lower([whole, repeated], gpu, np.tile(COEFFICIENTS, (2, 1)))
+    column = dict(zip(OVERLAPPED, phases.overlapped.T, strict=True))
+    assert column["dram"][1] < column["dram"][0]
+    assert column["issue"][1] > 1.5 * column["issue"][0]
+    np.testing.assert_array_equal(phases.events[0, -2:], phases.events[1, -2:])
+
+
+def test_one_operand_is_never_repeated():
+    gpu = load_gpu("h100-sxm")
+    scaled, added = (make_operator("elementwise", name, "bf16", elements=1 << 20, reads=1 << 20) for name in ("scalar_mul", "add"))
+    issue = lower([scaled, added], gpu, np.tile(COEFFICIENTS, (2, 1))).overlapped[:, OVERLAPPED.index("issue")]
+    assert issue[1] > 1.5 * issue[0]
