@@ -166,3 +166,11 @@ def test_one_operand_is_never_repeated():
     scaled, added = (make_operator("elementwise", name, "bf16", elements=1 << 20, reads=1 << 20) for name in ("scalar_mul", "add"))
     issue = lower([scaled, added], gpu, np.tile(COEFFICIENTS, (2, 1))).overlapped[:, OVERLAPPED.index("issue")]
     assert issue[1] > 1.5 * issue[0]
+
+
+@pytest.mark.parametrize(("board", "ratio"), [("a100-pcie-40gb", 1.0), ("h100-sxm", 1.0 / 0.63)])
+def test_attention_of_pytorch_has_the_rate_of_warps_and_that_of_serving_libraries_the_full_one(board, ratio):
+    sizes = {"batch": 4, "queries": 4096, "context": 4096, "heads": 16, "kv_heads": 16, "head_dim": 64, "window": 0, "causal": 0}
+    pair = [make_operator("attention", "prefill", "bf16", library=library, **sizes) for library in ("", "vllm")]
+    math = lower(pair, load_gpu(board), np.tile(COEFFICIENTS, (2, 1))).overlapped[:, OVERLAPPED.index("math")]
+    assert math[0] / math[1] == pytest.approx(ratio)
