@@ -10,10 +10,12 @@ The networks are traced with PyTorch, once, into build/traces: `make test-torch`
 
 halves         half of the H100's runs → the other half
 specification  A100 → H100 by specification, runs from 20 ms on; without the rules of `estimator.model.silicon`
-diffusion      Stable Diffusion 1.5 and XL of ML.ENERGY: 25 UNets, decoder and both texts; "/busy": measured above 0.9 of the limit
+diffusion      Stable Diffusion 1.5 and XL of ML.ENERGY: UNets and what is between them, decoder, both texts; "/busy": measured above 0.9 of
+               the limit; "host's pace": the launch cost that batch 1, which is left out, shows
 zeus           training on a V100 under limits: time over that at 250 W, and power; from batch 32 on
 vidur          products of vidur by length of the kernel
-energy         power at rest; energy of 8192³ as the best rates of large products and 0.96 of the limit say, and of board over board
+energy         power at rest; time of a product on a small board at its limit; energy of 8192³ as the best rates of large products and 0.96
+               of the limit say, and of board over board
 """
 
 import json
@@ -147,18 +149,25 @@ def traced(request: str) -> Workload:
     return read_workload(path)
 
 
+UNETS = {"sd15": 26, "sdxl": 25}
+"""UNets of one batch of images for 25 steps.  The scheduler of Stable Diffusion 1.5, PNDM, evaluates one step twice (diffusers,
+scheduling_pndm.py, set_timesteps; issue 1106), that of XL, Euler's method, does not.  The copy of 1.5 is assumed to have kept its own."""
+
+
 def pipeline(model: str, batch: int, data: Path) -> list[tuple[Workload, int]]:
     """What one batch of images runs, and how often: guidance doubles the UNet's batch; the decoder of XL runs in fp32 with TF32."""
     own, texts = f"{ROOT}/benchmarks/networks/diffusion.py", f"{data}/independent/diffusion.py"
     name, vae, clips = ("sdxl", "tf32", ("clip_l", "clip_g")) if "xl" in model else ("sd15", "fp16", ("clip_l",))
-    parts = [(f"{own}:{name}_unet", 2 * batch, "fp16", 25), (f"{own}:{name}_vae", batch, vae, 1)]
-    parts += [(f"{texts}:{clip}", 2 * batch, "fp16", 1) for clip in clips]
+    steps = UNETS[name]
+    parts = [(f"{own}:{name}_unet", 2 * batch, "fp16", steps), (f"{own}:{name}_vae", batch, vae, 1)]
+    parts += [(f"{own}:{name}_step", batch, "fp16", steps)] * (name == "sd15")
+    parts += [(f"{texts}:{clip}", batch, "fp16", 2) for clip in clips]
     requests = ({"model": model, "batch": size, "precision": precision} for model, size, precision, _ in parts)
     return [(traced(json.dumps(request)), part[3]) for request, part in zip(requests, parts, strict=True)]
 
 
 def diffusion(data: Path, bundles: Path) -> Iterator[Score]:
-    """Images of ML.ENERGY, without the 26th UNet of SD 1.5 that its scheduler may add (4 % of the time)."""
+    """Images of ML.ENERGY."""
     rows = pd.read_csv(data / "independent" / "mlenergy_v2_diffusion.csv")
     for gpu, own in rows.groupby("gpu"):
         spec = load_gpu(str(gpu))
@@ -250,8 +259,18 @@ REST_W = {"h100-sxm": 120.0, "h200-sxm": 121.0, "b200-sxm": 191.0, "l40s": 101.0
 BEST_FLOP_PER_S = {"a100-pcie-40gb": 252.9e12, "a100-sxm-80gb": 271.2e12, "h100-sxm": 794.5e12, "h200-sxm": 794.5e12, "b200-sxm": 1745e12}
 """Best bf16 products [flop/s]: stas00/ml-engineering, compute/accelerator."""
 
+THROTTLED = {"t4": ("a10-eager", 4096.0, 24e12)}
+"""Boards whose limit holds their clock far down, the bundle that forecasts them, the edge of a cubic fp16 product, and its rate [flop/s]:
+forums.developer.nvidia.com/t/264462, mean of 100 launches."""
+
 LIMIT_SHARE = 0.96
 """Mean power of a board at its limit, over the limit: 56 rows of A100 and H100 (ML.ENERGY)."""
+
+
+def cube(edge: float, precision: str) -> Workload:
+    """A product of two square matrices."""
+    product = make_operator("gemm", "linear", precision, batch=1.0, m=edge, n=edge, k=edge)
+    return Workload(name=f"{edge:.0f}", model_family="product", operators=(product,), counts=(1.0,))
 
 
 def energy(data: Path, bundles: Path) -> Iterator[Score]:
@@ -261,8 +280,12 @@ def energy(data: Path, bundles: Path) -> Iterator[Score]:
         spec = load_gpu(gpu)
         rest: Array = board_tables(source, spec).rest_w(np.array([spec.sm_clock_limit_mhz]))
         yield scored("energy", f"rest power of {gpu}", pd.DataFrame({"predicted_power": rest, "measured_power": [watt]}))
-    product = make_operator("gemm", "linear", "bf16", batch=1.0, m=8192.0, n=8192.0, k=8192.0)
-    work = Workload(name="8192", model_family="product", operators=(product,), counts=(1.0,))
+    for gpu, (name, edge, rate) in THROTTLED.items():
+        spec = load_gpu(gpu)
+        seconds = asked(load_bundle(bundles / f"{name}.json"), spec, [(cube(edge, "fp16"), 1)], spec.power_limit_w)["predicted_latency"]
+        values = {"predicted_latency": [seconds], "measured_latency": [2.0 * edge**3 / rate]}
+        yield scored("energy", f"time of {edge:.0f}³ on {gpu} from {name}", pd.DataFrame(values))
+    work = cube(8192.0, "bf16")
     joules: dict[str, tuple[float, float]] = {}
     for gpu, rate in BEST_FLOP_PER_S.items():
         path = next((path for path in (bundles / f"{gpu}.json", bundles / f"{gpu}-eager.json") if path.is_file()), None)

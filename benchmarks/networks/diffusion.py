@@ -1,15 +1,19 @@
 """The networks of Stable Diffusion 1.5 and XL base, without weights, for `estimate trace` and `benchmarks/boards.py`.
 
 From the published configurations (runwayml/stable-diffusion-v1-5, stabilityai/stable-diffusion-xl-base-1.0): 859.5 and 2,567 million
-parameters.  The sequence of operators is that of an eager run: what copies and adds there does so here.
+parameters.  The sequence of operators is that of an eager run of diffusers 0.29: what copies, adds and divides by one there does so here.
 """
 
+import math
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+SCALE = 1.0
+"""What diffusers divides the results of attention and of residual blocks by [1]."""
 
 
 class Attention(nn.Module):
@@ -27,7 +31,7 @@ class Attention(nn.Module):
         parts = (layer(own) for layer, own in ((self.query, x), (self.key, context), (self.value, context)))
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in parts)
         found: Tensor = self.out(functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(x.shape))
-        return found
+        return found / SCALE
 
 
 class Block(nn.Module):
@@ -86,8 +90,12 @@ class Residual(nn.Module):
         if self.time is not None and time is not None:
             x = x + self.time(functional.silu(time))[:, :, None, None]
         x = self.convolutions[1](functional.silu(self.norms[1](x)))
-        result: Tensor = (image if self.shortcut is None else self.shortcut(image)) + x
+        result: Tensor = ((image if self.shortcut is None else self.shortcut(image)) + x) / SCALE
         return result
+
+
+SIZE_WAVES = 256
+"""Waves of each of the six numbers that tell the UNet of XL sizes and crops of an image."""
 
 
 def doubled(image: Tensor) -> Tensor:
@@ -95,12 +103,20 @@ def doubled(image: Tensor) -> Tensor:
     return functional.interpolate(image, scale_factor=2.0, mode="nearest")
 
 
+def waves(numbers: Tensor, width: int) -> Tensor:
+    """Cosines and sines of numbers at frequencies from 1 to 1/10,000; shapes (n,) and (n, width)."""
+    exponent = -math.log(10000.0) * torch.arange(width // 2, dtype=torch.float32, device=numbers.device)
+    angle = SCALE * (numbers[:, None].float() * torch.exp(exponent / (width // 2)))
+    both = torch.cat([torch.sin(angle), torch.cos(angle)], dim=-1)
+    return torch.cat([both[:, width // 2 :], both[:, : width // 2]], dim=-1)
+
+
 class Unet(nn.Module):
     """A UNet with attention to a text; depths: transformer blocks by level; added: width of further conditions, 0 for none."""
 
     def __init__(self, widths: tuple[int, ...], depths: tuple[int, ...], heads: tuple[int, ...], context: int, added: int = 0) -> None:
         super().__init__()
-        time, linear = 4 * widths[0], added > 0
+        time, linear, self.width = 4 * widths[0], added > 0, widths[0]
         self.time = nn.Sequential(nn.Linear(widths[0], time), nn.SiLU(), nn.Linear(time, time))
         self.added = nn.Sequential(nn.Linear(added, time), nn.SiLU(), nn.Linear(time, time)) if added else None
         self.enter = nn.Conv2d(4, widths[0], 3, padding=1)
@@ -129,11 +145,12 @@ class Unet(nn.Module):
                 self.up.append(nn.ModuleList([nn.Conv2d(current, current, 3, padding=1)]))
         self.norm, self.leave = nn.GroupNorm(32, widths[0]), nn.Conv2d(widths[0], 4, 3, padding=1)
 
-    def forward(self, image: Tensor, time: Tensor, text: Tensor, added: Tensor | None = None) -> Tensor:
-        """Shapes (batch, 4, height, width), (batch, widths[0]), (batch, tokens, context), (batch, added)."""
-        embedding = self.time(time)
-        if self.added is not None:
-            embedding = embedding + self.added(added)
+    def forward(self, image: Tensor, time: Tensor, text: Tensor, pooled: Tensor | None = None, sizes: Tensor | None = None) -> Tensor:
+        """Shapes (batch, 4, height, width), (batch,), (batch, tokens, context), and of further conditions (batch, ·), (batch, 6)."""
+        embedding = self.time(waves(time, self.width).to(image.dtype))
+        if self.added is not None and pooled is not None and sizes is not None:
+            told = torch.cat([pooled, waves(sizes.flatten(), SIZE_WAVES).reshape(len(pooled), -1)], dim=-1)
+            embedding = embedding + self.added(told.to(image.dtype))
         x = self.enter(image)
         kept = [x]
         for step in self.down:
@@ -187,14 +204,32 @@ Job = tuple[nn.Module, dict[str, Tensor]]
 def sd15_unet(batch: int) -> Job:
     """The UNet of Stable Diffusion 1.5 at 512 × 512 pixels."""
     model = Unet((320, 640, 1280, 1280), (1, 1, 1, 0), (8, 8, 8, 8), 768)
-    return model, {"image": torch.randn(batch, 4, 64, 64), "time": torch.randn(batch, 320), "text": torch.randn(batch, 77, 768)}
+    return model, {"image": torch.randn(batch, 4, 64, 64), "time": torch.ones(batch), "text": torch.randn(batch, 77, 768)}
 
 
 def sdxl_unet(batch: int) -> Job:
     """The UNet of Stable Diffusion XL base at 1024 × 1024 pixels."""
-    model = Unet((320, 640, 1280), (0, 2, 10), (5, 10, 20), 2048, added=2816)
-    inputs = {"image": torch.randn(batch, 4, 128, 128), "time": torch.randn(batch, 320), "text": torch.randn(batch, 77, 2048)}
-    return model, inputs | {"added": torch.randn(batch, 2816)}
+    model = Unet((320, 640, 1280), (0, 2, 10), (5, 10, 20), 2048, added=1280 + 6 * SIZE_WAVES)
+    inputs = {"image": torch.randn(batch, 4, 128, 128), "time": torch.ones(batch), "text": torch.randn(batch, 77, 2048)}
+    return model, inputs | {"pooled": torch.randn(batch, 1280), "sizes": torch.ones(batch, 6)}
+
+
+class Step(nn.Module):
+    """Between two UNets: guidance, a linear multi-step method of order four, and the images for the next UNet."""
+
+    def forward(self, image: Tensor, noise: Tensor, before: Tensor) -> Tensor:
+        """Shapes (batch, 4, height, width), (2 · batch, 4, ·, ·), (3, batch, 4, ·, ·): noise of the last three steps."""
+        free, told = noise.chunk(2)
+        now = free + 7.5 * (told - free)
+        first, second, third = before
+        mean = (1 / 24) * (55 * now - 59 * first + 37 * second - 9 * third)
+        return torch.cat([1.01 * image - 0.02 * mean / SCALE] * 2)
+
+
+def sd15_step(batch: int) -> Job:
+    """From one UNet of Stable Diffusion 1.5 to the next."""
+    image, past = torch.randn(batch, 4, 64, 64), torch.randn(3, batch, 4, 64, 64)
+    return Step(), {"image": image, "noise": torch.randn(2 * batch, 4, 64, 64), "before": past}
 
 
 def sd15_vae(batch: int) -> Job:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estimator.model.gemm import SHARING_ARCHITECTURES, Gemm
+from estimator.model.gemm import SHARING_ARCHITECTURES, WARP_RATE, Gemm
 from estimator.model.phases import Phases, make_phases
 from estimator.model.streams import Stream
 from estimator.vocabulary.gpu import GpuSpec
@@ -92,14 +92,15 @@ class AttentionColumns:
 
 
 def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionColumns:
-    """Fused attention as columns."""
+    """Fused attention as columns; kernels of no serving library are FlashAttention-2."""
+    warps = WARP_RATE.get(gpu.architecture, 1.0)
     return AttentionColumns(
         **dict(
             zip((*FAMILY_FIELDS["attention"], "cached"), np.array([attention_shape(o) for o in operators], dtype=np.float64).T, strict=True)
         ),
         element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
         kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
-        flop_per_clock=np.array([gpu.matrix_flop_per_clock(o.precision, o.cuda_cores) for o in operators]),
+        flop_per_clock=np.array([gpu.matrix_flop_per_clock(o.precision, o.cuda_cores) * (1.0 if o.library else warps) for o in operators]),
     )
 
 

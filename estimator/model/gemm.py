@@ -112,6 +112,12 @@ SHARING_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 """Architectures whose persistent blocks share the last wave; elsewhere a block stays on its SM.  Source for attention: FlashAttention-3,
 flash_fwd_launch_template.h (UsePersistentScheduler); for matrix products `wave_exponent` on H100 and H200 (docs/model.md)."""
 
+WARP_RATE: Final[dict[str, float]] = {"hopper": 0.63}
+"""Share of the tensor cores' rate that instructions of a warp (mma.sync) can reach, by architecture [1]: 62.9 % of the rate of warp groups
+(wgmma) on Hopper.  Source: Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture (arXiv 2402.13499).  cuDNN's
+convolutions and FlashAttention-2, which PyTorch takes (huggingface/transformers, pull request 48163), have no others; on an H20
+FlashAttention-2 reaches 0.65 times the rate of -3 (Dao-AILab/flash-attention, issue 1310)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MatrixColumns:

@@ -9,7 +9,7 @@ import numpy as np
 from estimator.model.attention import decode_phases, prefill_phases
 from estimator.model.coefficients import COLUMN
 from estimator.model.communication import communication_phases
-from estimator.model.gemm import MatrixColumns, candidate_phases, matrix_phases
+from estimator.model.gemm import WARP_RATE, MatrixColumns, candidate_phases, matrix_phases
 from estimator.model.phases import Phases, join_phases
 from estimator.model.streams import stream_phases
 from estimator.model.tiling import Candidates, tile_candidates
@@ -66,11 +66,6 @@ def phase_kind(operator: Operator) -> str:
     return "stream"
 
 
-CONVOLUTION_RATE: Final[dict[str, float]] = {"hopper": 0.63}
-"""Share of the tensor cores' rate that convolutions can reach, by architecture [1]: cuDNN's kernels issue mma.sync, which on Hopper attains
-62.9 % of the rate of wgmma.  Source: Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture (arXiv 2402.13499)."""
-
-
 def matrix_columns(operators: Sequence[Operator], gpu: GpuSpec) -> MatrixColumns:
     """GEMMs and convolutions as matrix products with their own memory footprints."""
     rows = [_matrix_row(operator, gpu) for operator in operators]
@@ -106,7 +101,7 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         padded = float(np.ceil(own / granule)) * granule * taps if tensor else k
     rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
     if operator.family == "conv" and tensor:
-        rate *= CONVOLUTION_RATE.get(gpu.architecture, 1.0)
+        rate *= WARP_RATE.get(gpu.architecture, 1.0)
     # Activations in 16 bit are read, and written in the format.
     converted = batch * m * k * (2.0 + width) if form.converts and operator.operator in ("linear", "moe") else 0.0
     return (batch, m, n, k, padded, weight, activation, outputs * out_width, width, weight_width, rate, tensor, converted)

@@ -58,6 +58,9 @@ FAMILY_OPERATORS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Operators of each family; the family's equations weight them differently."""
 
+TWO_INPUTS: Final = frozenset({"add", "mul", "div", "pow", "where"})
+"""Element-wise operators that read two tensors as large as the result, unless one is repeated along a dimension."""
+
 TABLED: Final = frozenset({"mla", "moe", "communication", "quantise"})
 """Families that only tables hold; `collect` measures none of them."""
 

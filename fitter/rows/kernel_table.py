@@ -20,7 +20,17 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import FORMATS, Array, BoolArray, IntArray, canonical_precision
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import CACHED, FAMILY_FIELDS, FAMILY_OPERATORS, FRACTIONAL, LIBRARIES, TABLED, Operator, make_operator
+from estimator.vocabulary.workload import (
+    CACHED,
+    FAMILY_FIELDS,
+    FAMILY_OPERATORS,
+    FRACTIONAL,
+    LIBRARIES,
+    TABLED,
+    TWO_INPUTS,
+    Operator,
+    make_operator,
+)
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, Selection, compacted
@@ -42,9 +52,6 @@ COLUMNS: Final = frozenset((*SHAPE_COLUMNS, *NAME_COLUMNS, *VALUE_COLUMNS, *TEXT
 
 NEEDED: Final = ("operator", "precision", "latency_s")
 """Columns that every kernel table needs; `gpu` may be given on the command line instead."""
-
-TWO_INPUTS: Final = frozenset({"add", "mul", "div", "pow", "where"})
-"""Element-wise operators that read two tensors as large as the result."""
 
 COLD_LIBRARIES: Final = LIBRARIES
 """Frameworks whose published tables use several copies of the weights in turn.  Without their number L2 is assumed to hold none of them:

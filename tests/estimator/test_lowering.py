@@ -148,3 +148,29 @@ def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(
     phases = lower(operators, load_gpu(gpu), np.tile(coefficient_vector({}), (2, 1)))
     one, many = phases.overlapped[:, OVERLAPPED.index("math")]
     assert bool(many == one) == joined
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "div", "where"])
+def test_a_repeated_operand_saves_bytes_and_costs_instructions(name):
+    gpu, elements = load_gpu("h100-sxm"), 1 << 24
+    whole, repeated = (make_operator("elementwise", name, "bf16", elements=elements, reads=share * elements) for share in (2, 1))
+    phases = lower([whole, repeated], gpu, np.tile(COEFFICIENTS, (2, 1)))
+    column = dict(zip(OVERLAPPED, phases.overlapped.T, strict=True))
+    assert column["dram"][1] < column["dram"][0]
+    assert column["issue"][1] > 1.5 * column["issue"][0]
+    np.testing.assert_array_equal(phases.events[0, -2:], phases.events[1, -2:])
+
+
+def test_one_operand_is_never_repeated():
+    gpu = load_gpu("h100-sxm")
+    scaled, added = (make_operator("elementwise", name, "bf16", elements=1 << 20, reads=1 << 20) for name in ("scalar_mul", "add"))
+    issue = lower([scaled, added], gpu, np.tile(COEFFICIENTS, (2, 1))).overlapped[:, OVERLAPPED.index("issue")]
+    assert issue[1] > 1.5 * issue[0]
+
+
+@pytest.mark.parametrize(("board", "ratio"), [("a100-pcie-40gb", 1.0), ("h100-sxm", 1.0 / 0.63)])
+def test_attention_of_pytorch_has_the_rate_of_warps_and_that_of_serving_libraries_the_full_one(board, ratio):
+    sizes = {"batch": 4, "queries": 4096, "context": 4096, "heads": 16, "kv_heads": 16, "head_dim": 64, "window": 0, "causal": 0}
+    pair = [make_operator("attention", "prefill", "bf16", library=library, **sizes) for library in ("", "vllm")]
+    math = lower(pair, load_gpu(board), np.tile(COEFFICIENTS, (2, 1))).overlapped[:, OVERLAPPED.index("math")]
+    assert math[0] / math[1] == pytest.approx(ratio)
