@@ -5,7 +5,7 @@
     python3 -m scripts.real_card fit card compare                              off the card: bundle, summary, comparison
     python3 -m scripts.real_card --gpu sim:board.toml --call-s 570             a rehearsal; the file can plant faults
 
-Results lie in --folder, and after each stage as pieces in $OUT; docs/how-to/real-board.md has the whole way.  No stage changes a clock, a
+Results lie in --folder, and after each stage as pieces in $OUT; docs/how-to/lent-card.md has the whole way.  No stage changes a clock, a
 power limit or a mode of the card.
 """
 
