@@ -100,9 +100,9 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
             if len(clocks) > 1:
                 raise click.UsageError("--kernels takes one run; give one clock", context)
             hold.set(clocks[0])
-            found = measure_kernels(*subject, asked_mhz=clocks[0])
-            runs = [(clocks[0], found.run)]
-            document = kernels_document(asked.command, instruments, found)
+            run, kernels = measure_kernels(*subject, asked_mhz=clocks[0])
+            runs = [(clocks[0], run)]
+            document = kernels_document(asked.command, instruments, run, kernels)
             lines = kernels_lines(document)
         else:
             runs, end = _runs(asked, subject, clocks, hold, speak)

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +34,9 @@ KEPT_POLLS: Final = 3_000_000
 SPARSE_PERIODS: Final = 4.0
 """Stamps of windows are steps of the power if they are so many update periods apart, on average."""
 
+Part = str | None
+"""Name of the windows of a block; None is the block itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
@@ -48,15 +51,6 @@ class Energy:
     def power_w(self) -> float:
         """Mean power [W]; nan without time."""
         return self.energy_j / self.duration_s if self.duration_s else math.nan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """Energies of a block and of each kind of window in it; `notes` are on the sensor."""
-
-    block: Energy
-    windows: dict[str, Energy]
-    notes: tuple[str, ...]
 
 
 class WatchedBoard:
@@ -98,23 +92,23 @@ class WatchedBoard:
         planted = self._instruments.planted_energy_j
         return math.nan if planted is None else planted(start_ns, end_ns)
 
-    def evaluated(self, block: tuple[int, int], windows: dict[str, list[tuple[int, int]]]) -> Evaluated:
-        """Energies of a block and of its windows, all of them host stamps [ns]; waits until the readings after it have come.
+    def evaluated(self, stamps_ns: Mapping[Part, Sequence[tuple[int, int]]]) -> tuple[dict[Part, Energy], tuple[str, ...]]:
+        """Energies of a block, None, and of the windows in it, and notes on the sensor; waits until the readings after it have come.
 
         Raises SensorError if too few readings came, or are no longer kept, DeviceError if the board failed.
         """
-        spans = [host_spans([block]), *map(host_spans, windows.values())]
-        start_s, end_s = float(spans[0][0][0]), float(spans[0][1][0])
-        stamps_s = np.unique(np.concatenate([times for span in spans for times in span]))
+        spans = {name: host_spans(stamps) for name, stamps in stamps_ns.items()}
+        start_s, end_s = (float(times[0]) for times in spans[None])
+        stamps_s = np.unique(np.concatenate([times for span in spans.values() for times in span]))
         if len(stamps_s) * SPARSE_PERIODS * update_period_s(self._calibration) > end_s - start_s:
             stamps_s = np.array([start_s, end_s])
         polls = self._polls(start_s - self._lead_s, end_s + self._lead_s)
-        found, notes = energies_of(polls, self._calibration, spans, stamps_s.tolist())
-        energies = [
-            Energy(count=len(start), duration_s=float((end - start).sum()), energy_j=energy_j, energy_std_j=std_j)
-            for (start, end), (energy_j, std_j) in zip(spans, found, strict=True)
-        ]
-        return Evaluated(block=energies[0], windows=dict(zip(windows, energies[1:], strict=True)), notes=(*self.notes, *notes.values()))
+        found, notes = energies_of(polls, self._calibration, list(spans.values()), stamps_s.tolist())
+        energies = {
+            name: Energy(count=len(start), duration_s=float((end - start).sum()), energy_j=energy_j, energy_std_j=std_j)
+            for (name, (start, end)), (energy_j, std_j) in zip(spans.items(), found, strict=True)
+        }
+        return energies, (*self.notes, *notes.values())
 
     def _polls(self, begin_s: float, end_s: float) -> Spans:
         """Times [s] and readings [W] from `begin_s` to `end_s`, which may still have to come."""

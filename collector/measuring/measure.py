@@ -12,7 +12,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from collector.boards import board_words, named_boards
 from collector.errors import CollectorError
-from collector.measuring.board import Energy, Evaluated, WatchedBoard, open_watched
+from collector.measuring.board import Energy, Part, WatchedBoard, open_watched
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -30,9 +30,9 @@ class Measurement:
     def __init__(self, boards: Mapping[str, WatchedBoard]) -> None:
         self._boards = boards
         self.simulated = any(board.simulated for board in boards.values())
-        self._windows: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
+        self._windows: dict[Part, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
         self._end: tuple[int, ...] = ()
-        self._found: dict[str, Evaluated] = {}
+        self._found: dict[str, tuple[dict[Part, Energy], tuple[str, ...]]] = {}
         self._start: tuple[int, ...] = ()
         self._start = self._now()
 
@@ -85,17 +85,17 @@ class Measurement:
     @property
     def boards(self) -> dict[str, Energy]:
         """Energy of each board, by the words of `gpu`."""
-        return {word: found.block for word, found in self._evaluated().items()}
+        return {word: energies[None] for word, (energies, _) in self._evaluated().items()}
 
     @property
     def windows(self) -> dict[str, Energy]:
         """Energy of the windows of each name, all boards together."""
-        return {name: self._total(name) for name in self._windows}
+        return {name: self._total(name) for name in self._windows if name is not None}
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Limits of the result: what is not known of the sensor, other programs on the board."""
-        return tuple(dict.fromkeys(note for found in self._evaluated().values() for note in found.notes))
+        return tuple(dict.fromkeys(note for _, notes in self._evaluated().values() for note in notes))
 
     def row(self) -> dict[str, float | bool | str]:
         """The results as a row of a table: `pandas.DataFrame([m.row(), …])`."""
@@ -121,19 +121,21 @@ class Measurement:
         longest_ns = max(one - start for one, start in zip(now, self._start, strict=True))
         return tuple(board.now_ns(start + longest_ns) for board, start in zip(self._boards.values(), self._start, strict=True))
 
-    def _evaluated(self) -> dict[str, Evaluated]:
-        """The results of each board; the boards are not needed afterwards."""
+    def _evaluated(self) -> dict[str, tuple[dict[Part, Energy], tuple[str, ...]]]:
+        """Energies and notes of each board; the boards are not needed afterwards."""
         if self._boards and self.duration_s >= 0.0:
+            parts = {None: [(self._start, self._end)], **self._windows}
             for index, (word, board) in enumerate(self._boards.items()):
-                windows = {name: [(start[index], end[index]) for start, end in stamps] for name, stamps in self._windows.items()}
-                self._found[word] = board.evaluated((self._start[index], self._end[index]), windows)
+                stamps = {name: [(start[index], end[index]) for start, end in pairs] for name, pairs in parts.items()}
+                self._found[word] = board.evaluated(stamps)
             self._boards = {}
         return self._found
 
-    def _total(self, window: str | None = None) -> Energy:
+    def _total(self, window: Part = None) -> Energy:
         """Energy of the block or of a window, all boards together; their errors are independent."""
-        found = [one.block if window is None else one.windows[window] for one in self._evaluated().values()]
-        return replace(found[0], energy_j=sum(one.energy_j for one in found), energy_std_j=math.hypot(*(one.energy_std_j for one in found)))
+        found = [energies[window] for energies, _ in self._evaluated().values()]
+        energy_j, std_j = sum(one.energy_j for one in found), math.hypot(*(one.energy_std_j for one in found))
+        return replace(found[0], energy_j=energy_j, energy_std_j=std_j)
 
 
 class measure:  # noqa: N801 - reads like contextlib's

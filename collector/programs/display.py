@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from collector.bench import Instruments
-from collector.programs.kernels import KernelRun
+from collector.programs.kernels import KernelEnergy
 from collector.programs.practice import Trial, compared
 from collector.programs.program import ProgramRun
 from collector.sensing.calibration import SensorCalibration
@@ -69,11 +69,11 @@ def run_lines(document: Document) -> list[str]:
     return _lines(document, "", rows, *([f"exit status of the command: {', '.join(map(str, failed))}"] if failed else []))
 
 
-def kernels_document(command: Sequence[str], instruments: Instruments, found: KernelRun) -> Document:
+def kernels_document(command: Sequence[str], instruments: Instruments, run: ProgramRun, kernels: Sequence[KernelEnergy]) -> Document:
     """Energy by kernel as plain data."""
-    total = sum(one.energy_j for one in found.kernels)
-    kernels = [{**asdict(one), "share": one.energy_j / total} for one in found.kernels]
-    return _document(command, instruments, found.notes, run=_run_document(found.run), kernels=kernels)
+    total = sum(one.energy_j for one in kernels)
+    shares = [{**asdict(one), "share": one.energy_j / total} for one in kernels]
+    return _document(command, instruments, (*run.notes, *run.doubts), run=_run_document(run), kernels=shares)
 
 
 def kernels_lines(document: Document) -> list[str]:

@@ -58,19 +58,10 @@ class KernelEnergy:
     energy_std_j: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRun:
-    """A run, its kernels by falling energy, and the time without a kernel last."""
-
-    run: ProgramRun
-    kernels: tuple[KernelEnergy, ...]
-    notes: tuple[str, ...]
-
-
 def measure_kernels(
     instruments: Instruments, sampler: Sampler, program: Program, calibration: SensorCalibration, *, asked_mhz: float | None = None
-) -> KernelRun:
-    """Run a program once and return the energy of each of its kernels.
+) -> tuple[ProgramRun, tuple[KernelEnergy, ...]]:
+    """Run a program once and return its run, and the energy of each of its kernels as `kernel_energies`.
 
     Raises ProgramError for a program that cannot be started, whose Python lacks CUPTI, or in which no kernel was traced; otherwise the
     errors of `measure_program`.
@@ -86,7 +77,7 @@ def measure_kernels(
     if not records:
         raise ProgramError(NO_KERNEL, run.exit_status or 1)
     kernels, notes = kernel_energies(run, records, calibration)
-    return KernelRun(run=run, kernels=kernels, notes=tuple(dict.fromkeys((*notes, *run.notes, *run.doubts))))
+    return replace(run, notes=(*notes, *run.notes)), kernels
 
 
 def kernel_energies(

@@ -32,15 +32,15 @@ def test_kernels_have_the_energy_that_the_board_drew_in_their_time(workload):
         sampler = Sampler(bench.gpu, bench.sensors)
         calibration = characterise_sensor(bench, sampler)
         program = Program(command=(workload, "12"))
-        found = measure_kernels(bench, sampler, program, calibration)
+        run, found = measure_kernels(bench, sampler, program, calibration)
         planted = {}
         for record in program.kernels:
             planted[record.name] = planted.get(record.name, 0.0) + bench.planted_energy_j(record.start_ns, record.end_ns)
-    kernels = {one.name: one for one in found.kernels}
+    kernels = {one.name: one for one in found}
     assert len(kernels) == 3
-    assert found.kernels[-1].name == IDLE
-    assert sum(one.energy_j for one in found.kernels) == pytest.approx(found.run.energy_j, rel=0.03)
-    named = [one for one in found.kernels if one.name != IDLE]
+    assert found[-1].name == IDLE
+    assert sum(one.energy_j for one in found) == pytest.approx(run.energy_j, rel=0.03)
+    named = [one for one in found if one.name != IDLE]
     truths = sorted(planted.values(), reverse=True)
     for one, true_j in zip(named, truths, strict=True):
         assert abs(one.energy_j - true_j) < max(3.0 * one.energy_std_j, 0.03 * true_j), one.name
