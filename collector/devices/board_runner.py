@@ -78,7 +78,7 @@ def open_board_runner(
         except UnsupportedError as error:
             torch, opened = None, str(error)
         device = stack.enter_context(open_cupy_device(pci_address, given.cupy))
-        products = stack.enter_context(open_cublas(given.cublas or str(device.library_file("libcublas.so")), device))
+        products = stack.enter_context(open_cublas(given.cublas or str(device.cublas_file()), device))
         try:
             if torch:
                 opened = stack.enter_context(open_torch_device(torch, device.ordinal, device.stream_pointer))

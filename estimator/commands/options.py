@@ -99,12 +99,10 @@ def _precisions(context: click.Context, parameter: click.Parameter, text: str | 
     return found
 
 
-def _attention(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    return tuple(click.Choice(ATTENTION_FORMS).convert(word, parameter, context) for word in words(context, parameter, text))
-
-
-def _runtimes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    return tuple(click.Choice(RUNTIMES).convert(word, parameter, context) for word in words(context, parameter, text))
+def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...]]:
+    return lambda context, parameter, text: tuple(
+        click.Choice(known).convert(word, parameter, context) for word in words(context, parameter, text)
+    )
 
 
 def _reading(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[float, float | None] | None:
@@ -214,13 +212,18 @@ QUESTION: Final = (
         help="The sizes that the workload files are written for, unless their names tell.",
     ),
     click.option("--precision", metavar="NAME,…", callback=_precisions, help="Compute in other precisions: bf16, fp16, fp32, fp8, …"),
-    click.option("--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."),
+    click.option(
+        "--attention",
+        metavar="eager,flash",
+        callback=_some_of(ATTENTION_FORMS),
+        help="Attention as separate kernels, fused, or both in turn.",
+    ),
     click.option("--model", metavar="CONFIG|MODULE:CALLABLE", callback=named_file, help="This model instead of files (wattprint[torch])."),
     click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a model."),
     click.option(
         "--runtime",
         metavar="eager,compiled,serving",
-        callback=_runtimes,
+        callback=_some_of(RUNTIMES),
         help="Of a model: eager, compiled, serving (as an engine runs it).",
     ),
     WEIGHTS,

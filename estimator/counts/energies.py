@@ -108,7 +108,6 @@ class Expansion:
         "by launch mode and way of sampling, the published difference formula by thread; static power is left in it",
     ] = field(default=EMPTY, metadata=WHEN_GIVEN)
     published_flag: Annotated[str, "what is wrong with that formula"] = field(default="", metadata=WHEN_GIVEN)
-    unpublished: Annotated[Mapping[str, str], "by launch mode, why that formula has no figure"] = field(default=EMPTY, metadata=WHEN_GIVEN)
     low_confidence: Annotated[str, "why the energy is of low confidence or not known"] = field(default="", metadata=WHEN_GIVEN)
 
 

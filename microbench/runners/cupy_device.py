@@ -1,6 +1,6 @@
 """The device through CuPy: memory, one stream, events, graphs, compiled kernels, and the mapping of errors.
 
-Only this file imports CuPy.  cuBLAS is called in the library that CuPy loads (`library_file`), because
+Only this file imports CuPy.  cuBLAS is called in the library that CuPy loads (`cublas_file`), because
 CuPy's own binding cannot be captured into a graph (cupy/cupy issue 6290).
 """
 
@@ -209,15 +209,15 @@ class CupyDevice:
         else:  # cudaMemcpyDefault: addresses determine the places of both ends
             runtime.memcpyAsync(target.address, origin.address, size, 4, self.stream_pointer)
 
-    def library_file(self, stem: str) -> Path:
-        """The file of a CUDA library that CuPy has loaded ("libcublas.so").  Raises UnsupportedError if it has none."""
+    def cublas_file(self) -> Path:
+        """The file of cuBLAS that CuPy has loaded.  Raises UnsupportedError if it has none."""
         with self.errors("loading cuBLAS"):
             self._cupy.cuda.device.get_cublas_handle()
         for line in Path("/proc/self/maps").read_text().splitlines():
             path = Path(line.split(maxsplit=5)[-1]) if "/" in line else Path()
-            if path.name.startswith(stem):
+            if path.name.startswith("libcublas.so"):
                 return path
-        raise UnsupportedError(f"CuPy has loaded no {stem}; install the CUDA libraries (pip install 'cupy-cuda13x[ctk]')")
+        raise UnsupportedError("CuPy has loaded no libcublas.so; install the CUDA libraries (pip install 'cupy-cuda13x[ctk]')")
 
     def load_cubin(self, cubin: bytes, entry: str) -> Callable[[Sequence[int], Sequence[int], Sequence[Any]], None]:
         """An entry of compiled machine code: a function of grid, block and arguments that launches it."""

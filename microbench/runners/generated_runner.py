@@ -54,7 +54,7 @@ def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: by
     return GeneratedRun(run, results)
 
 
-def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], seed: int = 0) -> GeneratedRun:
+def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int]) -> GeneratedRun:
     """A copy with random bytes at its origin.
 
     Raises UnsupportedError if no other board is accessible, KernelFailedError if memory is short.
@@ -62,7 +62,7 @@ def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], see
     with device.errors(f"making room for {load.name}"):
         origin, target = (device.place(place, load.bytes_moved, load.name) for place in (load.origin, load.target))
         drawn = min(load.bytes_moved, DRAWN_RECORDS)
-        device.fill(origin, np.random.default_rng(seed).integers(0, 256, drawn, dtype=np.uint8))
+        device.fill(origin, np.random.default_rng(0).integers(0, 256, drawn, dtype=np.uint8))
         device.synchronize()
     run = _runs(device, load.name, lambda: device.copy(target, origin), now_ns)
 
