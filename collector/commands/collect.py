@@ -17,7 +17,8 @@ COMMANDS: Final = {
     **dict.fromkeys(("clocks", "privileged"), "clocks"),
     **dict.fromkeys(("status", "stop"), "jobs"),
     **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
-    **{name: name for name in ("correct", "daemon", "doctor", "export", "pmd", "practice", "report", "run", "sensor", "submit")},
+    **dict.fromkeys(("practice", "run"), "run"),
+    **{name: name for name in ("correct", "daemon", "doctor", "export", "pmd", "report", "sensor", "submit")},
 }
 """Commands, and the files in collector/commands that contain them: `name` is `name_command` there."""
 

@@ -1,7 +1,6 @@
 """Options that several commands of `collect` share, and the meaning of their words."""
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
@@ -12,19 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from collector.commands.output import Speaker, stoppable
+from collector.commands.output import Speaker
 from collector.errors import ClockListError, CollectorError, DeviceError
 from estimator.options.output_files import OutputPlace, output_option
 
 if TYPE_CHECKING:
     from collector.bench import Bench, Instruments
     from collector.devices.protocols import Gpu
-    from collector.programs.execution import Program
-    from collector.sampling import Sampler
     from collector.sensing.calibration import SensorCalibration
-
-    Subject = tuple[Instruments, Sampler, Program, SensorCalibration]
-    """A board, its readings, a program to run on it, and the sensor."""
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 SIMULATED_METER: Final = "sim"
@@ -151,27 +145,6 @@ def sensor_of(text: str | None, bench: "Instruments", speak: Speaker) -> "Sensor
     if doubt := not_characterised(found):
         speak.warn(f"sensor {doubt}")
     return found
-
-
-@contextmanager
-def measured_program(
-    word: str, seed: int, sensor: str | None, command: tuple[str, ...], speak: Speaker, pmd: str = ""
-) -> "Iterator[Subject]":
-    """A command to be measured on the board that `--gpu` names, which no other process then measures on; doubts are warned of.
-
-    Raises the errors of `one_board`, `meter_arguments`, `open_instruments` and `sensor_of`.
-    """
-    from collector.bench import open_instruments
-    from collector.boards import sole_use
-    from collector.programs.execution import Program
-    from collector.sampling import Sampler
-
-    board = one_board(word)
-    with stoppable(), sole_use(board), open_instruments(board, seed=seed, **meter_arguments(pmd, word)) as instruments:
-        for line in instruments.notes:
-            speak.warn(line)
-        program = Program(command=command, stdout=sys.stderr if speak.as_json else None)
-        yield instruments, Sampler(instruments.gpu, instruments.sensors), program, sensor_of(sensor, instruments, speak)
 
 
 @contextmanager

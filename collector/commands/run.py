@@ -1,5 +1,8 @@
-"""`collect run`."""
+"""`collect run` and `collect practice`: the energy of programs."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,13 +16,15 @@ from collector.commands.options import (
     duration_s,
     freqs_option,
     gpu_option,
-    measured_program,
+    meter_arguments,
     meter_option,
+    one_board,
     output_options,
     seed_option,
+    sensor_of,
     sensor_option,
 )
-from collector.commands.output import Speaker, note
+from collector.commands.output import Speaker, note, stoppable
 from collector.errors import ClockError
 from estimator.commands.options import Number
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
@@ -27,8 +32,14 @@ from estimator.options.output_files import output_option
 
 if TYPE_CHECKING:
     from collector.clocks import ClockHold
-    from collector.commands.options import Subject
+    from collector.devices.protocols import Instruments
+    from collector.programs.execution import Program
     from collector.programs.program import ProgramRun
+    from collector.sampling import Sampler
+    from collector.sensing.calibration import SensorCalibration
+
+    Subject = tuple[Instruments, Sampler, Program, SensorCalibration]
+    """A board, its readings, a program to run on it, and the sensor."""
 
 LOST: Final = "stopped: the run that was going on is lost, {} before it are reported"
 
@@ -91,7 +102,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     _check_options(context, asked)
     end: BaseException | None = None
     with (
-        measured_program(asked.gpu, asked.seed, asked.sensor, asked.command, speak, asked.pmd) as subject,
+        _measured_program(asked.gpu, asked.seed, asked.sensor, asked.command, speak, asked.pmd) as subject,
         held_clock(subject[0].gpu) as hold,
     ):
         instruments, calibration = subject[0], subject[3]
@@ -115,6 +126,55 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
         raise end
     failed = next((run.exit_status for _, run in runs if run.exit_status), DONE)
     return failed or (DONE if not any(run.doubts for _, run in runs) else DONE_WITH_WARNINGS)
+
+
+@click.command("practice", context_settings={**CONTEXT, "ignore_unknown_options": True})
+@gpu_option
+@click.option("--trials", type=click.IntRange(1, 1000), default=8, show_default=True, help="Separate trials, with random delays between.")
+@sensor_option()
+@output_option("--out", metavar="PRACTICE.json", help="Write the JSON document to a file as well.")
+@seed_option
+@output_options
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def practice_command(
+    gpu: str, trials: int, sensor: str | None, out: Path | None, seed: int, command: tuple[str, ...], speak: Speaker
+) -> int:
+    """Energy of a program by the published good practice, beside the naive reading and this package's own.
+
+    Each trial repeats the command for 5 s, after a random delay.  The good practice is that of Yang, Adamek and Armour: phase shifts where
+    the sensor misses some of the time, the rise discarded, readings shifted; gain and offset stay in it.  Write `--` before the
+    command; on a simulated board: -- WORKLOAD.json [TIMES].
+
+    Exit status: 0; the command's own if it fails; 127, 126 if it cannot be started; 1 if nothing could be measured.
+    """
+    from collector.programs.display import practice_document, practice_lines
+    from collector.programs.practice import measure_practice
+
+    with _measured_program(gpu, seed, sensor, command, speak) as subject:
+        document = practice_document(command, subject[0], measure_practice(*subject, trials=trials, seed=seed))
+    speak.say(document, practice_lines(document), out)
+    return DONE
+
+
+@contextmanager
+def _measured_program(
+    word: str, seed: int, sensor: str | None, command: tuple[str, ...], speak: Speaker, pmd: str = ""
+) -> "Iterator[Subject]":
+    """A command to be measured on the board that `--gpu` names, which no other process then measures on; doubts are warned of.
+
+    Raises the errors of `one_board`, `meter_arguments`, `open_instruments` and `sensor_of`.
+    """
+    from collector.bench import open_instruments
+    from collector.boards import sole_use
+    from collector.programs.execution import Program
+    from collector.sampling import Sampler
+
+    board = one_board(word)
+    with stoppable(), sole_use(board), open_instruments(board, seed=seed, **meter_arguments(pmd, word)) as instruments:
+        for line in instruments.notes:
+            speak.warn(line)
+        program = Program(command=command, stdout=sys.stderr if speak.as_json else None)
+        yield instruments, Sampler(instruments.gpu, instruments.sensors), program, sensor_of(sensor, instruments, speak)
 
 
 def _check_options(context: click.Context, asked: RunOptions) -> None:
