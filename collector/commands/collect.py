@@ -15,10 +15,11 @@ from estimator.vocabulary.errors import EstimatorError
 
 COMMANDS: Final = {
     **dict.fromkeys(("clocks", "privileged"), "clocks"),
+    **dict.fromkeys(("export", "report"), "datasets"),
     **dict.fromkeys(("status", "stop"), "jobs"),
     **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
     **dict.fromkeys(("practice", "run"), "run"),
-    **{name: name for name in ("correct", "daemon", "doctor", "export", "pmd", "report", "sensor", "submit")},
+    **{name: name for name in ("correct", "daemon", "doctor", "pmd", "sensor", "submit")},
 }
 """Commands, and the files in collector/commands that contain them: `name` is `name_command` there."""
 

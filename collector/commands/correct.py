@@ -1,8 +1,8 @@
 """`collect correct`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -20,18 +20,6 @@ DOUBTS: Final = (
 """Notes that turn the result into one with a warning."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectOptions:
-    """The options of `collect correct`."""
-
-    readings: Path
-    sensor: str
-    load: Path | None
-    column: str | None
-    board: str | None
-    out: Path | None
-
-
 @click.command("correct", context_settings=CONTEXT)
 @click.option(
     "--readings", type=click.Path(path_type=Path), required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log."
@@ -42,7 +30,9 @@ class CorrectOptions:
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
 @output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
 @output_options
-def correct_command(speak: Speaker, **options: Any) -> int:
+def correct_command(
+    readings: Path, sensor: str, load: Path | None, column: str | None, board: str | None, out: Path | None, speak: Speaker
+) -> int:
     """Correct recorded power readings: power and energy with their uncertainty, the naive value beside them.
 
     With --load the readings are regressed on the load, and the energy is that of the load, first start to last end; without,
@@ -54,21 +44,20 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     from collector.sensing.correct import correct_recording
     from collector.sensing.correction_text import correction_lines, trace_csv
 
-    asked = CorrectOptions(**options)
-    run = read_run(asked.readings, asked.load, column=asked.column, board=asked.board)
-    record, calibration = run.record, given_sensor(asked.sensor, field=run.column)
-    check_board(calibration, run.board, str(asked.readings))
+    run = read_run(readings, load, column=column, board=board)
+    record, calibration = run.record, given_sensor(sensor, field=run.column)
+    check_board(calibration, run.board, str(readings))
     try:
         found = correct_recording(record.time_s, record.power_w, calibration, record.load)
     except SensorError as error:
-        raise SensorError(f"{asked.readings}: {error}") from error
+        raise SensorError(f"{readings}: {error}") from error
     doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: not_characterised(calibration)}
     found = replace(found, notes=FrozenMapping({**found.notes, **{key: text for key, text in doubts.items() if text}}))
-    if asked.out is not None:
-        write_whole(asked.out, trace_csv(found, run.origin_s).encode())
+    if out is not None:
+        write_whole(out, trace_csv(found, run.origin_s).encode())
     of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
     document = {**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}
-    speak.say(document, correction_lines(found, asked.out, run.remarks))
+    speak.say(document, correction_lines(found, out, run.remarks))
     warnings = [text for text in (run.remarks.get("readings"), *(found.notes.get(key, "") for key in DOUBTS)) if text]
     for text in warnings:
         speak.warn(text)
