@@ -6,13 +6,14 @@ from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
 from collector.commands.output import Speaker
 from collector.errors import ClockListError, CollectorError, DeviceError
+from estimator.commands.options import with_options
 from estimator.options.output_files import OutputPlace, output_option
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 SIMULATED_METER: Final = "sim"
 
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 GPU: Final = "Board: NVML index, UUID, PCI address, sim:PROFILE or replay:FILE"
 gpu_option = click.option("--gpu", default="0", show_default=True, metavar="WORD", help=f"{GPU}.")
@@ -53,7 +52,7 @@ poll_option = click.option(
     "--poll-ms", type=click.FloatRange(0.5, 100), default=2.0, hidden=True, help="Time between two readings of the power."
 )
 
-CAMPAIGN_OPTIONS: Final = (
+campaign_options: Final = with_options(
     click.option("--gpu", default="0", show_default=True, metavar="WORD", help=f"{GPU}; several side by side: 0,1 or all."),
     freqs_option,
     click.option(
@@ -78,13 +77,6 @@ CAMPAIGN_OPTIONS: Final = (
 """Options of a campaign, for `collect` and `collect submit`."""
 
 
-def campaign_options(command: Command) -> Command:
-    """All of CAMPAIGN_OPTIONS."""
-    for option in reversed(CAMPAIGN_OPTIONS):
-        command = option(command)
-    return command
-
-
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--json, --quiet and -v, on every command, which receives them as `speak`."""
 
@@ -92,13 +84,12 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def speaking(*arguments: Any, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> Any:
         return command(*arguments, speak=Speaker(as_json=as_json, quiet=quiet, verbose=verbose), **options)
 
-    for option in (
-        click.option("-v", "--verbose", is_flag=True, help="More on stderr of what is done."),
-        click.option("-q", "--quiet", is_flag=True, help="No progress and no warnings on stderr."),
+    add = with_options(
         click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
-    ):
-        speaking = option(speaking)
-    return speaking
+        click.option("-q", "--quiet", is_flag=True, help="No progress and no warnings on stderr."),
+        click.option("-v", "--verbose", is_flag=True, help="More on stderr of what is done."),
+    )
+    return add(speaking)
 
 
 def given_words(without: frozenset[str]) -> dict[str, list[str]]:

@@ -2,17 +2,18 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from collector.commands.options import CONTEXT, duration_s, output_options, require_dataset_packages
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DeviceError
+from estimator.commands.options import with_options
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, INTERRUPTED
 from estimator.options.output_files import check_output, output_option
 
@@ -20,26 +21,22 @@ if TYPE_CHECKING:
     from collector.pmd.protocol import MeterModel
     from collector.pmd.table import TableForm
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _path = click.Path(path_type=Path)
 
 
-def _table_options(command: Command) -> Command:
-    """Options for the contents of a table."""
-    for option in (
-        click.option(
-            "--time",
-            "time_base",
-            type=click.Choice(["first", "monotonic", "unix"]),
-            default="first",
-            show_default=True,
-            help="What t_s counts from: the first sample, the host's monotonic clock's zero, or 1970.",
-        ),
-        click.option("--zero", type=_path, metavar="UNLOADED.pmd", help="Recording with nothing plugged in: its means are the zeros."),
-        click.option("--rails", default="", metavar="LIST", help="Rails whose sum is power_w: pcie1,pcie2,…; all without it."),
-    ):
-        command = option(command)
-    return command
+_table_options = with_options(
+    click.option(
+        "--time",
+        "time_base",
+        type=click.Choice(["first", "monotonic", "unix"]),
+        default="first",
+        show_default=True,
+        help="What t_s counts from: the first sample, the host's monotonic clock's zero, or 1970.",
+    ),
+    click.option("--zero", type=_path, metavar="UNLOADED.pmd", help="Recording with nothing plugged in: its means are the zeros."),
+    click.option("--rails", default="", metavar="LIST", help="Rails whose sum is power_w: pcie1,pcie2,…; all without it."),
+)
+"""Options for the contents of a table."""
 
 
 def _form(model: "MeterModel", rails: str, zero: Path | None, time_base: str) -> "TableForm":
