@@ -1,6 +1,5 @@
 """Behaviour of every command of `collect`: results on stdout, everything else on stderr, SIGTERM handled like Ctrl-C."""
 
-import json
 import signal
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 import click
 
+from estimator.display.text import aligned, json_text
 from estimator.vocabulary.whole_file import write_whole
 
 Tell = Callable[[str, str, int, int], None]
@@ -29,11 +29,11 @@ class Speaker:
 
     def say(self, document: Any, lines: Sequence[str], out: Path | None = None) -> None:
         """Prints the result, a JSON document or lines; `out` receives the whole document or nothing.  Raises UnwrittenError."""
-        text = json.dumps(document, indent=2, allow_nan=False) if self.as_json or out else ""
+        text = json_text(document) if self.as_json or out else ""
         if out is not None:
-            write_whole(out, f"{text}\n".encode())
+            write_whole(out, text.encode())
         if self.as_json or lines:
-            click.echo(text if self.as_json else "\n".join(lines))
+            click.echo(text if self.as_json else "\n".join(lines), nl=not self.as_json)
 
     def note(self, line: str) -> None:
         """Prints one line on stderr, unless quiet."""
@@ -77,8 +77,7 @@ class Speaker:
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of texts as lines of aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return [line[2:] for line in aligned(rows, range(len(rows[0]))).splitlines()]
 
 
 def settings_lines(settings: dict[str, Any]) -> list[str]:
