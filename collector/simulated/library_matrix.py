@@ -110,7 +110,20 @@ class Product:
         efficiency *= min(1.0, area / 16384.0) ** (0.10 if self.on_cuda_cores else 0.06)
         # share of matrix throughput that index arithmetic of an implicit GEMM leaves
         clocks: float = 2.0 * area / (rate * efficiency * (0.92 if self.operator.family == "conv" else 1.0))
-        return clocks
+        return clocks + self.narrow_clocks(tile)
+
+    def narrow_clocks(self, tile: Tile) -> float:
+        """Clocks of an SM for one reduction element's loads of less than 16 bytes a lane, 0 where all rows are multiples of 16 bytes.
+
+        Such a load of a warp touches eight lines of a matrix whose rows follow the reduction, and four of others; a clock each.
+        """
+        if self.on_cuda_cores or self.operator.family != "gemm" or self.element_bytes < 2.0:
+            return 0.0
+        right_along, left_along = self.transpose[0] == "t", self.transpose[1] == "n"
+        rows = (self.n, self.k if left_along else self.m, self.k if right_along else self.n)
+        access = math.gcd(16, *(int(row * self.element_bytes) for row in rows))
+        lines = min(tile.tile_m, self.m) * (8 if left_along else 4) + min(tile.tile_n, self.n) * (8 if right_along else 4)
+        return lines * self.element_bytes / access / WARP_LANES if access < 16 else 0.0
 
 
 def _on_cuda_cores(operator: Operator) -> bool:
@@ -122,8 +135,8 @@ def matrix_plan(operator: Operator, profile: BoardProfile, layout: str) -> Kerne
 
     Raises RunnerError for a precision without a kernel.
 
-    A layout has a kernel of its own, with its own name and so its own switching activity, but no time or traffic of its own: the
-    layout of inputs changes the time of real kernels by amounts without a rule that could be planted.
+    A layout has a kernel of its own, with its own name and so its own switching activity, but no time or traffic of its own except for
+    narrow loads: else the layout changes the time of real kernels by amounts without a rule that could be planted.
     """
     gpu = profile.spec
     rates = gpu.cuda_flop_per_clock if _on_cuda_cores(operator) else gpu.tensor_flop_per_clock

@@ -2,7 +2,7 @@
 
 Phases of one candidate tile (units as in `estimator.model.phases`):
 
-    math      waves · 2·tile_m·tile_n·kk / R                   blocks in whole waves of filled SMs
+    math      waves · (2·tile_m·tile_n·kk / R + narrow)        blocks in whole waves of filled SMs; narrow loads (below)
     l2        blocks · (tile_m + tile_n)·kk·bytes / B_L2       loads of blocks from L2 without rows beyond the matrix; limited to
               PORT_BYTES for each SM if few SMs work
     dram      weights / BW,  dram_activations  activations / BW
@@ -18,6 +18,11 @@ Phases of one candidate tile (units as in `estimator.model.phases`):
 
 Without tensor cores the count of waves assumes one block an SM, and K is padded to 8.  `padded_k` of a convolution includes the
 channels that a library adds.
+
+Narrow loads: a lane loads 16 bytes at once only where every row starts at a multiple of 16 bytes.  Else libraries run kernels whose lanes
+load less, down to one element (`cutlass_75_…_align1`); the warps that multiply also load:
+
+    narrow    (tile_m + tile_n)·kk·bytes / access / 32 · NARROW_CLOCKS     without rows beyond the matrix
 
 Sources: EnergAIzer (arXiv 2604.20105) for the three parts of a block's life; wave counting in filled SMs, the
 geometric mixture of waves and the split-K terms were found on published A100, H100 and H200 measurements
@@ -92,6 +97,12 @@ class Gemm:
     PORT_BYTES = 64.0
     """Largest rate of an SM's loads from L2 [byte/clock].  Assumed equal for all boards; vendors publish no such figure."""
 
+    ACCESS_BYTES, WARP_LANES, NARROW_CLOCKS = 16.0, 32.0, 6.0
+    """Widest load of a lane [byte], lanes of a warp, and time in which an SM serves a warp's load of less by each lane [SM clock].  A lane
+    of CUTLASS brings 16 neighbouring bytes, if necessary element by element; four lanes share a row of 32 elements along k, eight one of 64
+    elements along n (default_mma_core_sm75.h: PitchLinearWarpRakedThreadMap).  So a load touches eight or four lines of 128 bytes; one line
+    a clock, and the mean of both, are assumed.  Published times of such products check it (docs/model.md)."""
+
     TWO_WARP_EDGE, TWO_WARP_SHARE = 64.0, 0.5
     """Without tensor cores: edge of the square tile with two warps, which use half of an SM's four sub-partitions, and that share; all
     other tiles use all four.  Source: launch sizes in NeuSight's tables of A100 and V100 (sgemm_64x64: 64 threads; others: 128 or 256)."""
@@ -125,7 +136,8 @@ class MatrixColumns:
 
     `batch` products C[m, n] = A[m, k]·B[k, n], their reduction padded to `padded_k`; bytes are totals over the batch;
     `flop_per_clock` is the peak rate per SM; `element_byte` and `weight_element_byte` are the widths of an activation and of a weight;
-    `tensor` is 1 if tensor cores do the work; `converted_byte` is the traffic that converts the activations first.
+    `tensor` is 1 if tensor cores do the work; `converted_byte` is the traffic that converts the activations first; `access_byte` is what
+    one lane loads at once.
     """
 
     batch: Array
@@ -141,6 +153,7 @@ class MatrixColumns:
     flop_per_clock: Array
     tensor: Array
     converted_byte: Array
+    access_byte: Array
 
     def select(self, index: IntArray | tuple[slice, None]) -> "MatrixColumns":
         """The rows `index`; (…, None) gives columns of shape (n, 1), which broadcast against candidates."""
@@ -179,7 +192,7 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     rounds = np.ceil(blocks / (sms * sharing))
     waves = sharing * rounds
     busiest = np.ceil(blocks / sms)
-    block_clocks = 2.0 * area * reduction / c.flop_per_clock
+    block_clocks = 2.0 * area * reduction / c.flop_per_clock + _narrow_clocks(c, tiles, reduction)
     loaded_byte = reduction * (np.minimum(tiles.tile_m, c.m) * c.element_byte + np.minimum(tiles.tile_n, c.n) * c.weight_element_byte)
     outputs, output_s = c.batch * c.m * c.n, c.output_byte * dram
     even, hidden = busiest, np.zeros(1)
@@ -216,6 +229,14 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
         ideal_math=useful_flop / (c.flop_per_clock * sms),
         occupied=np.where(blocks <= slots, np.minimum(blocks / sms, 1.0), blocks / (slots * np.ceil(blocks / slots))),
     )
+
+
+def _narrow_clocks(c: MatrixColumns, tiles: Candidates, reduction: Array) -> Array:
+    """Time of a block's loads where lanes load less than 16 bytes at once, else 0 [SM clock]."""
+    edges = c.m / np.ceil(c.m / tiles.tile_m) + c.n / np.ceil(c.n / tiles.tile_n)
+    loads = reduction * edges * c.element_byte / c.access_byte / Gemm.WARP_LANES
+    result: Array = np.where(c.access_byte < Gemm.ACCESS_BYTES, loads * Gemm.NARROW_CLOCKS, 0.0)
+    return result
 
 
 def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, reduction: Array, partial_byte: Array) -> dict[str, Array]:

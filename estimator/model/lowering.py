@@ -1,5 +1,6 @@
 """Operators → phases, family by family, with the tile that a library would choose."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +10,7 @@ import numpy as np
 from estimator.model.attention import decode_phases, prefill_phases
 from estimator.model.coefficients import COLUMN
 from estimator.model.communication import communication_phases
-from estimator.model.gemm import WARP_RATE, MatrixColumns, candidate_phases, matrix_phases
+from estimator.model.gemm import WARP_RATE, Gemm, MatrixColumns, candidate_phases, matrix_phases
 from estimator.model.phases import Phases, join_phases
 from estimator.model.streams import stream_phases
 from estimator.model.tiling import Candidates, tile_candidates
@@ -78,8 +79,11 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     width, weight_width = form.element_byte, form.weight_byte
     out_width = BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else max(width, 2.0)
     tensor = not operator.cuda_cores and gpu.on_tensor_cores(operator.precision)
+    access = Gemm.ACCESS_BYTES
     if operator.family == "gemm":
         batch, m, n, k = operator.shape
+        if tensor and width == weight_width >= 2.0:  # rows are contiguous along k and n; libraries pad or refuse narrower formats
+            access = float(math.gcd(int(k * width), int(n * width), int(access)))
         weight, activation, padded = batch * n * k * weight_width, batch * m * k * width, k
         outputs = batch * m * n
     elif operator.family == "moe":  # all products of an expert side by side: as many operations and weights
@@ -100,11 +104,11 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         granule = 4.0 if own <= 4.0 and stride == 2.0 else 16.0 / width
         padded = float(np.ceil(own / granule)) * granule * taps if tensor else k
     rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
-    if operator.family == "conv" and tensor:
+    if access < Gemm.ACCESS_BYTES or (operator.family == "conv" and tensor):
         rate *= WARP_RATE.get(gpu.architecture, 1.0)
     # Activations in 16 bit are read, and written in the format.
     converted = batch * m * k * (2.0 + width) if form.converts and operator.operator in ("linear", "moe") else 0.0
-    return (batch, m, n, k, padded, weight, activation, outputs * out_width, width, weight_width, rate, tensor, converted)
+    return (batch, m, n, k, padded, weight, activation, outputs * out_width, width, weight_width, rate, tensor, converted, access)
 
 
 def _choose(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coefficients: Array) -> None:

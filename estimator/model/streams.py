@@ -3,7 +3,7 @@
     dram    bytes / BW                                    traffic that misses L2
     dram_activations  bytes read again / BW               second reads of a row that has left L2
     l2      bytes · passes / (BYTES_PER_CLOCK · S) traffic at the sustained rate of an SM, for any level
-    issue   instructions / (lanes · S)                    element instructions
+    issue   instructions / (lanes · S)                    element instructions; lanes of fp32, of depthwise convolutions SCHEDULED_LANES
     loop    (rounds of resident blocks · steps − 1) · STEP_CLOCKS   serial memory latencies: transfer to L2 and back,
     wait    the same · MEMORY_LATENCY_S                   and the additional latency of DRAM
     waves   rounds after the first · ROUND_CLOCKS / resident blocks, and once more for the last round, which no work hides
@@ -75,6 +75,11 @@ class Stream:
     """Element instructions of a depthwise convolution relative to an addition: addresses and result, and each tap; 18 for 3 × 3
     (assumed)."""
 
+    SCHEDULED_LANES = 128.0
+    """Lane instructions that an SM starts in a clock: four schedulers, a warp each, from Volta on (NVIDIA V100, A100 and GA102
+    whitepapers).  Of a depthwise convolution's instructions less than half are multiply-adds, so the schedulers limit it, not the fp32
+    lanes, of which V100 and A100 have 64."""
+
     TAP_INSTRUCTIONS = 2.5
     """Lane instructions of one tap of a depthwise filter: load, multiply-add, its share of a bounds check (assumed)."""
 
@@ -135,8 +140,8 @@ class StreamColumns:
     """Memory kernels as columns of shape (n,): total bytes, elements computed, weights, rows (0: none) and their length.
 
     `weight` is the issue time of an element and `event_weight` the instructions executed for it, both relative to an addition;
-    `passes` is the number of reads of the input from L2.  `blocks` have one or more rows each; `resident` of them share an SM, and
-    each makes `steps` dependent loads.
+    `lanes` is the number of lane instructions that an SM issues in a clock, `passes` that of reads of the input from L2.  `blocks` have
+    one or more rows each; `resident` of them share an SM, and each makes `steps` dependent loads.
     """
 
     read_byte: Array
@@ -152,6 +157,7 @@ class StreamColumns:
     resident: Array
     steps: Array
     passes: Array
+    lanes: Array
 
 
 def stream_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
@@ -170,7 +176,7 @@ def stream_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "dram": total / gpu.dram_bytes_per_s,
             "dram_activations": again / gpu.dram_bytes_per_s,
             "l2": fetched / (Stream.BYTES_PER_CLOCK * (gpu.num_sms * occupied)),
-            "issue": Stream.INSTRUCTIONS * c.elements * c.weight / (gpu.fp32_lanes * gpu.num_sms),
+            "issue": Stream.INSTRUCTIONS * c.elements * c.weight / (c.lanes * gpu.num_sms),
             "loop": further * Stream.STEP_CLOCKS,
             "wait": further * Stream.MEMORY_LATENCY_S,
             "waves": Stream.ROUND_CLOCKS * ((rounds - 1.0) / c.resident + (rounds > 1.0)),
@@ -203,6 +209,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
     weight, event_weight, special = ELEMENT_WORK.get(name, (1.0, 1.0, 0.0))
     rows = dim = shared = blocks = 0.0
     steps = passes = 1.0
+    lanes = gpu.fp32_lanes
     resident = block_residency(gpu, Stream.THREADS, Stream.COPY_REGISTERS if operator.family in ("copy", "norm") else Stream.REGISTERS)
     if operator.family == "conv":  # depthwise: one filter a channel, too little reuse for a matrix unit
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, _ = operator.shape
@@ -211,6 +218,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         weight = Stream.DEPTHWISE_FIXED + Stream.DEPTHWISE_TAP * kernel_h * kernel_w
         event_weight = 1.0 + Stream.TAP_INSTRUCTIONS * kernel_h * kernel_w / Stream.INSTRUCTIONS
         passes = 1.0 + Stream.ROW_REFETCH * max(kernel_h - stride, 0.0)
+        lanes = Stream.SCHEDULED_LANES
         resident = block_residency(gpu, Stream.DEPTHWISE_THREADS, Stream.DEPTHWISE_REGISTERS)
     elif operator.family in ("elementwise", "copy"):
         written, read = operator.shape
@@ -235,7 +243,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         "read_byte": read * width, "write_byte": written * BYTES_PER_ELEMENT[operator.precision_out or operator.precision],
         "elements": elements, "weight": weight, "event_weight": event_weight, "special": special, "shared_byte": shared,
         "rows": rows, "dim": dim, "blocks": blocks or max(elements / Stream.BLOCK_ELEMENTS, 1.0), "resident": resident, "steps": steps,
-        "passes": passes,
+        "passes": passes, "lanes": lanes,
     }  # fmt: skip
 
 

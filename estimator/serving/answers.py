@@ -183,7 +183,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
         values = {name: one[clock, i].item() for name, one in columns.items()}
         state = _overload(serving, values["tokens_per_s"])
         validity, warnings, notes = _remarks(costs, clock)
-        crowded, nodes = _crowded(batch, values["running"], memory), _several_nodes(served.layout.gpus)
+        crowded, several = _crowded(batch, values["running"], memory), _several_nodes(served.layout.gpus)
         found.append(
             ServedEstimate(
                 **common,
@@ -191,8 +191,8 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 asked_clock_mhz=mhz,
                 sm_clock_mhz=clocks[clock, i].item(),
                 state=state,
-                validity="extrapolated" if nodes and validity == "measured" else validity,
-                warnings=(*((state,) if state else crowded), *nodes, *warnings),
+                validity="extrapolated" if several and validity == "measured" else validity,
+                warnings=(*((state,) if state else crowded), *several, *warnings),
                 notes=(*_engine_notes(serving, served, values["busy"]), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),

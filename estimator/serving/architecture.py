@@ -53,6 +53,10 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
 LATENT_SIZES: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 """Sizes of latent attention for which the family `mla` holds [1].  Sources: DeepSeek-V2 (arXiv 2405.04434), Kimi K2 (arXiv 2507.20534)."""
 
+VOCAB_PADDING: Final = 64
+"""Engines pad the output layer to a multiple of this many words.  Source: vLLM and SGLang, vocab_parallel_embedding.py
+(DEFAULT_VOCAB_PADDING_SIZE)."""
+
 MOST: Final = 2**24
 """Largest size or number of tokens of an architecture that is read [1] (assumed)."""
 
@@ -184,7 +188,7 @@ class Architecture:
             inter = own.inter // (layout.gpus // layout.expert_parallel)
             found += [Product("router", own.count, hidden, layers), *_pair("expert_", 2, hidden, inter, layers, held)]
             found += _pair("shared_", wide, hidden, own.shared_inter // gpus, layers if own.shared_inter else 0)
-        return (*(one for one in found if one.layers), Product("head", -(-self.vocab // gpus), hidden, 1))
+        return (*(one for one in found if one.layers), Product("head", -(-self.vocab // VOCAB_PADDING) * VOCAB_PADDING // gpus, hidden, 1))
 
     def _attention(self, gpus: int) -> list[Product]:
         heads, hidden, layers, latent = self.heads // gpus, self.hidden, self.layers, self.latent

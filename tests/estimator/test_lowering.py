@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.model.coefficients import coefficient_vector
-from estimator.model.lowering import KnownTiles, lower
+from estimator import load_bundle
+from estimator.model.coefficients import coefficient_rows, coefficient_vector, group_key
+from estimator.model.gemm import Gemm, candidate_phases
+from estimator.model.lowering import KnownTiles, lower, matrix_columns
 from estimator.model.phases import OVERLAPPED, SERIAL, Phases
+from estimator.model.tiling import tile_candidates
+from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.work import expert_load, operator_work
 from estimator.vocabulary.workload import make_operator
@@ -174,3 +178,73 @@ def test_attention_of_pytorch_has_the_rate_of_warps_and_that_of_serving_librarie
     pair = [make_operator("attention", "prefill", "bf16", library=library, **sizes) for library in ("", "vllm")]
     math = lower(pair, load_gpu(board), np.tile(COEFFICIENTS, (2, 1))).overlapped[:, OVERLAPPED.index("math")]
     assert math[0] / math[1] == pytest.approx(ratio)
+
+
+# Products whose rows do not start at multiples of 16 bytes -----------------------------------------------------------
+
+
+@given(*[st.integers(1, 5000)] * 3, st.integers(1, 64))
+def test_no_product_gets_faster_by_narrower_loads(m, n, k, batch):
+    gpu = load_gpu("a100-pcie-40gb")
+    columns = matrix_columns([make_operator("gemm", "bmm", "bf16", batch=batch, m=m, n=n, k=k)], gpu)
+    loads = [replace(columns, access_byte=np.array([byte])) for byte in (16.0, 8.0, 4.0, 2.0)]
+    seconds = [kernel_seconds(candidate_phases(one, tile_candidates(gpu, False), gpu), COEFFICIENTS, 1e9).min() for one in loads]
+    assert seconds == sorted(seconds)
+    assert seconds[0] < seconds[-1]
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "byte"), [(200, 64, 16.0), (196, 64, 8.0), (198, 64, 4.0), (197, 64, 2.0), (64, 197, 2.0), (36, 256, 8.0)]
+)
+def test_a_lane_loads_as_much_as_all_rows_are_multiples_of(n, k, byte):
+    columns = matrix_columns([make_operator("gemm", "bmm", "bf16", batch=16, m=197, n=n, k=k)], load_gpu("a10"))
+    assert columns.access_byte == byte
+
+
+@pytest.mark.parametrize(
+    ("operator", "precision", "sizes"),
+    [
+        ("linear", "bf16", {"batch": 1, "m": 197, "n": 1024, "k": 4096}),  # no row follows the tokens
+        ("linear", "fp8", {"batch": 1, "m": 64, "n": 1001, "k": 4096}),
+        ("bmm", "fp32", {"batch": 16, "m": 197, "n": 197, "k": 64}),
+    ],
+)
+def test_only_16_bit_rows_along_n_and_k_count_as_narrow(operator, precision, sizes):
+    columns = matrix_columns([make_operator("gemm", operator, precision, **sizes)], load_gpu("h100-sxm"))
+    assert columns.access_byte == Gemm.ACCESS_BYTES
+
+
+@pytest.mark.parametrize(
+    ("sequences", "head_dim", "measured_us"),
+    [(384, 64, 295.1), (384, 80, 346.6), (384, 88, 375.3), (1024, 64, 735.5), (1024, 80, 871.5), (1024, 88, 945.1), (512, 80, 451.6)],
+)
+def test_attention_over_197_tokens_takes_its_published_time(sequences, head_dim, measured_us):
+    """Scaling, scores, softmax, result; bf16 on an A100, forward, "vanilla" (github.com/facebookresearch/xformers/pull/479)."""
+    elements, bundle = sequences * 197 * head_dim, load_bundle("a100-pcie-40gb-eager")
+    operators = [
+        make_operator("elementwise", "scalar_mul", "bf16", elements=elements, reads=elements),
+        make_operator("gemm", "bmm", "bf16", batch=sequences, m=197, n=197, k=head_dim),
+        make_operator("softmax", "softmax", "bf16", rows=sequences * 197, dim=197),
+        make_operator("gemm", "bmm", "bf16", batch=sequences, m=197, n=head_dim, k=197),
+    ]
+    coefficients, _ = coefficient_rows({name: group.coefficients for name, group in bundle.groups.items()}, map(group_key, operators))
+    seconds = kernel_seconds(lower(operators, bundle.gpu, coefficients), coefficients, 1.41e9)
+    assert 1e6 * seconds.sum() == pytest.approx(measured_us, rel=0.15)
+
+
+def test_schedulers_limit_depthwise_convolutions_alike_on_every_board():
+    sizes = {
+        "batch": 1,
+        "channels": 256,
+        "height": 64,
+        "width": 64,
+        "filters": 256,
+        "kernel_h": 3,
+        "kernel_w": 3,
+        "stride": 1,
+        "padding": 1,
+    }
+    clocks = [
+        phases_of("conv", "depthwise", gpu, groups=256, **sizes)["issue"] * load_gpu(gpu).num_sms for gpu in ("a100-pcie-40gb", "a10")
+    ]
+    assert clocks[0] == pytest.approx(clocks[1])

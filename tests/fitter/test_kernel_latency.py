@@ -24,7 +24,7 @@ STREAM = {"dram": 1.05, "l2": 1.0, "issue": 1.0, "loop": 1.0, "wait": 1.0, "wave
 
 
 def products(count, seed=0):
-    sizes = np.exp2(np.random.default_rng(seed).uniform(5, 13, (count, 3))).astype(int)
+    sizes = np.exp2(np.random.default_rng(seed).uniform(5, 13, (count, 3))).astype(int) // 8 * 8
     return [make_operator("gemm", "linear", "bf16", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
 
 

@@ -18,7 +18,7 @@ from estimator.vocabulary.work import workload_work
 
 DENSE = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "hidden_size": 512, "num_hidden_layers": 4,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 1000, "max_position_embeddings": 4096,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 960, "max_position_embeddings": 4096,
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ PUBLISHED = {
 
 DENSE = {
     "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 1000, "max_position_embeddings": 4096,
+    "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 960, "max_position_embeddings": 4096,
 }  # fmt: skip
 ROUTED = DENSE | {"model_type": "qwen3_moe", "moe_intermediate_size": 256, "num_experts": 8, "num_experts_per_tok": 2}
 PROMPT, DECODE = Step(prompts=((1024, 1024),)), Step(sequences=16, context=3000.0)
@@ -103,7 +103,7 @@ def test_small_kernels_read_each_tensor_once():
     tokens, hidden, inter, cached, layers = DECODE.sequences, 512, 2048, 2 * 4 * 64, 4
     turned = (8 + 4) * 64
     per_layer = 2 * 2 * hidden + turned + cached + 2 * inter
-    expected = 2.0 * tokens * (layers * per_layer + 2 * hidden + 1000)
+    expected = 2.0 * tokens * (layers * per_layer + 2 * hidden + 960)
     assert tally(served(DENSE), "elementwise")[1] == expected
     static = [one for one in served(DENSE, weights="fp8-static").operators if one.operator == "silu"]
     assert static[0]["elements"] == tokens * inter / 2  # written in 8 bit
@@ -190,7 +190,7 @@ METHODS = [
 @pytest.mark.parametrize(("quant", "expected"), METHODS)
 def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expected):
     config = DENSE | {"quantization_config": quant}
-    formats = {one.precision for one in served(config).operators if one.family == "gemm" and one["n"] != 1000}
+    formats = {one.precision for one in served(config).operators if one.family == "gemm" and one["n"] != 960}
     assert formats == {"fp8" if expected == "fp8_static" else expected}
     model, weights = read_architecture(config), read_weights(config)
     own = sum(one.weights for one in model.products(Layout()) if one.name != "head")
