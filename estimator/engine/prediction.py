@@ -30,7 +30,7 @@ from estimator.model.timeline import (
     workload_seconds,
 )
 from estimator.uncertainty.forecast import Forecast, forecast_of
-from estimator.uncertainty.laboratory import ELSEWHERE_STD, scales_std
+from estimator.uncertainty.laboratory import ELSEWHERE_STD, host_elsewhere_std, scales_std
 from estimator.uncertainty.sources import error_sources, far_clock, group_shares, joined, unfitted_groups
 from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unfitted_int8, unseen_precisions
 from estimator.vocabulary.gpu import GpuSpec
@@ -281,8 +281,10 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     usual_s = _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])) if unseen else points.block_s[:, :1]
     latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
     latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
-    latency_ln_far = np.hypot(latency_ln, ELSEWHERE_STD["latency"] * np.sqrt(1.0 - launch_share))
-    power_ln_far = np.hypot(power_ln, ELSEWHERE_STD["power"])
+    host_ln = np.zeros(settled.shape) if _own_host(board) else host_elsewhere_std(board.bundle, launch_share)
+    latency_ln_far = np.hypot(np.hypot(latency_ln, ELSEWHERE_STD["latency"] * np.sqrt(1.0 - launch_share)), host_ln)
+    running = np.clip(1.0 - board.tables.rest_w(settled) / points.power_w, 0.0, 1.0)  # a waiting board draws its rest power
+    power_ln_far = np.hypot(np.hypot(power_ln, ELSEWHERE_STD["power"]), host_ln * running)
     held_far = board.held._replace(ln_std=max(board.held.ln_std, LIMIT_SHARE_STD))
     if board_curves is None and np.any(near_limit(free.power_w, held_far, power_ln_far)):
         board_curves = curves(prepared)
@@ -313,6 +315,11 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     )
 
 
+def _own_host(board: Board) -> bool:
+    """Whether the launch cost is the asker's, not that of the bundle's host."""
+    return board.launch_s != board.bundle.host.launch_s
+
+
 def _ln_std(sources: Sequence[Mapping[str, Loading]], shape: tuple[int, ...]) -> Array:
     ln_std = np.empty(shape)
     for row, loadings in zip(ln_std, sources, strict=True):
@@ -326,7 +333,7 @@ def _sources(
     """Sources of error of ln(latency) and ln(power) of each workload, as in Prediction."""
     bundle = prepared.board.bundle
     scale_std = bundle.once(scales_std) if prepared.board.collection is None else 0.0
-    known = prepared.board.launch_s != bundle.host.launch_s
+    known = _own_host(prepared.board)
     far = far_clock(bundle, prepared.board.tables, clock_mhz, power_w)
     found: tuple[list[dict[str, Loading]], list[dict[str, Loading]]] = ([], [])
     for i, workload in enumerate(prepared.workloads):

@@ -2,7 +2,7 @@
 
 Two laboratories differ on the same kernels of one type of board by a factor that is common to all kernels: other boards, libraries,
 operands and ways to measure.  A bundle with several collections states the scale of each; an answer holds for their geometric mean.
-Errors of *this laboratory* come from rows of these collections.  Hardware elsewhere adds ELSEWHERE_STD, "another laboratory".
+Errors of *this laboratory* come from rows of these collections.  "Another laboratory" adds ELSEWHERE_STD, and a host of its own.
 """
 
 from typing import Final
@@ -11,11 +11,29 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.quantities import NORMAL_90, Array
 
 ELSEWHERE_STD: Final = {"latency": 0.09, "power": 0.05}
 """Standard deviation of the common factor between a fit of one laboratory and the hardware of another [ln].  Latency: products of equal
 shape differ by 7 % (A100, 54 shapes) and 11 % (H100, 11) on average between AIConfigurator's tables and vidur's profiles, most of it a
 factor common to all (3 and 12 %).  Power: sensors of one type differ by 5 % from board to board (docs/model.md)."""
+
+HOST_STD: Final = 0.5
+"""Standard deviation of the time to launch an operator from one host to another [ln]: eager PyTorch takes 19 and 36 µs on the hosts of the
+EnergAIzer artifact, and some 51 µs on those of ML.ENERGY's diffusion runs."""
+
+
+def host_elsewhere_std(bundle: Bundle, launch_share: Array) -> Array:
+    """Standard deviation of ln(latency) because another laboratory has another host, in the shape of the launches' share in the latency.
+
+    T = (G^p + L^p)^(1/p) rises by ln(1 − h + h·e^(pδ)) / p where L rises by e^δ; h: launch share, δ: the 90 % limit of ln(L).  A bundle
+    whose host is assumed states HOST_STD already.
+    """
+    assumed = float(np.nan_to_num(bundle.host.launch_ln_std))
+    limit = NORMAL_90 * np.sqrt(max(HOST_STD**2 - assumed**2, 0.0))
+    p = bundle.host.overlap_exponent
+    std: Array = np.logaddexp(np.log1p(-launch_share), np.log(launch_share) + p * limit) / (p * NORMAL_90)
+    return std
 
 
 def mean_log_scale(bundle: Bundle) -> float:
