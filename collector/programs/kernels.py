@@ -2,8 +2,9 @@
 
     reading_i = ∫ h(t_i − t) · (p_0 · idle(t) + Σ_k p_k · share_k(t)) dt + noise,   p ≥ 0
 
-share_k(t) is kernel k's share of the time around t (kernels that run side by side divide it), idle(t) the rest.  Each p_k has the
-program's mean power as prior: kernels that always run together are not told apart, and their errors say so.
+share_k(t) is kernel k's share of the time around t (kernels that run side by side divide it), idle(t) the rest.  The prior of p_0 is the
+power at rest, that of each p_k the mean power while kernels run: kernels that always run together are not told apart, and their errors say
+so.
 """
 
 import math
@@ -36,7 +37,9 @@ from estimator.vocabulary.quantities import Array
 MOST_KERNELS: Final = 24
 """Kernels with a row of their own, those with the longest time; the others share one."""
 PRIOR_SHARE: Final = 0.4
-"""Prior standard deviation of a kernel's power, as a share of the program's mean power: kernels draw 0.5 to 1.5 times the mean."""
+"""Prior standard deviation of a kernel's power, as a share of the mean power of all: kernels draw 0.5 to 1.5 times the mean."""
+OUTSIDE_SHARE, LEAST_BUSY = 0.9, 0.05
+"""Least share of a reading outside the program that counts as rest, and least share of the program's time that its kernels take [1]."""
 ROUNDS: Final = 3
 """Rounds of fitting and estimating the noise."""
 INJECTED: Final = Path(__file__).parent / "injected"
@@ -139,12 +142,16 @@ def _levels(shares: Array, edge_s: Array, updates: BoardUpdates, response: Senso
     design = np.column_stack([seen(signal, response.kernel, response.width_s, updates.time_s - response.delay_s) for signal in signals])
     busy = design[:, :-1].sum(axis=1) > 0.5
     mean_w = float(updates.value[busy].mean() if busy.any() else updates.value.mean())
-    prior = np.full(design.shape[1], 1.0 / (PRIOR_SHARE * mean_w))
-    prior[-2:] = 1.0 / mean_w  # power without a kernel may be much less
+    outside = design[:, -1] > OUTSIDE_SHARE
+    rest_w = float(updates.value[outside].mean() if outside.any() else updates.value.min())
+    gaps = float(design[busy, -2].sum() / design[busy, :-1].sum()) if busy.any() else 0.0
+    kernel_w = max((mean_w - gaps * rest_w) / max(1.0 - gaps, LEAST_BUSY), rest_w)
+    centre, prior = np.full(design.shape[1], kernel_w), np.full(design.shape[1], 1.0 / (PRIOR_SHARE * kernel_w))
+    centre[-2:], prior[-2:] = rest_w, 1.0 / rest_w
     variance = max(noise_w, 1.0) ** 2
     for _ in range(ROUNDS):
         above = np.vstack([design / math.sqrt(variance), np.diag(prior)])
-        level = nnls(above, np.concatenate([updates.value / math.sqrt(variance), mean_w * prior]))[0]
+        level = nnls(above, np.concatenate([updates.value / math.sqrt(variance), centre * prior]))[0]
         residual = updates.value - design @ level
         freedom = max(len(residual) - design.shape[1], 1)
         # Readings beside each other err alike: power has a memory that the levels lack.

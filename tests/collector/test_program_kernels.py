@@ -48,6 +48,26 @@ def test_kernels_have_the_energy_that_the_board_drew_in_their_time(workload):
     assert sorted(one.launches for one in named) == [12 * 300, 12 * 400]
 
 
+def test_kernels_that_alternate_with_gaps_share_their_energy_within_the_errors(tmp_path):
+    """Gaps of a quarter of a millisecond before each kernel: most of the time is rest, which no reading shows alone."""
+    product = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=3072, k=3072)
+    copies = tuple(make_operator("copy", "contiguous", "fp16", elements=1024 * (i + 1), reads=1024 * (i + 1)) for i in range(12))
+    write_workload(Workload(name="gaps", operators=(*copies, product), counts=(*[1.0] * 12, 6.0)), tmp_path / "gaps.json")
+    with open_bench("sim:h100-sxm", seed=3, meter=True) as bench:
+        sampler = Sampler(bench.gpu, bench.sensors)
+        calibration = characterise_sensor(bench, sampler)
+        program = Program(command=(str(tmp_path / "gaps.json"), "300"))
+        run, kernels = measure_kernels(bench, sampler, program, calibration)
+        alone = bench.runner.run(bench.runner.prepare(product), 20_000)
+        middle_ns = (alone.start_ns + alone.end_ns) // 2  # board power has then settled
+        steady_w = bench.planted_energy_j(middle_ns, alone.end_ns) / (1e-9 * (alone.end_ns - middle_ns))
+    found, name = {one.name: one for one in kernels}, program.kernels[12].name
+    caused_j = steady_w * found[name].time_s
+    assert abs(found[name].energy_j - caused_j) < 2.0 * found[name].energy_std_j
+    assert found[name].energy_std_j < 0.4 * caused_j
+    assert abs(found[IDLE].energy_j - (run.energy_j - caused_j)) < 2.0 * found[IDLE].energy_std_j
+
+
 def test_a_program_without_kernels_says_what_to_do(capsys):
     assert main(["run", "--gpu", BOARD, "--kernels", "--", "true"]) == 1
     said = capsys.readouterr().err.strip()
