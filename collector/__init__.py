@@ -7,7 +7,10 @@ __all__ = ["measure"]
 
 
 def __getattr__(name: str) -> Any:
-    """`measure` of `collector.measuring.measure`, imported on first use."""
+    """`measure` of `collector.measuring.measure`, imported on first use.  Raises ImportError without the extra `collect`."""
     if name in __all__:
-        return getattr(import_module("collector.measuring.measure"), name)
+        try:
+            return getattr(import_module("collector.measuring.measure"), name)
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{error}; pip install 'wattprint[collect]', in a clone pip install '.[collect]'") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

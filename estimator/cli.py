@@ -15,6 +15,12 @@ INTERRUPTED = 130
 FAILED = 1
 """Exit status of a command that could not do its work."""
 
+EXTRAS = ("collect", "fit")
+"""Commands that need the extra of their name."""
+
+OWN = ("estimator", "microbench", "collector", "fitter")
+"""Packages that are always installed."""
+
 
 def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
     """Load a module, call its `run(arguments)` and return its exit status; `name` is the command's, for the user.
@@ -36,6 +42,14 @@ def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"{name}: interrupted\n")
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if name not in EXTRAS or package in OWN:
+            raise
+        sys.stderr.write(
+            f"{name}: the package {package} is not installed; pip install 'wattprint[{name}]', in a clone pip install '.[{name}]'\n"
+        )
+        return FAILED
     return status
 
 

@@ -114,7 +114,7 @@ def test_no_command_replaces_what_exists(name, option, tmp_path, capsys, monkeyp
     """With words that are accepted otherwise, also in a dry run, and with words that are refused later."""
     monkeypatch.setenv("WATTPRINT_CONFIG", "")
     (tmp_path / "input.csv").write_text("t_s,power_w\n0,1\n")
-    kept = tmp_path / "kept.json"
+    kept = tmp_path / ("kept.parquet" if isinstance(option.type, OutputPlace) else "kept.json")
     kept.write_text("mine")
     words = [word.replace("{input}", str(tmp_path / "input.csv")) for word in WORDS[name]]
     if name == "collect" and option.opts[-1] == "--out":

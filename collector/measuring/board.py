@@ -78,9 +78,11 @@ class WatchedBoard:
         return clock.now_ns()
 
     def simulated_program(self, workload: str) -> None:
-        """Run a workload file on a simulated board.  Raises CollectorError on a real one."""
+        """Run a workload file on a simulated board.  Raises CollectorError on a real one, and for another file."""
         if not self.simulated:
             raise CollectorError(f"board {self._instruments.word} is no simulated one: run a program of your own on it")
+        if not workload.endswith(".json"):
+            raise CollectorError(f"{workload}: no workload file; a simulated board runs WORKLOAD.json alone")
         with self._lock:
             if workload not in self._programs:
                 self._programs[workload] = Program(command=(workload,)).ready(self._instruments)

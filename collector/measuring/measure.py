@@ -199,6 +199,9 @@ class measure:  # noqa: N801 - reads like contextlib's
         chosen.measurements = measurements
         return cast(Callable[P, Result], chosen)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"measure(…) has no {name!r}: results are the block's, with measure(…) as m: … m.{name}")
+
     def _begin(self) -> Measurement:
         if not self._boards:
             names = named_boards(self._words)
@@ -211,7 +214,12 @@ def _checked(gpu: object, sensor: object, seed: object) -> list[str]:
     """The words of `gpu`.  Raises CollectorError for arguments of another kind."""
     words = [gpu] if isinstance(gpu, int | str) else list(gpu) if isinstance(gpu, Sequence) else []
     if not words or any(isinstance(word, bool) or not isinstance(word, int | str) for word in words):
-        raise CollectorError(f"gpu = {gpu!r:.60}: write measure(gpu=0), measure(gpu='0,1') or measure(gpu=['0', 'sim:a100-pcie-40gb'])")
+        form = (
+            "@measure(gpu=0), with brackets"
+            if callable(gpu)
+            else "measure(gpu=0), measure(gpu='0,1') or measure(gpu=['0', 'sim:a100-pcie-40gb'])"
+        )
+        raise CollectorError(f"gpu = {gpu!r:.60}: write {form}")
     if not isinstance(sensor, str | PathLike):
         raise CollectorError(f"sensor = {sensor!r:.60}: a file or an entry of collect sensors is needed")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:

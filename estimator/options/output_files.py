@@ -36,12 +36,19 @@ class OutputFile(click.Path):
         return super().convert(value, param, ctx)
 
 
+OTHER_FORMATS = (".csv", ".json", ".txt", ".xlsx")
+"""Endings of files that a dataset is not."""
+
+
 class OutputPlace(click.types.StringParamType):
     """A dataset to write, as a file or a folder; a campaign, which can continue one (`--resume`), checks it itself."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The text.  Raises BadParameter like OutputFile."""
-        return named_file(ctx, param, super().convert(value, param, ctx))
+        """The text.  Raises BadParameter like OutputFile, and for the ending of another format."""
+        place = named_file(ctx, param, super().convert(value, param, ctx))
+        if str(place).lower().endswith(OTHER_FORMATS):
+            self.fail(f"{place!r}: a dataset is Parquet; `collect export DATASET --to csv` writes other formats", param, ctx)
+        return place
 
 
 def output_option(*names: str, force: bool = True, **settings: Any) -> Callable[[Decorated], Decorated]:

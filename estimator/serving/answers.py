@@ -16,7 +16,7 @@ from estimator.serving.costs import SEQUENCES, Served, StepCosts, nodes_of, step
 from estimator.serving.engines import Engine, load_engine
 from estimator.serving.intervals import measures, shares, steady_states
 from estimator.serving.schedule import Cycle
-from estimator.serving.steps import cache_bytes, weight_bytes
+from estimator.serving.steps import NODE_GPUS, cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
@@ -28,9 +28,6 @@ MEASURES: Final = ("ttft_s", "tpot_s", "slot_s", "tokens_per_s", "power_w", "ene
 BUSY_ENOUGH: Final = 0.6
 """Share of the time that boards compute, below which a note says that the host sets the pace [1]."""
 
-
-NODE_GPUS: Final = 8
-"""Most GPUs of one node whose collectives are published (AIConfigurator)."""
 
 ROUNDING: Final = 1e-6
 """Relative difference that is a rounding error."""
@@ -173,7 +170,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     asked = np.array([math.nan if batch is None else max(batch / copies, 1.0) for batch in batches or (None,)])
     slots = np.fmin(asked, most)
     rate, nodes = None if serving.rate is None else serving.rate / copies, nodes_of(1.0 if serving.rate else slots.min(), slots.max())
-    costs, cycle, clocks = _under_limit(served, board, nodes, slots, rate)
+    free, costs, cycle, limited = _under_limit(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
         reason = why_no_time([line for _, line in costs.points.warnings], "--weights or --gpu")
         raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
@@ -182,17 +179,18 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
         state = _overload(serving, values["tokens_per_s"])
-        validity, warnings, notes = _remarks(costs, clock)
-        crowded, several = _crowded(batch, values["running"], memory), _several_nodes(served.layout.gpus)
+        own = costs if limited[clock, i] else free
+        validity, warnings, notes = _remarks(own, clock, values["running"] / copies)
+        crowded = _crowded(batch, values["running"], memory)
         found.append(
             ServedEstimate(
                 **common,
                 batch=batch,
                 asked_clock_mhz=mhz,
-                sm_clock_mhz=clocks[clock, i].item(),
+                sm_clock_mhz=(free.sm_clock_mhz + limited[:, i] * (costs.sm_clock_mhz - free.sm_clock_mhz))[clock].item(),
                 state=state,
-                validity="extrapolated" if several and validity == "measured" else validity,
-                warnings=(*((state,) if state else crowded), *several, *warnings),
+                validity="extrapolated" if validity == "measured" and served.layout.gpus > NODE_GPUS else validity,
+                warnings=(*((state,) if state else crowded), *warnings),
                 notes=(*_engine_notes(serving, served, values["busy"]), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),
@@ -201,22 +199,27 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     return found
 
 
-def _under_limit(served: Served, board: Board, nodes: Sequence[int], slots: Array, rate: float | None) -> tuple[StepCosts, Cycle, Array]:
-    """Costs of steps, the steady states, and the clocks (c, n): what a board draws on average over all steps is within its limit.
+def _under_limit(
+    served: Served, board: Board, nodes: Sequence[int], slots: Array, rate: float | None
+) -> tuple[StepCosts, StepCosts, Cycle, Array]:
+    """Costs of steps without and with the power limit, the steady states, and the share of the latter in them (c, n).
 
-    A prompt draws more than the steps around it, and takes less time than a board needs to lower its clock.  Between steps without a limit
+    A board is within its limit on average over all steps: a prompt draws more than the steps around it, and takes less time than a board
+    needs to lower its clock.  Between steps without a limit
     and steps that are each within it, the share of both counts that holds the limit on average.
     """
     free = step_costs(served, replace(board, held=Held(UNLIMITED_W, board.held.ln_std)), nodes)
     cycle, limit_w = steady_states(served, free, slots, rate), board.held.power_w * served.layout.tensor_parallel
-    clocks = np.broadcast_to(free.sm_clock_mhz[:, None], cycle.slot_s.shape[1:])
     if not np.any(cycle.power_w > limit_w):
-        return free, cycle, clocks
+        return free, free, cycle, np.zeros(cycle.slot_s.shape[1:])
     held = step_costs(served, board, nodes)
     slow = steady_states(served, held, slots, rate)
     share = np.clip((cycle.power_w - limit_w) / np.maximum(cycle.power_w - slow.power_w, TINY), 0.0, 1.0)
     both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__slots__}
-    return held, Cycle(**both), clocks + share[0] * (held.sm_clock_mhz[:, None] - clocks)
+    over = np.maximum(both["power_w"] / limit_w, 1.0)  # what prompts add to steps within the limit can be beyond it
+    both |= {name: both[name] * over for name in ("slot_s", "tpot_s", "ttft_loaded_s", "ttft_most_s", "decode_s", "prompt_s")}
+    both |= {name: both[name] / over for name in ("tokens_per_s", "power_w")}
+    return free, held, Cycle(**both), share[0]
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
@@ -301,12 +304,6 @@ def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ..
     return (f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait",)
 
 
-def _several_nodes(gpus: int) -> tuple[str, ...]:
-    if gpus <= NODE_GPUS:
-        return ()
-    return (f"{gpus} GPUs: collectives of more than {NODE_GPUS} GPUs of one node were not measured, and links between nodes are slower",)
-
-
 def _engine_notes(serving: Serving, served: Served, busy: float) -> tuple[str, ...]:
     """Assumptions about the engine, and whether its host sets the pace."""
     engine = served.engine
@@ -319,10 +316,11 @@ def _engine_notes(serving: Serving, served: Served, busy: float) -> tuple[str, .
     return tuple(filter(None, (told, paced)))
 
 
-def _remarks(costs: StepCosts, clock: int) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:
-    """Validity, warnings and notes of the longest decoding step and of the prompt at a clock."""
-    clocks, decode = len(costs.sm_clock_mhz), len(costs.decode.at) - 1
-    points = costs.points.select(np.array([decode, decode + 1]) * clocks + clock)
+def _remarks(costs: StepCosts, clock: int, running: float) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:
+    """Validity, warnings and notes of a decoding step with at least so many sequences, and of the prompt, at a clock."""
+    clocks, last = len(costs.sm_clock_mhz), len(costs.decode.at) - 1
+    decode = min(int(np.searchsorted(costs.decode.at, running * (1.0 - ROUNDING))), last)
+    points = costs.points.select(np.array([decode, last + 1]) * clocks + clock)
     large = {line for case in points.cases for line in case.too_large}
     validity = max(points.validity(), key=get_args(Validity).index)
     warnings, notes = (dict.fromkeys(line for _, line in lines if line not in large) for lines in (points.warnings, points.notes))

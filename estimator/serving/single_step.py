@@ -50,7 +50,7 @@ def single_step(
     )
     name = f"{architecture.name}-{phase}-b{batch}-s{sequence}-{formats.layer}-kv-{formats.cache}-serving"
     name += f"-tp{tensor_parallel}" if tensor_parallel > 1 else ""
-    told = f"kernels of one GPU as {engine.label} launches them, without its host (estimate llm has it)"
+    told = f"kernels as {engine.label} launches them on each GPU, without its host (estimate llm has it)"
     return Variant(
         workload=replace(workload, name=name, notes=(told, *workload.notes), footprint=held),
         batch=batch,

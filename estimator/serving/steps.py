@@ -33,6 +33,11 @@ Source: vLLM 0.18 (VLLM_MXFP4_USE_MARLIN).  Without it gpt-oss-120b under vLLM 0
 
 STATIC: Final = "products in fp8 as measured, less (negative counts) what a given scale saves of their conversion"
 
+NODE_GPUS: Final = 8
+"""Most GPUs of one node whose collectives are published (AIConfigurator)."""
+
+SEVERAL_NODES: Final = "{} GPUs: collectives of more than {} GPUs of one node were not measured, and links between nodes are slower"
+
 UNTABLED: Final = "no table has the experts' kernels of {}: the geometric mean of TensorRT-LLM's time and the least one"
 
 Launch = tuple[Operator, float]
@@ -110,7 +115,13 @@ def step_workload(
         *((STATIC,) if weights.static else ()),
     )
     return Workload(
-        name=architecture.name, model_family=architecture.kind, operators=operators, counts=counts, notes=notes, gpus=layout.gpus
+        name=architecture.name,
+        model_family=architecture.kind,
+        operators=operators,
+        counts=counts,
+        warnings=(SEVERAL_NODES.format(layout.gpus, NODE_GPUS),) if layout.gpus > NODE_GPUS else (),
+        notes=notes,
+        gpus=layout.gpus,
     )
 
 

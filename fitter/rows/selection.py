@@ -87,6 +87,8 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
         simulated = any(map(is_simulated_uuid, set(table.texts("gpu_uuid"))))
         return _selection(table, kind, read(table, gpu), {"simulated": True} if simulated else {})
     header = read_header(path)
+    if header and header[0].lstrip().startswith(("{", "[")):
+        raise InputError(f"{path}: JSON, no table of measurements; a workload file is for `estimate`")
     found = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
     listed = ", nor a ".join(f"{kind} ({', '.join(module.NEEDED)}, …)" for kind, module, _ in KINDS)
     raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")

@@ -68,6 +68,11 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path, capsys):
     assert before == {path: path.read_bytes() for path in before}
 
 
+@pytest.mark.parametrize("ending", [".csv", ".JSON", ".xlsx"])
+def test_a_dataset_is_parquet(tmp_path, capsys, ending):
+    refused(capsys, 2, "collect export", "--gpu", A100, "--out", tmp_path / f"x{ending}", "--dry-run")
+
+
 def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path, capsys):
     ran = tmp_path / "ran"
     refused(capsys, 1, "cannot be written", "run", "--gpu", A100, "--out", tmp_path / "none" / "x", "--", "touch", ran)

@@ -96,7 +96,7 @@ def test_unknown_boards_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"gpu": print}, r"write measure\(gpu=0\)"),
+        ({"gpu": print}, r"write @measure\(gpu=0\), with brackets"),
         ({"gpu": 1.5}, "1.5"),
         ({"gpu": True}, "True"),
         ({"gpu": None}, "None"),
@@ -110,6 +110,14 @@ def test_unknown_boards_are_refused():
 def test_arguments_of_another_kind_are_named(arguments, named):
     with pytest.raises(CollectorError, match=named):
         measure(**arguments)
+
+
+def test_results_are_the_blocks_not_the_measures(workload):
+    measuring = measure(gpu=BOARD)
+    with measuring as m, pytest.raises(CollectorError, match="no workload file"):
+        m.simulated_program(workload.replace(".json", ".py"))
+    with pytest.raises(AttributeError, match=r"with measure\(…\) as m"):
+        measuring.energy_j  # noqa: B018 - a property
 
 
 def test_a_generator_is_refused():

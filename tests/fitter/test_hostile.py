@@ -117,3 +117,8 @@ def test_a_name_that_is_a_trick_is_refused_in_one_line(name, tmp_path, capsys):
         assert "Traceback" not in capsys.readouterr().err
     assert not out.exists()
     assert not sprung.exists()
+
+
+def test_a_workload_file_is_named_for_what_it_is():
+    example = Path(__file__).parents[2] / "examples" / "gpt2-prefill.json"
+    assert "JSON, no table of measurements; a workload file is for `estimate`" in refusal(lambda: read_selection([str(example)], None))

@@ -42,6 +42,8 @@ def test_a_power_limit_holds_the_mean_of_all_steps(capsys):
         assert 0.93 * cap < one["power_w"] / 2 < cap
     assert found[2]["sm_clock_mhz"] < free["sm_clock_mhz"]
     assert [one["tokens_per_s"] for one in (free, *found[1:])] == sorted({one["tokens_per_s"] for one in found}, reverse=True)
+    crowded = answers(capsys, *words[:-4], "--batch", 256, "--engine", "tensorrt-llm-1.0")  # more prompts than steps
+    assert crowded["power_w"] < 700.0
 
 
 def test_experts_of_an_engine_that_no_table_holds_are_faster_than_the_tables():
@@ -182,6 +184,14 @@ def test_a_table_shows_the_first_tokens_that_a_limit_holds(capsys):
     assert "TTFT under load" in out
     for one in (small, large):
         assert f"{1e3 * one['ttft_loaded_s']:.2f} ms" in out or f"{1e3 * one['ttft_loaded_s']:.1f} ms" in out
+
+
+def test_a_point_says_of_itself_the_same_alone_and_in_a_list(capsys):
+    words = ("llama-3.1-8b", "--gpu", "h100", "--prompt", 2048, "--output", 64, "--engine", "tensorrt-llm-1.0")
+    table = answers(capsys, *words, "--batch", "4,32,256")
+    alone = [answers(capsys, *words, "--batch", batch) for batch in (4, 32, 256)]
+    for name in ("validity", "warnings", "sm_clock_mhz"):
+        assert [one[name] for one in table] == [one[name] for one in alone], name
 
 
 def test_more_gpus_than_a_node_has_are_no_measured_case(capsys):
