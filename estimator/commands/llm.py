@@ -44,7 +44,7 @@ TOKENS: Final = click.IntRange(1, 10**8)
     click.argument("model", metavar="CONFIG", callback=named_file),
     *WHERE,
     click.option("--prompt", type=TOKENS, required=True, metavar="N", help="Tokens of a prompt."),
-    click.option("--output", type=TOKENS, required=True, metavar="N", help="Tokens of an answer, 2 or more."),
+    click.option("--output", type=click.IntRange(2, 10**8), required=True, metavar="N", help="Tokens of an answer."),
     click.option("--batch", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Requests in flight at any time."),
     click.option("--rate", type=POSITIVE, metavar="R", help="Requests per second instead."),
     click.option("--tensor-parallel", metavar="LIST", default="1", callback=whole_numbers, help="GPUs that share every layer."),

@@ -229,7 +229,7 @@ REFUSED = [
     (("--batch", 0), 2, "at least 1"),
     (("--rate", -1), 2, "--rate"),
     (("--batch", 1, "--tpot-limit", 5), 2, "add --best"),
-    (("--batch", 1, "--output", 1), 1, "output = 1"),
+    (("--batch", 1, "--output", 1), 2, "--output"),
     (("--batch", 1, "--prompt", 8000, "--output", 1000), 1, "context of llama-3-8b, 8192"),
     (("--batch", 1, "--tensor-parallel", 3), 1, "tensor parallelism 3"),
     (("--batch", 1, "--expert-parallel", 2), 1, "without experts"),
