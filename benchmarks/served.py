@@ -95,7 +95,7 @@ def as_run(run: Run) -> Run:
     """A run with the mean lengths of its requests, and with the requests that its engine ran at a time.
 
     Of the requests for Llama-3.1-8B under TensorRT-LLM 1.0 one always waits for a slot: with 8 in flight the mean time to the first token
-    is an eighth of a slot's, whatever it holds.  No other group does so.
+    is an eighth of a slot's, for every prompt and output.  No other group does so.
     """
     own = dict(run)
     if MODELS[run["model"]] in ("deepseek-v3", "gpt-oss-120b") and int(run["prompt"]) % 1000:

@@ -39,7 +39,8 @@ MOST_KERNELS: Final = 24
 PRIOR_SHARE: Final = 0.4
 """Prior standard deviation of a kernel's power, as a share of the mean power of all: kernels draw 0.5 to 1.5 times the mean."""
 OUTSIDE_SHARE, LEAST_BUSY = 0.9, 0.05
-"""Least share of a reading outside the program that counts as rest, and least share of the program's time that its kernels take [1]."""
+"""Least share of a reading outside the program that counts as rest, and least share of the program's time that its kernels take
+(assumed) [1]."""
 ROUNDS: Final = 3
 """Rounds of fitting and estimating the noise."""
 INJECTED: Final = Path(__file__).parent / "injected"

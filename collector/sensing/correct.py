@@ -163,8 +163,8 @@ def energies_of(
 def _limits_j(updates: BoardUpdates, response: SensorResponse, spans: Spans, stamps_s: Sequence[float]) -> float:
     """Standard error of an energy [J] from the form of its steps, from the time between averages, and from holes in the polls.
 
-    Readings inside the spans are a sample of the power between neighbouring stamps, and the energy has the error of a mean of as many; a
-    load that repeats near a multiple of the update period shows as readings in slow waves, fewer of which are independent.
+    Readings inside the spans are a random sample of the power between neighbouring stamps, so the energy has the error of their mean.  A
+    load that repeats near a multiple of the update period gives readings in slow waves; fewer readings are then independent.
     """
     seen_s = updates.time_s - response.delay_s - 0.5 * response.width_s
     held = np.searchsorted(spans[0], seen_s, side="right") > np.searchsorted(spans[1], seen_s, side="right")

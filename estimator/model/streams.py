@@ -78,7 +78,7 @@ class Stream:
     SCHEDULED_LANES = 128.0
     """Lane instructions that an SM starts in a clock: four schedulers, a warp each, from Volta on (NVIDIA V100, A100 and GA102
     whitepapers).  Of a depthwise convolution's instructions less than half are multiply-adds, so the schedulers limit it, not the fp32
-    lanes, of which V100 and A100 have 64."""
+    lanes (V100 and A100: 64)."""
 
     TAP_INSTRUCTIONS = 2.5
     """Lane instructions of one tap of a depthwise filter: load, multiply-add, its share of a bounds check (assumed)."""

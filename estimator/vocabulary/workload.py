@@ -77,7 +77,7 @@ CORRECTED: Final = "corrected:"
 
 COMMON_EXPERTS: Final = ("nvfp4", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "int4_wo")
 """Formats whose experts run by the same kernels in all engines, those of the tables: FlashInfer's, which TensorRT-LLM brought, and Marlin.
-In 16 and 8 bits the libraries of OWN_EXPERTS have kernels of their own, of which there is no table (but one of an L40S)."""
+In 16 and 8 bits the libraries of OWN_EXPERTS have kernels of their own; only an L40S has a table of them."""
 
 OWN_EXPERTS: Final = ("vllm", "sglang")
 
