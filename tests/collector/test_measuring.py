@@ -4,15 +4,12 @@ import asyncio
 import math
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
-from scipy.signal import lfilter
 
 from collector import measure
 from collector.errors import CollectorError
 from collector.measuring.board import open_watched
 from collector.measuring.measure import Measurement
-from collector.sensing import correct
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import Workload, make_operator
 
@@ -163,12 +160,3 @@ def test_steps_between_rest_and_load_are_no_waves(workload):
         block.end()
         errors.append((block.energy_std_j, sum(one.energy_std_j for one in block.windows.values())))
     assert max(errors)[0] <= 1.6 * errors[0][1]
-
-
-def test_waves_leave_fewer_independent_readings() -> None:
-    """The variance of a mean of a first-order process is that of independent readings times (1 + r) / (1 - r)."""
-    white = np.random.default_rng(0).normal(size=4000)
-    for share in (0.0, 0.5, 0.8):
-        found = lfilter([1.0], [1.0, -share], white)
-        assert correct._alike(found - found.mean()) == pytest.approx((1 + share) / (1 - share), rel=0.3)
-    assert correct._alike(np.zeros(5)) == correct._alike(np.zeros(0)) == 1.0
