@@ -278,14 +278,15 @@ def ablations(engine: Engine) -> dict[str, Engine]:
 
 
 def scores(groups: Iterator[Group]) -> Iterator[dict[str, object]]:
-    """Scores of every group; then of all runs, of each model, and of those that stand apart."""
+    """Scores of every group; then of all runs, of each model, of runs whose host was not fitted to them, and of those that stand apart."""
     together: dict[object, list[np.ndarray]] = defaultdict(list)
     for one in groups:
         if not one.runs:
             yield {**one.label, "runs": 0, "of": one.asked, "refused": one.refused}
             continue
         slot, ttft = one.measured("slot_s"), one.measured("ttft_s")
-        for name in dict.fromkeys((one.label["lengths"], one.label["lengths"] or one.label["model"])):
+        judged = "" if one.source else "not fitted"
+        for name in dict.fromkeys((one.label["lengths"], one.label["lengths"] or one.label["model"], one.label["lengths"] or judged)):
             together[name].append(stated_errors(slot, one.found, "slot_s"))
         yield {
             **one.label,
