@@ -14,8 +14,8 @@ diffusion      Stable Diffusion 1.5 and XL of ML.ENERGY: UNets and what is betwe
                the limit; "host's pace": the launch cost that batch 1, which is left out, shows
 zeus           training on a V100 under limits: time over that at 250 W, and power; from batch 32 on
 vidur          products of vidur by length of the kernel
-energy         power at rest; time of a product on a small board at its limit; energy of 8192³ as the best rates of large products and 0.96
-               of the limit say, and of board over board
+energy         power at rest; times of kernels at the power limit, whose energy sets their clock: a product on a small board; products and
+               attention of AIConfigurator on GB200 and H200
 """
 
 import json
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -256,15 +256,12 @@ def vidur(data: Path, bundles: Path) -> Iterator[Score]:
 REST_W = {"h100-sxm": 120.0, "h200-sxm": 121.0, "b200-sxm": 191.0, "l40s": 101.0, "a10": 37.0, "l4": 27.5, "t4": 25.5, "a40": 74.0}
 """Boards awake without work [W]: means of tables of nvidia-smi in public repositories; L40S: arXiv:2605.23918."""
 
-BEST_FLOP_PER_S = {"a100-pcie-40gb": 252.9e12, "a100-sxm-80gb": 271.2e12, "h100-sxm": 794.5e12, "h200-sxm": 794.5e12, "b200-sxm": 1745e12}
-"""Best bf16 products [flop/s]: stas00/ml-engineering, compute/accelerator."""
-
 THROTTLED = {"t4": ("a10-eager", 4096.0, 24e12)}
 """Boards whose limit holds their clock far down, the bundle that forecasts them, the edge of a cubic fp16 product, and its rate [flop/s]:
 forums.developer.nvidia.com/t/264462, mean of 100 launches."""
 
-LIMIT_SHARE = 0.96
-"""Mean power of a board at its limit, over the limit: 56 rows of A100 and H100 (ML.ENERGY)."""
+LIMITED = {"gb200": "b200-sxm", "h200-sxm": "h200-sxm"}
+"""Boards of which kernels at their power limit are published, and the bundle that forecasts them; no bundle was fitted to these rows."""
 
 
 def cube(edge: float, precision: str) -> Workload:
@@ -274,7 +271,7 @@ def cube(edge: float, precision: str) -> Workload:
 
 
 def energy(data: Path, bundles: Path) -> Iterator[Score]:
-    """Rest power by rule or table, and energy per flop of a long product (8192³) of every board with a bundle."""
+    """Rest power by rule or table; times of kernels at the limit, whose energy sets their clock."""
     source = load_bundle(bundles / "a100-pcie-40gb-eager.json")
     for gpu, watt in REST_W.items():
         spec = load_gpu(gpu)
@@ -285,23 +282,12 @@ def energy(data: Path, bundles: Path) -> Iterator[Score]:
         seconds = asked(load_bundle(bundles / f"{name}.json"), spec, [(cube(edge, "fp16"), 1)], spec.power_limit_w)["predicted_latency"]
         values = {"predicted_latency": [seconds], "measured_latency": [2.0 * edge**3 / rate]}
         yield scored("energy", f"time of {edge:.0f}³ on {gpu} from {name}", pd.DataFrame(values))
-    work = cube(8192.0, "bf16")
-    joules: dict[str, tuple[float, float]] = {}
-    for gpu, rate in BEST_FLOP_PER_S.items():
-        path = next((path for path in (bundles / f"{gpu}.json", bundles / f"{gpu}-eager.json") if path.is_file()), None)
-        if path is None:
-            click.echo(f"skipped: no bundle of {gpu} in {bundles}", err=True)
-            continue
-        spec, bundle = load_gpu(gpu), load_bundle(path)
-        found = asked(bundle, spec, [(work, 1)], spec.power_limit_w)
-        seconds = 2.0 * 8192.0**3 / rate
-        values = {"predicted_latency": [found["predicted_latency"]], "measured_latency": [seconds]}
-        joules[gpu] = found["predicted_latency"] * found["predicted_power"], LIMIT_SHARE * spec.power_limit_w * seconds
-        values |= {"predicted_power": [joules[gpu][0]], "measured_power": [joules[gpu][1]]}
-        yield scored("energy", f"energy of 8192³ on {gpu}", pd.DataFrame(values))
-    for left, right in combinations(joules, 2):
-        ratio = {side: [joules[left][i] / joules[right][i]] for i, side in enumerate(("predicted_power", "measured_power"))}
-        yield scored("energy", f"energy of 8192³, {left} over {right}", pd.DataFrame(ratio))
+    for gpu, name in LIMITED.items():
+        rows = read_selection([data / "aiconfigurator" / "power.csv"], gpu).kernels
+        assert rows is not None
+        found = predict_kernel_rows(load_bundle(bundles / f"{name}.json"), rows).drop(columns=["predicted_power"])[rows.at_limit]
+        for (family, precision), part in found.groupby(["family", "precision"]):
+            yield scored("energy", f"time at the limit on {gpu} from {name}, {family} {precision}", part)
 
 
 SECTIONS = {one.__name__: one for one in (halves, specification, diffusion, zeus, vidur, energy)}
