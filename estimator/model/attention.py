@@ -15,6 +15,7 @@ import numpy as np
 
 from estimator.model.gemm import SHARING_ARCHITECTURES, WARP_RATE, Gemm
 from estimator.model.phases import Phases, make_phases
+from estimator.model.power import tensor_rate
 from estimator.model.streams import Stream
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
@@ -75,7 +76,10 @@ class Flash:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionColumns:
-    """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those."""
+    """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those.
+
+    flop_per_clock: rate of an SM; tensor: flop of 16-bit operands that take tensor cores as long as one flop, 0 on CUDA cores.
+    """
 
     batch: Array
     queries: Array
@@ -89,18 +93,22 @@ class AttentionColumns:
     element_byte: Array
     kv_byte: Array
     flop_per_clock: Array
+    tensor: Array
 
 
 def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionColumns:
     """Fused attention as columns; kernels of no serving library are FlashAttention-2."""
-    warps = WARP_RATE.get(gpu.architecture, 1.0)
+    rate = np.array([gpu.matrix_flop_per_clock(o.precision, o.cuda_cores) for o in operators])
+    tensor = np.array([gpu.on_tensor_cores(o.precision) and not o.cuda_cores for o in operators])
+    single_warps = tensor & np.array([not o.library for o in operators])
     return AttentionColumns(
         **dict(
             zip((*FAMILY_FIELDS["attention"], "cached"), np.array([attention_shape(o) for o in operators], dtype=np.float64).T, strict=True)
         ),
         element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
         kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
-        flop_per_clock=np.array([gpu.matrix_flop_per_clock(o.precision, o.cuda_cores) * (1.0 if o.library else warps) for o in operators]),
+        flop_per_clock=rate * np.where(single_warps, WARP_RATE.get(gpu.architecture, 1.0), 1.0),
+        tensor=tensor * tensor_rate(gpu) / rate,
     )
 
 
@@ -148,7 +156,7 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "waves": np.ceil(rounds) * Flash.WAVE_CLOCKS,
             "rows": rows / gpu.num_sms * Flash.ROW_UNIT_CLOCKS,
         },
-        _events(moved, reload_byte, filled * heads * seen * tile_flop, heads * seen * tile_scores)
+        _events(c, moved, reload_byte, filled * heads * seen * tile_flop, heads * seen * tile_scores)
         | {"shared": reload_byte * (Flash.SHARING_SHARED_PASSES if sharing else passes)},
         even.shape,
         occupied=np.minimum(even / math, 1.0),
@@ -204,7 +212,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "rows": rows * Flash.ROW_UNIT_CLOCKS / gpu.num_sms,
             "row_length": np.minimum(visible, Flash.SERIAL_CONTEXT),
         },
-        _events(moved, 0.0, useful + Gemm.PADDED_SHARE * np.maximum(flop - useful, 0.0), scores) | {"shared": 2.0 * cache_byte},
+        _events(c, moved, 0.0, useful + Gemm.PADDED_SHARE * np.maximum(flop - useful, 0.0), scores) | {"shared": 2.0 * cache_byte},
         even.shape,
         occupied=np.minimum(heads * key_tiles / gpu.num_sms, 1.0),
         even_math=busiest_math,
@@ -212,6 +220,6 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     )
 
 
-def _events(moved_byte: Array, reload_byte: Array | float, flop: Array, scores: Array) -> dict[str, Array]:
-    per_score = Flash.CUDA_PER_EXPONENTIAL
-    return {"dram": moved_byte, "l2": reload_byte + moved_byte, "tensor": flop, "cuda": per_score * scores, "sfu": scores}
+def _events(c: AttentionColumns, moved_byte: Array, reload_byte: Array | float, flop: Array, scores: Array) -> dict[str, Array]:
+    lanes = Flash.CUDA_PER_EXPONENTIAL * scores + np.where(c.tensor > 0.0, 0.0, flop / 2.0)
+    return {"dram": moved_byte, "l2": reload_byte + moved_byte, "tensor": c.tensor * flop, "cuda": lanes, "sfu": scores}

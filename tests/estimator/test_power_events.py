@@ -47,6 +47,25 @@ def test_tensor_flop_are_counted_by_the_time_for_which_they_keep_the_units_busy(
     assert events_of(linear(256, "int8"))["tensor"] == events_of(linear(256))["tensor"] / 2
 
 
+@pytest.mark.parametrize("kind", [{"queries": 2048}, {"queries": 1}])
+def test_attention_in_8_bits_keeps_the_units_busy_for_half_as_long(kind):
+    shape = {"batch": 4, "context": 2048, "heads": 16, "kv_heads": 4, "head_dim": 128, "window": 0, "causal": 1} | kind
+    operator = "prefill" if kind["queries"] > 1 else "decode"
+    short, full = (
+        phases_of(make_operator("attention", operator, precision, **shape), load_gpu("b200-sxm"), 128.0, 128.0, 1.0).events[0]
+        for precision in ("fp8", "bf16")
+    )
+    assert short[EVENTS.index("tensor")] == full[EVENTS.index("tensor")] / 2
+    assert short[EVENTS.index("sfu")] == full[EVENTS.index("sfu")]
+
+
+def test_attention_without_tensor_cores_multiplies_on_cuda_cores():
+    shape = {"batch": 4, "queries": 1024, "context": 1024, "heads": 16, "kv_heads": 16, "head_dim": 128, "window": 0, "causal": 0}
+    single, half = (events_of(make_operator("attention", "prefill", precision, **shape)) for precision in ("fp32", "fp16"))
+    assert single["tensor"] == 0.0
+    assert single["cuda"] - half["cuda"] == half["tensor"] / 2
+
+
 def test_blocks_fetch_nothing_beyond_the_edge_of_a_matrix():
     m, n, k = 65, 1024, 1024
     fetched = 2 * k * (m * n / 128 + n * np.ceil(m / 128))
