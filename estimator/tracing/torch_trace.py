@@ -38,7 +38,7 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.reader import FaultError
 from estimator.vocabulary.workload import Footprint, Operator, Workload, merge_counts
 
-REMEDY: Final = "pip install 'wattprint[torch]'"
+REMEDY: Final = "pip install 'wattprint[torch]'; language models need none as engines serve them: estimate --runtime serving, estimate llm"
 
 OVERSTATED: Final = "recurrent layers are taken step by step; cuDNN runs their steps in few kernels, so that time and energy are overstated"
 
