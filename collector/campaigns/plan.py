@@ -34,8 +34,11 @@ ROW_ID_DIGITS: Final = 16
 CLOCK_SETTLE_S: Final = 0.2
 """Rest after a change of the clock."""
 
-LOAD_SHARE: Final = 0.45
-"""Mean power of a campaign's kernels above rest at the highest clock, as a share of that at the limit [1] (simulated: 0.25 to 0.65)."""
+LOAD_SHARE, LOAD_EXPONENT = 0.9, 1.7
+"""Mean power of a campaign's kernels above rest at the highest clock, as a share of that at the limit [1], and how it follows the clock.
+
+Five simulated boards: 0.9 to 1.1 at the highest clock, 0.2 to 0.5 at half of it, ranging and preparing included.
+"""
 
 Kernel = tuple[Operator, str, str]
 """An operator, its L2 state and the layout of its inputs, "" for the natural one."""
@@ -139,7 +142,7 @@ def _mean_load_w(gpu: GpuSpec, sm_clock_mhz: float | None) -> tuple[float, float
     """Expected power of a board at rest, and under the kernels of a campaign at a clock [W]."""
     clock_mhz = sm_clock_mhz or gpu.sm_clock_max_mhz
     rest_w = float(usual_rest_w(gpu, np.array([clock_mhz]), np.ones(1))[0])
-    return rest_w, rest_w + LOAD_SHARE * clock_mhz / gpu.sm_clock_max_mhz * max(gpu.power_limit_w - rest_w, 0.0)
+    return rest_w, rest_w + LOAD_SHARE * (clock_mhz / gpu.sm_clock_max_mhz) ** LOAD_EXPONENT * max(gpu.power_limit_w - rest_w, 0.0)
 
 
 def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:

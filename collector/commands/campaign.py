@@ -207,6 +207,8 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
     if options.dry_run:
         show_plans(plans, speak)
         return DONE
+    for line in () if speak.as_json else "\n".join(plans.values()).splitlines():
+        speak.note(line)
     flags = ["--json"] * speak.as_json + ["--quiet"] * speak.quiet
     with speak.progress() as tell:
         ends = measure_side_by_side(
@@ -234,8 +236,8 @@ def check_unused(out: Path, resume: bool | None) -> None:
 
 def common_root(out: str) -> str:
     """The folder of a dataset in which each board has its own parts.  Raises CollectorError if a file has that name."""
-    if Path(out).exists() and not Path(out).is_dir():
-        raise CollectorError(f"{out}: is a file; several boards write into a folder, each its own parts: name another with --out")
+    if (Path(out).exists() and not Path(out).is_dir()) or Path(out).suffix == ".parquet":
+        raise CollectorError(f"{out}: names a file; several boards write into a folder, each its own parts: name another with --out")
     return f"{out.rstrip('/')}/"
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from estimator.bundle.content import Bundle
 from estimator.display.pages import facts_html, report_page, table_html
+from fitter.blocks.section import block_tables
 from fitter.instructions.display import instruction_tables
 from fitter.report.errors import family_errors_html, held_frame, scatters_html, worst_html
 from fitter.report.pictures import pictures_html
@@ -25,10 +26,11 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.
         ("verdict", "Verdict", _verdict(bundle, verdict)),
         ("pictures", "Pictures", scatters_html(held) + family_errors_html(held) + pictures_html(bundle, selection.kernels)),
         ("card", "Model card", _model_card(bundle, selection)),
-        ("errors", "Errors on held-out rows", errors or "<p>No rows were held out: the errors of this bundle are unknown.</p>"),
+        ("errors", "Errors on held-out rows", errors or "<p>No kernels were held out.</p>"),
         ("worst", "Largest errors", worst_html(held)),
         ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
         ("instructions", "Instruction energies", "".join(table.html() for table in instruction_tables(bundle))),
+        ("blocks", "Block-count models", "".join(table.html() for table in block_tables(bundle))),
         ("rejected", "Rejected rows", _rejected(selection)),
         ("data", "Data sets", dataset_table(bundle).html()),
     )

@@ -12,6 +12,7 @@ from estimator.uncertainty.sources import unfitted_groups
 from estimator.vocabulary.reader import plain
 from fitter.blocks.section import block_tables
 from fitter.instructions.display import instruction_tables
+from fitter.report.verdict import has_kernels
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
 from fitter.validate.tables import Shown, error_table
@@ -34,8 +35,7 @@ def selection_lines(selection: Selection) -> list[str]:
 
 def next_lines(bundle: Bundle, path: str) -> list[str]:
     """Next steps with a fitted bundle at a path: a line for every command that applies to its data."""
-    measured = bundle.power is not None or any(group.rows for group in bundle.groups.values()) or bool(bundle.errors)
-    words = ["WORKLOAD.json"] if measured else []
+    words = ["WORKLOAD.json"] if has_kernels(bundle) else []
     words += ["counts COUNTS"] if set(bundle.instruction_energies) - {LINKS} else []
     words += ["blocks"] if bundle.block_models else []
     return [f"next: estimate {word} --bundle {path}" for word in words] or [f"next: fit show {path}"]

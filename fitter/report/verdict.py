@@ -5,9 +5,11 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from estimator.blocks.model import models_from_section
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.uncertainty.sources import unfitted_groups
 from fitter.bundle.calibration import Calibration
+from fitter.instructions.display import bundle_energies
 from fitter.validate.predictions import PERCENT, compared, errors_of, summary_row
 from fitter.validate.tables import Shown
 
@@ -21,11 +23,38 @@ def verdict_lines(bundle: Bundle, calibration: Calibration) -> list[str]:
     one = high <= FEW_CLOCKS_RATIO * low
     world = "the simulated " if bundle.simulated else ""
     clocks = f"{high:g} MHz alone" if one else f"{low:g} to {high:g} MHz"
-    lines = [f"{bundle.name} {bundle.version} predicts {world}{bundle.gpu.name} at {clocks}"]
+    kernels = has_kernels(bundle)
+    lines = [f"{bundle.name} {bundle.version} {'predicts' if kernels else 'describes'} {world}{bundle.gpu.name} at {clocks}"]
     lines += [_errors_line(kind, compared(found)) for kind, found in calibration.held_out.items() if len(found)]
-    if not calibration.held_out:
+    if kernels and not calibration.held_out:
         lines.append("no rows were held out: its errors are unknown")
-    return [*lines, *_missing_lines(bundle, one_clock=one)]
+    return [*lines, *_instruction_lines(bundle), *_block_lines(bundle), *(_missing_lines(bundle, one_clock=one) if kernels else ())]
+
+
+def has_kernels(bundle: Bundle) -> bool:
+    """Whether kernels or workloads were fitted, not instructions or grids alone."""
+    return bundle.power is not None or any(group.rows for group in bundle.groups.values()) or bool(bundle.errors)
+
+
+def _instruction_lines(bundle: Bundle) -> list[str]:
+    """How well the energies of instructions are known; empty without them."""
+    energies = bundle_energies(bundle)
+    if energies is None:
+        return []
+    found = bundle.instruction_energies["instructions"].values()
+    error = np.median([PERCENT * one["std_j"] / one["epi_j"] for one in found])
+    doubtful = f"; {len(energies.doubts)} of low confidence" if energies.doubts else ""
+    return [f"energies of {len(found)} instructions from {energies.rows} runs, standard error {error:.1f} % in the median{doubtful}"]
+
+
+def _block_lines(bundle: Bundle) -> list[str]:
+    """Errors of block-count models on grids left out; empty without models."""
+    models = models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models").values()
+    if not models:
+        return []
+    errors = {what: np.median([model.scatter.get("occupancy", {}).get(what, np.nan) for model in models]) for what in ("time", "energy")}
+    known = ", ".join(f"{PERCENT * error:.1f} % in {what}" for what, error in errors.items() if np.isfinite(error))
+    return [f"{len(models)} block-count model(s): rms error on grids left out {known or 'unknown'}{' in the median' if known else ''}"]
 
 
 def _errors_line(kind: str, found: pd.DataFrame) -> str:

@@ -42,8 +42,9 @@ def test_a_campaign_takes_as_long_and_as_much_as_its_plan_states(board, part, ti
         begun_ns = bench.clock.now_ns()
         Campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), 0), tmp_path / "d.parquet").run()
         took_s = (bench.clock.now_ns() - begun_ns) * 1e-9
+        took_j = bench.planted_energy_j(begun_ns, bench.clock.now_ns())
     assert plan.estimated_s == pytest.approx(took_s, rel=0.15)
-    assert 0.0 < plan.estimated_j < plan.estimated_s * bench.gpu_spec.power_limit_w
+    assert plan.estimated_j == pytest.approx(took_j, rel=0.35)
 
 
 def test_a_budget_that_ends_before_the_first_row_leaves_nothing_and_a_larger_one_begins_anew(tiny, calibration, tmp_path):

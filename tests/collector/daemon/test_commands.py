@@ -134,7 +134,8 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
     ("change", "status", "reason"),
     [
         (["--record", "r"], 1, "--record belongs to one board"),
-        (["--out", "file.parquet"], 1, "is a file"),
+        (["--out", "file.parquet"], 1, "names a file"),
+        (["--out", "new.parquet"], 1, "names a file"),
     ],
 )
 def test_several_boards_are_all_checked_before_one_begins(change, status, reason, place, capsys, monkeypatch):
