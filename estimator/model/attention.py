@@ -97,14 +97,19 @@ class AttentionColumns:
 
 
 def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionColumns:
-    """Fused attention as columns; kernels of no serving library are FlashAttention-2."""
+    """Fused attention as columns; kernels of no serving library are FlashAttention-2.
+
+    A window that holds all keys is none (flash_api.cpp, `window_size_left >= seqlen_k`).
+    """
     rate = np.array([gpu.matrix_flop_per_clock(o.precision, o.cuda_cores) for o in operators])
     tensor = np.array([gpu.on_tensor_cores(o.precision) and not o.cuda_cores for o in operators])
     single_warps = tensor & np.array([not o.library for o in operators])
+    shape = dict(
+        zip((*FAMILY_FIELDS["attention"], "cached"), np.array([attention_shape(o) for o in operators], dtype=np.float64).T, strict=True)
+    )
+    shape["window"] = np.where(shape["window"] < shape["context"], shape["window"], 0.0)
     return AttentionColumns(
-        **dict(
-            zip((*FAMILY_FIELDS["attention"], "cached"), np.array([attention_shape(o) for o in operators], dtype=np.float64).T, strict=True)
-        ),
+        **shape,
         element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
         kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
         flop_per_clock=rate * np.where(single_warps, WARP_RATE.get(gpu.architecture, 1.0), 1.0),

@@ -154,7 +154,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
         "gpu": board.gpu.name,
         "gpus": served.layout.gpus,
         "engine": served.engine.label,
-        "weights": served.weights.layer,
+        "weights": served.weights.layer if board.gpu.on_tensor_cores("bf16") else served.weights.layer.replace("bf16", "fp16"),
         "kv": served.weights.cache,
         "memory": memory,
         **{name: getattr(serving, name) for name in ("prompt", "output", "rate", "tensor_parallel", "expert_parallel")},

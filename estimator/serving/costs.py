@@ -19,6 +19,7 @@ from estimator.serving.architecture import Architecture
 from estimator.serving.engines import Engine, waiting_power
 from estimator.serving.steps import Layout, Step, step_workload
 from estimator.serving.weights import Weights
+from estimator.transforms.rewriting import with_precision
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.quantities import Array
 
@@ -99,6 +100,8 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     steps = [Step(sequences=one, context=served.context) for one in nodes]
     steps += [Step(prompts=(piece,), sequences=one, context=served.context) for piece in pieces for one in beside]
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
+    if not board.gpu.on_tensor_cores("bf16"):
+        workloads = [with_precision(workload, "fp16") for workload in workloads]
     prediction = predict(workloads, board)
     costs = _costs(prediction, engine.library)
     decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})

@@ -112,7 +112,7 @@ def closed_loop(load: Load, slots: Array) -> Cycle:
         tpot_s=pace + (1.0 - load.queued) * (slots - 1.0) / steps * each,
         ttft_s=ttft_s,
         ttft_loaded_s=ttft_s + load.queued * (slots - 1.0) * each,
-        ttft_most_s=ttft_s + slots * each,
+        ttft_most_s=ttft_s + (slots - 1.0) * each,
         tokens_per_s=slots * load.output / slot_s,
         power_w=(prompt_j + output_j) * slots / slot_s,
         prompt_j=prompt_j,

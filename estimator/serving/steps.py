@@ -206,7 +206,8 @@ def _attention(run: _Pass) -> Iterator[Launch]:
             continue
         for window, layers in ((0, model.layers - model.window_layers), (model.window, model.window_layers)):
             if layers:
-                shape = (batch, queries, context, heads, kv_heads, model.head_dim, window, name == "prefill")
+                bound = window if window < context else 0  # else it holds all keys
+                shape = (batch, queries, context, heads, kv_heads, model.head_dim, bound, name == "prefill")
                 yield run.operator("attention", name, *shape, cached=run.weights.cache), layers
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator import load_bundle
+from estimator import estimate, load_bundle
 from estimator.model.coefficients import coefficient_rows, coefficient_vector, group_key
 from estimator.model.gemm import Gemm, candidate_phases
 from estimator.model.lowering import KnownTiles, lower, matrix_columns
@@ -16,7 +16,7 @@ from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.work import expert_load, operator_work
-from estimator.vocabulary.workload import make_operator
+from estimator.vocabulary.workload import Workload, make_operator
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
 PRECISIONS = ("bf16", "fp32", "int8")
@@ -248,3 +248,44 @@ def test_schedulers_limit_depthwise_convolutions_alike_on_every_board():
         phases_of("conv", "depthwise", gpu, groups=256, **sizes)["issue"] * load_gpu(gpu).num_sms for gpu in ("a100-pcie-40gb", "a10")
     ]
     assert clocks[0] == pytest.approx(clocks[1])
+
+
+SHIPPED = ("a100-sxm-80gb", "b200-sxm", "h100-sxm", "h200-sxm", "l40s")
+SIXTEEN_BIT_KERNELS = (
+    ("gemm", "linear", {"batch": 1, "m": 1024, "n": 1024, "k": 1024}),
+    ("gemm", "bmm", {"batch": 32, "m": 512, "n": 512, "k": 64}),
+    ("attention", "prefill", {"batch": 2, "queries": 2048, "context": 2048, "heads": 16, "kv_heads": 16, "head_dim": 128}),
+    ("attention", "decode", {"batch": 16, "queries": 1, "context": 2048, "heads": 32, "kv_heads": 8, "head_dim": 128}),
+)
+
+
+def times_of(bundle, *operators):
+    workloads = [Workload(name="w", operators=(one,), counts=(1.0,)) for one in operators]
+    return [estimate(one, bundle, host_launch_s=0.0)[0].latency_s for one in workloads]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize(("family", "operator", "shape"), SIXTEEN_BIT_KERNELS)
+def test_both_16_bit_formats_take_equally_long_whichever_was_measured(name, family, operator, shape):
+    more = {"window": 0, "causal": 1} if family == "attention" else {}
+    pair = [make_operator(family, operator, precision, **shape, **more) for precision in ("fp16", "bf16")]
+    fp16, bf16 = times_of(load_bundle(name), *pair)
+    assert fp16 == pytest.approx(bf16)
+
+
+@pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm"])
+@pytest.mark.parametrize(("operator", "queries"), [("decode", 1), ("prefill", 1), ("prefill", 1152)])
+def test_a_window_of_all_keys_is_none(name, operator, queries):
+    shape = {"batch": 120, "queries": queries, "context": 1152, "heads": 32, "kv_heads": 8, "head_dim": 128, "causal": 1}
+    none, wide = times_of(load_bundle(name), *(make_operator("attention", operator, "bf16", window=w, **shape) for w in (0, 4096)))
+    assert none == pytest.approx(wide, rel=0.05)  # the residual tier knows windows
+
+
+@pytest.mark.parametrize(("head_dim", "length", "published"), [(64, 512, 252e12), (64, 8192, 312e12), (128, 8192, 370e12)])
+def test_pytorch_on_hopper_runs_flash_attention_2_not_the_kernels_of_the_tables(head_dim, length, published):
+    """Dao-AILab/flash-attention 2688 and 1791, H100, 16,384 tokens, whole attention [flop/s]."""
+    heads = 2048 // head_dim
+    shape = {"queries": length, "context": length, "heads": heads, "kv_heads": heads, "head_dim": head_dim, "window": 0, "causal": 0}
+    operator = make_operator("attention", "prefill", "fp16", batch=16384 // length, **shape)
+    (seconds,) = times_of(load_bundle("h100-sxm"), operator)
+    assert 4.0 * 16384 * length * 2048 / seconds == pytest.approx(published, rel=0.25)

@@ -70,9 +70,12 @@ def test_each_library_has_its_own_times_and_the_one_with_the_most_rows_answers_f
         ("gemm.linear.fp8@vllm", ("gemm@vllm", "gemm.linear.fp8"), "gemm@vllm"),
         ("attention.prefill.bf16.d64@vllm", ("attention.prefill.bf16@vllm", "attention.prefill.bf16.d64"), "attention.prefill.bf16@vllm"),
         ("gemm.linear.fp8", ("gemm.linear.fp8@vllm",), None),
+        ("attention.decode.fp16.fp16.d64", ("attention", "attention.decode.bf16.bf16"), "attention.decode.bf16.bf16"),
+        ("gemm.linear.bf16", ("gemm", "gemm.linear.fp16", "gemm.linear.bf16"), "gemm.linear.bf16"),
+        ("gemm.linear.fp16@vllm", ("gemm.linear.fp16", "gemm.linear.bf16@vllm"), "gemm.linear.bf16@vllm"),
     ],
 )
-def test_a_library_without_its_own_group_has_the_one_of_all(key, known, found):
+def test_a_library_without_its_own_group_has_the_one_of_all_and_16_bits_are_alike(key, known, found):
     assert longest_prefix(key, known) == found
 
 

@@ -46,6 +46,13 @@ def test_a_power_limit_holds_the_mean_of_all_steps(capsys):
     assert crowded["power_w"] < 700.0
 
 
+def test_a_board_without_bf16_serves_in_fp16(capsys):
+    found = answers(capsys, "llama-2-7b", "--gpu", "v100", "--prompt", 128, "--output", 128, "--batch", 1)
+    assert (found["weights"], found["state"]) == ("fp16", "")
+    # At best all weights cross the memory once for each token.
+    assert 2 * 6.7e9 / 9e11 < found["tpot_s"] < 4 * 2 * 6.7e9 / 9e11
+
+
 def test_experts_of_an_engine_that_no_table_holds_are_faster_than_the_tables():
     bundle, gpu = bundle_for("b200")
     ours = load_engine("sglang-0.5")

@@ -44,6 +44,8 @@ def test_a_closed_loop_keeps_its_laws(seed):
     assert np.all((found.power_w > 100.0) & (found.power_w < 700.0))
     assert np.all(found.ttft_s <= found.ttft_loaded_s)
     assert np.all(found.ttft_loaded_s <= found.ttft_most_s)
+    alone = closed_loop(load, np.array([1.0]))
+    assert alone.ttft_s == alone.ttft_loaded_s == alone.ttft_most_s
     slower = closed_loop(replace(load, host=Host(*(2.0 * time for time in load.host))), SLOTS)
     assert np.all(slower.tokens_per_s < found.tokens_per_s)
 

@@ -130,6 +130,8 @@ def test_windows_shorten_attention_and_cache_of_their_layers_only():
     model, weights = read_architecture("gpt-oss-120b"), read_weights(read_config("gpt-oss-120b"))
     windows = {one["window"]: count for one, count in zip(*_parts(served("gpt-oss-120b")), strict=True) if one.family == "attention"}
     assert windows == {0.0: 18.0, 128.0: 18.0}
+    short = served("gpt-oss-120b", step=Step(sequences=2, context=100))
+    assert {one["window"] for one in short.operators if one.family == "attention"} == {0.0}
     whole = cache_bytes(model, weights, Layout())
     assert cache_bytes(model, weights, Layout(), context=1280.0) == pytest.approx(0.55 * whole)
     assert cache_bytes(model, weights, Layout(), context=100.0) == whole
