@@ -18,6 +18,7 @@ from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 if TYPE_CHECKING:
     from collector.devices.nvml import NvmlBoard
     from collector.devices.nvml_library import NvmlLibrary
+    from collector.devices.protocols import Gpu
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
 
@@ -78,6 +79,7 @@ def examine(word: str | None = None) -> Iterator[Finding]:
 
     A simulated board needs only the packages that every dataset needs.
     """
+    from collector.bench import open_bench
     from collector.boards import SIMULATED, named_boards
     from collector.devices.nvml import board_addresses
     from collector.devices.nvml_library import open_nvml
@@ -91,6 +93,8 @@ def examine(word: str | None = None) -> Iterator[Finding]:
         try:
             (board,) = named_boards((word.strip(),))
             yield Finding(f"board {word}", OK, f"simulated {board.name}: needs no driver, says nothing of a real board")
+            with open_bench(word.strip()) as bench:
+                yield _response(word.strip(), bench.gpu, bench.sensors[0].fields()[0])
         except CollectorError as error:
             yield Finding(f"board {word}", FAULT, str(error), "`collect devices` lists them")
         return
@@ -153,7 +157,7 @@ def _board(word: str) -> Iterator[Finding]:
             yield from _looked_at(library, board)
             yield _readings(board)
             if fields := board.sensor.fields():
-                yield _response(board, fields[0])
+                yield _response(str(board.index), board.gpu, fields[0])
     except DeviceError as error:
         seen, _, remedy = str(error).partition("; ")
         yield Finding(f"board {word}", FAULT, seen, remedy or "take another board, or simulate one")
@@ -206,14 +210,14 @@ def _readings(board: "NvmlBoard") -> Finding:
     return _found(check, changes > 0 and not board.sensor.notes, seen, "a frozen sensor, or a very quiet board: try again under load")
 
 
-def _response(board: "NvmlBoard", field: str) -> Finding:
+def _response(word: str, gpu: "Gpu", field: str) -> Finding:
     """The known response of a board's sensor, and what a wrong one costs: the energy that readings during a load of 1 s miss.
 
     The worst of the responses that other drivers and fields of this board have (of all, if none is known), and of none.
     """
     from collector.sensing.catalogue import catalogue, find_sensor, missing_s
 
-    identity, limit_w = board.gpu.identity(), board.gpu.power_limit_w()
+    identity, limit_w = gpu.identity(), gpu.power_limit_w()
     found = find_sensor(identity.name, identity.driver, field)
     others = [one for one in catalogue() if found is None or one.names(identity.name)]
     missing = [0.0, *(missing_s(one, LOAD_S) for one in others)]
@@ -222,7 +226,7 @@ def _response(board: "NvmlBoard", field: str) -> Finding:
     cost = f"a wrong one costs up to {worst_s * height_w:.3g} J of a load of {LOAD_S:g} s with {height_w:g} W above rest"
     known = "no response is known" if found is None else f"{found.averaging} {found.window_s or 0.0:g} s ({found.source()})"
     seen = f"driver {identity.driver}, {field}: {known}; {cost}"
-    return _found(f"GPU {board.index} sensor", found is not None, seen, f"characterise it: collect sensor --gpu {board.index}")
+    return _found(f"GPU {word} sensor", found is not None, seen, f"characterise it: collect sensor --gpu {word}")
 
 
 def _version(distribution: str) -> str:

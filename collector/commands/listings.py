@@ -191,7 +191,9 @@ def sensors_command(name: str | None, entry: Path | None, out: Path | None, spea
     for one in found:
         times = ("-" if value is None else f"{value * 1e3:.4g}" for value in (one.update_period_s, one.window_s, one.rise_time_s))
         title = f"{one.name} (generation)" if one.generation else one.name
-        rows.append((title, one.driver, ", ".join(one.fields), one.averaging, *times, f"{one.gain or '-'}", f"{one.runs or '-'}"))
+        rows.append(
+            (title, one.driver, ", ".join(one.fields), one.averaging, *times, f"{one.gain:.3f}" if one.gain else "-", f"{one.runs or '-'}")
+        )
     notes = dict.fromkeys(f"  note: {one.name}: {text}" for one in found for text in one.doubts)
     speak.say([asdict(sensor) for sensor in found], [*columns(rows), *notes])
     return DONE
