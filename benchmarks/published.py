@@ -1,0 +1,178 @@
+"""Shipped bundles beside figures that others have published: single kernels, and language models in static batches.
+
+    python benchmarks/published.py [--only kernels|served] [--json]
+
+The figures with conditions and sources are in benchmarks/published (`kernels.csv`, `served.csv`); `assumed` says what a source does not.
+A line for every group, the last one for a whole table: rows; geometric mean of our value over the published one, of times (rates are
+inverted) or of power; mean absolute error and share inside the stated 90 % interval [%]; the row that is furthest off.
+
+Kernels: no host, the interval of another laboratory; the highest clock, for GeForce and TITAN boards the boost clock, since their highest
+is hardly reached.  "load": burst: all launches together last less than 0.1 s, and no power limit holds; else it does.
+Served: engines without a server, so all host times are 0; the clock of `estimate llm`.
+"""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+from showing import show
+
+from estimator import estimate
+from estimator.engine.board import open_board
+from estimator.serving.answers import Serving, serve_many
+from estimator.serving.engines import HostTime, load_engine
+from estimator.uncertainty.nearest import bundle_for
+from estimator.vocabulary.quantities import NORMAL_90
+from estimator.vocabulary.workload import Workload, make_operator
+
+FOLDER = Path(__file__).resolve().parent / "published"
+
+Row = Mapping[str, str]
+
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+LLAMAS = {
+    name: {"model_type": "llama", "vocab_size": 32000, "torch_dtype": "float16", **dict(zip(SIZES, sizes, strict=True))}
+    for name, *sizes in (
+        ("llama-2-13b", 5120, 13824, 40, 40, 40),
+        ("llama-2-70b", 8192, 28672, 80, 64, 8),
+        ("codellama-34b", 8192, 22016, 48, 64, 8),
+    )
+}
+"""Models that are not shipped.  Source: config.json of meta-llama and codellama."""
+
+MEMORY_SHARE = 0.95
+"""Share of a board's memory that an engine without a server takes (assumed)."""
+
+
+class Compared(NamedTuple):
+    """A row of a group: our value over the published one, and whether that lies inside our 90 % interval."""
+
+    group: str
+    what: str
+    ratio: float
+    inside: bool
+
+
+def rows_of(table: str) -> list[Row]:
+    """The rows of a table, "kernels" or "served"."""
+    with (FOLDER / f"{table}.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def shape_of(row: Row) -> dict[str, float]:
+    """The fields of a kernel by name."""
+    return {name: float(value) for name, value in (word.split("=") for word in row["shape"].split())}
+
+
+def kernel_of(row: Row) -> Workload:
+    """The workload of a kernel."""
+    library = {"library": row["library"]} if row["library"] else {}
+    operator = make_operator(row["family"], row["operator"], row["precision"], **shape_of(row), **library)
+    return Workload(name=row["kernel"], model_family=row["family"], operators=(operator,), counts=(1.0,))
+
+
+def seconds_of(row: Row) -> float:
+    """The published time of a kernel [s].  TFLOP/s count the half of a causal square; busGB/s of all_reduce are as nccl-tests has them."""
+    value, shape = float(row["value"]), shape_of(row)
+    if row["unit"] in ("ms", "us"):
+        return value * {"ms": 1e-3, "us": 1e-6}[row["unit"]]
+    if row["unit"] == "busGB/s":
+        return 2.0 * (1.0 - 1.0 / shape["num_gpus"]) * shape["message_bytes"] / (1e9 * value)
+    if row["family"] == "gemm":
+        return 2.0 * shape["batch"] * shape["m"] * shape["n"] * shape["k"] / (1e12 * value)
+    pairs = shape["queries"] * shape["context"] / (1.0 + shape["causal"])
+    return 4.0 * shape["batch"] * shape["heads"] * shape["head_dim"] * pairs / (1e12 * value)
+
+
+near = cache(bundle_for)
+"""The nearest bundle of a GPU, and the GPU, None for the bundle's own."""
+
+
+def kernels() -> Iterator[Compared]:
+    """Single kernels."""
+    for row in rows_of("kernels"):
+        bundle, other = near(row["gpu"])
+        gpu = other or bundle.gpu
+        if gpu.name.startswith(("rtx", "titan")):
+            gpu = replace(gpu, sm_clock_limit_mhz=gpu.sm_clock_max_mhz)
+        if row["load"] == "burst":
+            gpu = replace(gpu, power_limit_w=10.0 * gpu.power_limit_w)
+        found = estimate(kernel_of(row), bundle, gpu=gpu, sm_clock_mhz=gpu.sm_clock_limit_mhz, host_launch_s=0.0)[0]
+        ratio, deviation = found.latency_s / seconds_of(row), found.latency_s_std_elsewhere / found.latency_s
+        group = f"{row['kernel']} {row['operator']} {row['gpu']}"
+        yield Compared(group, f"{row['precision']} {row['shape']}", ratio, abs(math.log(ratio)) < NORMAL_90 * deviation)
+
+
+def serving_of(row: Row) -> Serving:
+    """The load of a row, under an engine without a server: the kernels of TensorRT-LLM or, for all others, of vLLM."""
+    shipped = load_engine("tensorrt-llm-1.0" if row["engine"].startswith("tensorrt") else "vllm-0.12")
+    idle = HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, spread=0.0)
+    return Serving(
+        model=LLAMAS.get(row["model"], row["model"]),
+        prompt=int(row["prompt"]),
+        output=int(row["output"]),
+        batch=int(row["batch"]),
+        tensor_parallel=int(row["tensor_parallel"]),
+        weights=row["weights"] or None,
+        kv=row["kv"] or None,
+        engine=replace(shipped, host=idle, memory_share=MEMORY_SHARE),
+    )
+
+
+def served() -> Iterator[Compared]:
+    """Language models in static batches."""
+    for row in rows_of("served"):
+        bundle, gpu = near(row["gpu"])
+        board = open_board(bundle, gpu=gpu, power_cap_w=float(row["power_cap_w"]) if row["power_cap_w"] else None)
+        (found,) = serve_many(serving_of(row), board, [int(row["batch"])])
+        ours, low, high = (getattr(found, f"{row['unit']}{end}") for end in ("", "_low", "_high"))
+        value = float(row["value"])
+        group = f"{row['engine']} {row['gpu']} {row['weights'] or '16 bits'}{' power' if row['unit'] == 'power_w' else ''}"
+        what = f"{row['model']} {row['prompt']} + {row['output']} x {row['batch']}, {row['tensor_parallel']} GPUs, {row['unit']}"
+        yield Compared(group, what, value / ours if row["unit"] == "tokens_per_s" else ours / value, low <= value <= high)
+
+
+def scored(group: str, found: list[Compared]) -> dict[str, object]:
+    """The line of a group."""
+    ratios = np.array([one.ratio for one in found])
+    worst = found[int(np.argmax(np.abs(np.log(ratios))))]
+    return {
+        "group": group,
+        "rows": len(found),
+        "mean": float(np.exp(np.mean(np.log(ratios)))),
+        "error": 100.0 * float(np.mean(np.abs(ratios - 1.0))),
+        "inside": 100.0 * float(np.mean([one.inside for one in found])),
+        "worst": f"{worst.ratio:.2f} {worst.what}",
+    }
+
+
+TABLES = {"kernels": kernels, "served": served}
+
+
+def lines(names: tuple[str, ...]) -> Iterator[dict[str, object]]:
+    """The lines of tables."""
+    for name in names:
+        groups: dict[str, list[Compared]] = defaultdict(list)
+        for one in TABLES[name]():
+            groups[one.group].append(one)
+        yield from (scored(group, found) for group, found in groups.items())
+        yield scored(f"all {name}", [one for found in groups.values() for one in found])
+
+
+@click.command()
+@click.option("--only", type=click.Choice(tuple(TABLES)))
+@click.option("--json", "as_json", is_flag=True)
+def main(only: str | None, as_json: bool) -> None:
+    """Print a line for every group."""
+    show(lines((only,) if only else tuple(TABLES)), as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The tables of published figures can be read, and every row makes a kernel or a load."""
+
+import pytest
+
+from benchmarks.published import Compared, kernel_of, rows_of, scored, seconds_of, serving_of
+from estimator.serving.answers import MEASURES
+from estimator.vocabulary.specifications import load_gpu
+
+
+@pytest.mark.parametrize("table", ["kernels", "served"])
+def test_every_row_has_a_value_a_gpu_and_a_source(table):
+    rows = rows_of(table)
+    assert len(rows) > 80
+    for row in rows:
+        assert None not in row
+        assert float(row["value"]) > 0.0
+        assert load_gpu(row["gpu"]).name == row["gpu"]
+        assert row["source"].startswith("github.com/")
+    assert len({tuple(row.items()) for row in rows}) == len(rows)
+
+
+def test_every_kernel_is_one_and_takes_less_than_a_second():
+    for row in rows_of("kernels"):
+        assert kernel_of(row).operators[0].family == row["family"]
+        assert 1e-6 < seconds_of(row) < 1.0
+        assert row["load"] in ("", "burst", "sustained")
+
+
+def test_every_load_is_one_without_a_host():
+    for row in rows_of("served"):
+        serving = serving_of(row)
+        assert serving.prompt >= 1
+        assert serving.output >= 2
+        assert serving.engine.host.step_s == 0.0
+        assert row["unit"] in MEASURES
+
+
+def test_rates_become_times():
+    square = {"family": "gemm", "shape": "batch=1 m=1000 n=1000 k=1000", "value": "2", "unit": "TFLOP/s"}
+    assert seconds_of(square) == pytest.approx(1e-3)
+    causal = {
+        "family": "attention",
+        "shape": "batch=1 queries=1000 context=1000 heads=1 head_dim=500 causal=1",
+        "value": "1",
+        "unit": "TFLOP/s",
+    }
+    assert seconds_of(causal) == pytest.approx(1e-3)
+    ring = {"family": "communication", "shape": "num_gpus=2 message_bytes=1e9", "value": "1", "unit": "busGB/s"}
+    assert seconds_of(ring) == pytest.approx(1.0)
+
+
+def test_a_line_has_the_mean_of_ratios_and_the_worst_row():
+    line = scored("all", [Compared("a", "fast", 0.5, False), Compared("a", "even", 1.0, True), Compared("a", "slow", 2.5, True)])
+    assert line["mean"] == pytest.approx(1.25 ** (1 / 3))
+    assert line["error"] == pytest.approx(100.0 * 2.0 / 3.0)
+    assert line["inside"] == pytest.approx(200.0 / 3.0)
+    assert line["worst"] == "2.50 slow"
