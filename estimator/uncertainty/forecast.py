@@ -8,9 +8,10 @@ from typing import Final
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import FIGURES, RATE_TABLES
 
-FORECAST_TIME_STD: Final[dict[str, float]] = {"alike": 0.05, "other": 0.2}
+FORECAST_TIME_STD: Final[dict[str, float]] = {"alike": 0.1, "other": 0.2}
 """Uncertainty of ln(time) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe and A10, GPU-bound
-runs of the EnergAIzer artifact deviate by 5 to 6 % (the change of board adds 3 to 4 %); the value for other architectures is assumed."""
+runs of the EnergAIzer artifact deviate by 5 to 6 %; published products of A40, L4, H100-PCIe and RTX 4090 by −5, 11, −19 and 30 % on
+average from the nearest bundle's (`benchmarks/published.py`).  The value for other architectures is assumed."""
 
 FORECAST_POWER_STD: Final[dict[str, float]] = {"table": 0.10, "usual": 0.15, "new": 0.20}
 """Uncertainty of ln(power) on another GPU: voltage or rest power from a table, or rest power read on the board; from the usual rules; or a
