@@ -29,6 +29,9 @@ BUSY_ENOUGH: Final = 0.6
 """Share of the time that boards compute, below which a note says that the host sets the pace [1]."""
 
 
+FASTEST_PCIE: Final = 6.4e10
+"""Rate of the fastest link by PCIe, 5.0 x16, in one direction [byte/s]."""
+
 ROUNDING: Final = 1e-6
 """Relative difference that is a rounding error."""
 
@@ -191,7 +194,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 state=state,
                 validity="extrapolated" if validity == "measured" and served.layout.gpus > NODE_GPUS else validity,
                 warnings=(*((state,) if state else crowded), *warnings),
-                notes=(*_engine_notes(serving, served, values["busy"]), *notes),
+                notes=(*_engine_notes(serving, served, values["busy"]), *_link_notes(served, board), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),
             )
@@ -314,6 +317,12 @@ def _engine_notes(serving: Serving, served: Served, busy: float) -> tuple[str, .
     )
     paced = f"the boards wait {1.0 - busy:.0%} of the time: the host sets the pace" if busy < BUSY_ENOUGH and serving.rate is None else ""
     return tuple(filter(None, (told, paced)))
+
+
+def _link_notes(served: Served, board: Board) -> tuple[str, ...]:
+    """What sums among boards without NVLink depend on.  Source: six collections of an L40S's host (AIConfigurator), 2 and 20 GB/s of eight."""
+    slow = served.layout.gpus > 2 and 0.0 < board.gpu.link_bytes_per_s <= FASTEST_PCIE
+    return ("sums among more than two boards over PCIe are a slow host's: of published ones some are ten times as fast",) * slow
 
 
 def _remarks(costs: StepCosts, clock: int, running: float) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:

@@ -46,6 +46,12 @@ def test_a_power_limit_holds_the_mean_of_all_steps(capsys):
     assert crowded["power_w"] < 700.0
 
 
+@pytest.mark.parametrize(("gpu", "ranks", "told"), [("l40s", 4, True), ("l40s", 2, False), ("h100", 4, False)])
+def test_sums_over_pcie_are_noted(capsys, gpu, ranks, told):
+    found = answers(capsys, "llama-3.1-8b", "--gpu", gpu, "--prompt", 128, "--output", 128, "--batch", 1, "--tensor-parallel", ranks)
+    assert any("over PCIe" in note for note in found["notes"]) == told
+
+
 def test_a_board_without_bf16_serves_in_fp16(capsys):
     found = answers(capsys, "llama-2-7b", "--gpu", "v100", "--prompt", 128, "--output", 128, "--batch", 1)
     assert (found["weights"], found["state"]) == ("fp16", "")
