@@ -24,15 +24,12 @@ from collector.sensing.board_power import (
     signal_of,
     smoothed,
 )
-from collector.sensing.regression import block_covariance
 from collector.sensing.response import SensorResponse, seen
 from collector.sensing.updates import BoardUpdates
 from estimator.vocabulary.quantities import Array, BoolArray
 
-BINS_PER_WINDOW: Final = 8.0
-"""Parts of an execution for each width of the response."""
-BINS: Final = (12, 48)
-"""Least and greatest number of parts of an execution; sixteen give simulated boards the same errors."""
+BINS: Final = 32
+"""Parts of an execution."""
 SIZES: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """Tried sizes of the profile within an execution, as shares of the load's power."""
 SIZE, SIZE_LN_STD = 0.1, 1.2
@@ -56,10 +53,8 @@ SLOPE_S: Final = 1e-3
 """Step of the derivative by time that turns jitter into power [s]."""
 LEAST_STEP_SHARE, LEAST_SHOWN = 0.25, 0.1
 """Least scale of the levels' prior, as a share of the largest reading, and the least share of a step that readings show."""
-ROUNDS, BLOCKS, MIN_READINGS = 3, 12, 4
-"""Rounds of reweighting, blocks of the robust covariance, and the least readings within a load."""
-LEAST_FREEDOM: Final = 3.0
-"""Least degrees of freedom in the factor from a t to a normal distribution."""
+ROUNDS, MIN_READINGS = 3, 4
+"""Rounds of reweighting, and the least readings within a load."""
 BEFORE_S, TAIL_S = 1.0, 0.5
 """Readings from this long before a load until this long after its last effect are fitted [s]."""
 ENERGIES: Final = 2
@@ -173,7 +168,7 @@ def fit_executions(
     best = _likeliest(problem)
     mean = problem.ask @ best.level
     # Error of the parts' form, as a share of the energy: the scatter of simulated runs whose own errors are far smaller.
-    std2 = _variance(problem, best) * _student(problem) + (5e-4 * mean) ** 2
+    std2 = np.einsum("qp,pr,qr->q", problem.ask, best.covariance, problem.ask) + (5e-4 * mean) ** 2
     for design in problem.moved:
         moved = _solved(replace(problem, design=design), best.size, best.weight)
         std2 += (problem.ask @ (moved.level - best.level)) ** 2
@@ -217,7 +212,7 @@ def _problem(
 ) -> _Problem:
     """The linear problem: columns and questions (energy of an execution, total, power between edges)."""
     time_s, value = updates.time_s, updates.value
-    bins = int(np.clip(round(BINS_PER_WINDOW * float(np.mean(load.length_s)) / response.width_s), *BINS)) if load.alike else 1
+    bins = BINS if load.alike else 1
     first = min(float(time_s[0]), float(load.start_s[0]))
     until = max(float(time_s[-1]), float(load.end_s[-1]), float(edges[-1]) if len(edges) else 0.0) + 0.1
     views = [(response, time_s), (response, time_s + SLOPE_S)]
@@ -299,27 +294,8 @@ def _weights(problem: _Problem, solution: _Solution) -> Array:
     return np.asarray(tail / (noise2 + of_jitter))
 
 
-def _variance(problem: _Problem, solution: _Solution) -> Array:
-    """Variance of every question (q,): the posterior's; for energies the variance from the blocks' scores if it is larger."""
-    variance = np.einsum("qp,pr,qr->q", problem.ask, solution.covariance, problem.ask)
-    if len(problem.value) < 6 * BLOCKS // 2:
-        return np.asarray(variance)
-    residual = problem.value - problem.design @ solution.level
-    scores = problem.design * (solution.weight * residual)[:, None]
-    scattered = block_covariance(solution.covariance, scores, BLOCKS)
-    energies = problem.ask[:ENERGIES]
-    variance[:ENERGIES] = np.maximum(variance[:ENERGIES], np.einsum("qp,pr,qr->q", energies, scattered, energies))
-    return np.asarray(variance)
-
-
 def _unresolved(load: LoadStamps, response: SensorResponse) -> float:
     """Degree to which readings cannot separate a pause from its execution, 0 to 1: the share of a window beyond FEW_CYCLES."""
     if len(load.start_s) < 2:
         return 0.0
     return max(0.0, 1.0 - FEW_CYCLES * float(np.median(np.diff(load.start_s))) / response.width_s)
-
-
-def _student(problem: _Problem) -> float:
-    """Variance of Student's distribution for the readings that remain to determine the noise."""
-    freedom = max(float(len(problem.value) - (problem.design.shape[1] - problem.bins) + problem.known), LEAST_FREEDOM)
-    return freedom / (freedom - 2.0)
