@@ -23,11 +23,11 @@ MIN_CHANGES: Final = 8
 """Least number of changes of the reading for a clock."""
 COMB_S: Final = 5e-4
 """Resolution of the comb of changes whose spectrum gives candidate periods [s]."""
-SLOW_POLL, MISCOUNTED = 0.5, 0.02
-"""Polls farther apart than this share of the period miscount updates without a grid, by up to this share (sensor-method.md 2.1)."""
 JITTERS_S: Final = (5e-5, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
 WALKS_S: Final = (1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 6e-4, 1.2e-3)
 """Jitters of an update and walks of the phase per update that the smoother compares."""
+SLOW_POLL, MISCOUNTED = 0.5, 0.02
+"""Polls farther apart than this share of the period miscount updates without a grid, by up to this share (sensor-method.md 2.1)."""
 FREE_WALK_SHARE: Final = 0.015
 """A phase that walks by more than this share of the period per update keeps no grid."""
 WANDER, WANDER_S = 3.5e-4, 20.0
@@ -177,7 +177,6 @@ def _candidates(changes: _Changes, few: int) -> Array:
     power[(frequency < 1.0 / LONGEST_S) | (frequency > 1.0 / SHORTEST_S)] = 0.0
     peak = np.flatnonzero((power[1:-1] > power[:-2]) & (power[1:-1] >= power[2:])) + 1
     every = 1.0 / frequency[peak[np.argsort(-power[peak])][:40]]
-    every = np.unique(np.concatenate([every, 2.0 * every[:12], 0.5 * every[:12], 3.0 * every[:6]]).round(7))
     return np.asarray(every[(every > SHORTEST_S) & (every < LONGEST_S)])
 
 
@@ -188,7 +187,7 @@ def _tracked(changes: _Changes, period: float, poll: float) -> tuple[UpdateClock
     _, slope, slope_std, time, jitter, walk = max(fits, key=lambda one: one[0])
     if poll > SLOW_POLL * period and walk >= FREE_WALK_SHARE * period:
         slope_std = float(np.hypot(slope_std, MISCOUNTED * period))
-    time = np.clip(time, changes.low, changes.high) if walk > 1e-4 else time
+    time = np.clip(time, changes.low, changes.high)
     clock = UpdateClock(
         period_s=period + slope,
         period_std_s=1.1 * slope_std,  # so that the rms of error over stated error is 1 on 60 simulated clocks
