@@ -130,8 +130,7 @@ class SimulatedSensor:
         instant = np.concatenate([self._seen[1], np.round(value / quantum) * quantum])
         instant = instant[np.maximum.accumulate(np.where(fresh, np.arange(len(fresh)), 0))]
         padded = np.concatenate([np.full(slots, instant[0]), instant])
-        sums = np.cumsum(padded)
-        trailing = (sums[slots:] - sums[:-slots]) * weight + padded[: len(instant)] * (1.0 - slots * weight) if slots else instant
+        trailing = np.convolve(padded, np.append(np.full(slots, weight), 1.0 - slots * weight), mode="valid")
         average = np.concatenate([self._seen[2], np.round(trailing[known:] / quantum) * quantum])
         self._seen = np.stack([np.concatenate([self._seen[0], times]), instant, average])
 
