@@ -68,7 +68,7 @@ def test_every_kind_of_operator_runs_or_is_refused(name, precision):
         assert traffic.cold_read <= 1.05 * plan.l2_bytes
 
 
-sizes = st.integers(min_value=1, max_value=6000)
+sizes = st.integers(min_value=1, max_value=6000) | st.integers(min_value=1, max_value=750).map(lambda eighth: 8 * eighth)
 
 
 @settings(max_examples=60)
@@ -88,8 +88,9 @@ def test_no_product_beats_its_roofline_and_twice_the_work_is_not_faster(name, sh
     dram_s = 2.0 * batch * (m * k + n * k + m * n) / gpu.dram_bytes_per_s if state == "cold" else 0.0
     single = seconds(name, product(1), state)
     assert single > max(compute_s, dram_s)
-    # a larger tile or another split may come in, which decides the time of products of a few elements
-    assert 1.06 * seconds(name, product(2), state) + 0.5e-6 > single
+    # A larger tile or another split may decide the time of products of a few elements; an odd row doubled is loaded in wider pieces.
+    if n % 8 == k % 8 == 0:
+        assert 1.06 * seconds(name, product(2), state) + 0.5e-6 > single
 
 
 @settings(max_examples=40)
