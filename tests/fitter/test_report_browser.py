@@ -14,7 +14,7 @@ const wide = [...document.querySelectorAll('main *')].filter(e => !e.closest('.s
 return {
   inner: innerWidth, scroll: document.documentElement.scrollWidth, first: seen[0].textContent, visible: first.left >= 0 && first.width > 40,
   loaded: performance.getEntriesByType('resource').length, charts: document.querySelectorAll('svg').length,
-  flat: [...document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().height < 40).length,
+  flat: [...document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().height < 30).length,
   beyond: wide.slice(0, 5).map(e => e.tagName + ' ' + e.textContent.slice(0, 40))};
 })()"""
 """Asks the browser what it made of the page."""
@@ -33,7 +33,7 @@ def test_nothing_is_wider_than_the_screen_and_the_keyboard_begins_at_the_skip_li
     assert found["first"] == "Skip to the report"
     assert found["visible"]
     assert found["loaded"] == 0
-    assert found["charts"] == 3
+    assert found["charts"] >= 4
     assert found["flat"] == 0
     assert page.complaints() == []
     page.close()
