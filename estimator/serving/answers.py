@@ -151,14 +151,15 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     """
     served = _served(serving, batches)
     memory = _memory(served, board)
+    sixteen = "bf16" if board.gpu.on_tensor_cores("bf16") else "fp16"
     common = {
         "model": served.architecture.name,
         "bundle": f"{board.bundle.name} {board.bundle.version}",
         "gpu": board.gpu.name,
         "gpus": served.layout.gpus,
         "engine": served.engine.label,
-        "weights": served.weights.layer if board.gpu.on_tensor_cores("bf16") else served.weights.layer.replace("bf16", "fp16"),
-        "kv": served.weights.cache,
+        "weights": served.weights.layer.replace("bf16", sixteen),
+        "kv": served.weights.cache.replace("bf16", sixteen),
         "memory": memory,
         **{name: getattr(serving, name) for name in ("prompt", "output", "rate", "tensor_parallel", "expert_parallel")},
     }

@@ -5,7 +5,7 @@ the prompt adds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,9 +19,9 @@ from estimator.serving.architecture import Architecture
 from estimator.serving.engines import Engine, waiting_power
 from estimator.serving.steps import Layout, Step, step_workload
 from estimator.serving.weights import Weights
-from estimator.transforms.rewriting import with_precision
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.workload import Workload
 
 PARTS: Final = ("products", "attention", "experts", "collectives", "small kernels")
 PART_OF: Final = {"gemm": 0, "quantise": 0, "attention": 1, "mla": 1, "moe": 2, "communication": 3}
@@ -101,7 +101,7 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     steps += [Step(prompts=(piece,), sequences=one, context=served.context) for piece in pieces for one in beside]
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
     if not board.gpu.on_tensor_cores("bf16"):
-        workloads = [with_precision(workload, "fp16") for workload in workloads]
+        workloads = [_in_fp16(workload) for workload in workloads]
     prediction = predict(workloads, board)
     costs = _costs(prediction, engine.library)
     decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})
@@ -114,6 +114,19 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
         waiting_w=rest_w + waiting.share * np.maximum(board.limit_w - rest_w, 0.0),
         waiting_spread=waiting.spread,
     )
+
+
+def _in_fp16(workload: Workload) -> Workload:
+    """The step on a board without bf16."""
+
+    def turned(name: str) -> str:
+        return "fp16" if name == "bf16" else name
+
+    operators = (
+        replace(one, precision=turned(one.precision), precision_out=turned(one.precision_out), precision_kv=turned(one.precision_kv))
+        for one in workload.operators
+    )
+    return replace(workload, operators=tuple(operators))
 
 
 @np.errstate(all="ignore")

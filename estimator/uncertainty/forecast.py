@@ -8,10 +8,10 @@ from typing import Final
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import FIGURES, RATE_TABLES
 
-FORECAST_TIME_STD: Final[dict[str, float]] = {"alike": 0.1, "other": 0.2}
-"""Uncertainty of ln(time) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe and A10, GPU-bound
-runs of the EnergAIzer artifact deviate by 5 to 6 %; published products of A40, L4, H100-PCIe and RTX 4090 by −5, 11, −19 and 30 % on
-average from the nearest bundle's (`benchmarks/published.py`).  The value for other architectures is assumed."""
+FORECAST_TIME_STD: Final[dict[str, float]] = {"changed": 0.05, "alike": 0.1, "other": 0.2}
+"""Uncertainty of ln(time) on the fitted GPU with changed figures, on another one of its architecture, and of another architecture.  Between
+A100-PCIe and A10, GPU-bound runs of the EnergAIzer artifact deviate by 5 to 6 %; published products of A40, L4, H100-PCIe and RTX 4090 by
+−5, 11, −19 and 30 % on average from the nearest bundle's (`benchmarks/published.py`).  The value for other architectures is assumed."""
 
 FORECAST_POWER_STD: Final[dict[str, float]] = {"table": 0.10, "usual": 0.15, "new": 0.20}
 """Uncertainty of ln(power) on another GPU: voltage or rest power from a table, or rest power read on the board; from the usual rules; or a
@@ -21,7 +21,7 @@ make 9 %."""
 SEEN_PROCESSES: Final = ("samsung-8n", "tsmc-7n", "tsmc-4n")
 """Processes of the boards on which the rules were chosen."""
 
-EFFICIENCY_STD: Final = (FORECAST_TIME_STD["alike"],) * 2
+EFFICIENCY_STD: Final = (FORECAST_TIME_STD["changed"],) * 2
 """Uncertainty of ln(time) and ln(power) if only an efficiency is set: event energies stay, so that power errs like time (assumed)."""
 
 LIMITS: Final = frozenset({"power_limit_w", "sm_clock_limit_mhz", "sm_clock_min_mhz", "sm_clock_step_mhz", "dram_bytes"})
@@ -61,7 +61,7 @@ def forecast_std(fitted: GpuSpec, asked: GpuSpec, rest_known: bool = False) -> t
     """Uncertainty of ln(time) and of ln(power) on a GPU by the fit of another."""
     known = "table" if rest_known or asked.voltage_v or asked.idle_w else "usual"
     return (
-        FORECAST_TIME_STD["alike" if asked.architecture == fitted.architecture else "other"],
+        FORECAST_TIME_STD["changed" if asked.name == fitted.name else "alike" if asked.architecture == fitted.architecture else "other"],
         FORECAST_POWER_STD[known if asked.process in SEEN_PROCESSES else "new"],
     )
 
