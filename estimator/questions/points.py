@@ -1,5 +1,6 @@
 """Predictions at many operating points: columns of numbers, and the common data of the points of one workload on one GPU."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Generic, TypeVar
@@ -18,7 +19,9 @@ LABELS: Final = ("workload", "bundle", "gpu", "gpus", "batch", "sequence", "prec
 LEAST_MISSING: Final = 0.01
 """Least share of operators of unknown kinds that makes an answer unusable."""
 
-LAUNCH_BOUND: Final = "launch-bound: the GPU waits {:.0%} of the time for the host's launches; give --host-launch-us for another host"
+LAUNCH_BOUND: Final = (
+    "launch-bound: the GPU waits {:.0%} of the time for the host's launches, {:.3g} µs an operator; give --host-launch-us for another host"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,7 @@ class Case:
     clock of the bundle.
     validity: as in an estimate, for any clock.  warnings: differences between the case and the fitted data, for any clock;
     notes: further information; too_large: the warnings about the board's memory; missing: share of operators of unknown kinds.
+    launch_s: host time to launch one framework operator [s].
     """
 
     workload: str
@@ -49,6 +53,7 @@ class Case:
     notes: tuple[str, ...]
     too_large: tuple[str, ...] = ()
     missing: float = 0.0
+    launch_s: float = math.nan
 
 
 V = TypeVar("V", float, Array)
@@ -178,7 +183,8 @@ class Sweep(Values[Array]):
         waits = 1.0 - self.gpu_s / self.latency_s
         bound = np.flatnonzero(self.launch_bound_share > 0.3)
         first = bound[np.unique(self.case[bound], return_index=True)[1]].tolist()
-        return self._case_lines("notes") + [(self.cases[self.case[i]].workload, LAUNCH_BOUND.format(max(waits[i], 0.0))) for i in first]
+        slow = [(self.cases[self.case[i]], max(waits[i], 0.0)) for i in first]
+        return self._case_lines("notes") + [(case.workload, LAUNCH_BOUND.format(wait, 1e6 * case.launch_s)) for case, wait in slow]
 
     def _case_lines(self, kind: str) -> list[tuple[str, str]]:
         return [(self.cases[i].workload, line) for i in self.present() for line in getattr(self.cases[i], kind)]

@@ -152,4 +152,5 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         notes=(*bundle_notes(bundle), *workload.notes),
         too_large=too_large,
         missing=missing_work(workload).share if workload.unknown else 0.0,
+        launch_s=prepared.board.launch_s,
     )
