@@ -261,7 +261,7 @@ THROTTLED = {"t4": ("a10-eager", 4096.0, 24e12)}
 forums.developer.nvidia.com/t/264462, mean of 100 launches."""
 
 LIMITED = {"gb200": "b200-sxm", "h200-sxm": "h200-sxm"}
-"""Boards of which kernels at their power limit are published, and the bundle that forecasts them; no bundle was fitted to these rows."""
+"""Boards with published kernels at the power limit, each with the bundle that forecasts it.  No bundle was fitted to these rows."""
 
 
 def cube(edge: float, precision: str) -> Workload:

@@ -2,7 +2,8 @@
 
     python benchmarks/published.py [--only kernels|served] [--json]
 
-The figures with conditions and sources are in benchmarks/published (`kernels.csv`, `served.csv`); `assumed` says what a source does not.
+benchmarks/published holds the figures with their conditions and sources, as kernels.csv and served.csv.  Their column `assumed` names what
+the source leaves open.
 A line for every group, the last one for a whole table: rows; geometric mean of our value over the published one, of times (rates are
 inverted) or of power; mean absolute error and share inside the stated 90 % interval [%]; the row that is furthest off.
 

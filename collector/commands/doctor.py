@@ -79,7 +79,6 @@ def examine(word: str | None = None) -> Iterator[Finding]:
 
     A simulated board needs only the packages that every dataset needs.
     """
-    from collector.bench import open_bench
     from collector.boards import SIMULATED, named_boards
     from collector.devices.nvml import board_addresses
     from collector.devices.nvml_library import open_nvml
@@ -93,8 +92,7 @@ def examine(word: str | None = None) -> Iterator[Finding]:
         try:
             (board,) = named_boards((word.strip(),))
             yield Finding(f"board {word}", OK, f"simulated {board.name}: needs no driver, says nothing of a real board")
-            with open_bench(word.strip()) as bench:
-                yield _response(word.strip(), bench.gpu, bench.sensors[0].fields()[0])
+            yield _simulated_response(word.strip())
         except CollectorError as error:
             yield Finding(f"board {word}", FAULT, str(error), "`collect devices` lists them")
         return
@@ -161,6 +159,13 @@ def _board(word: str) -> Iterator[Finding]:
     except DeviceError as error:
         seen, _, remedy = str(error).partition("; ")
         yield Finding(f"board {word}", FAULT, seen, remedy or "take another board, or simulate one")
+
+
+def _simulated_response(word: str) -> Finding:
+    from collector.bench import open_bench
+
+    with open_bench(word) as bench:
+        return _response(word, bench.gpu, bench.sensors[0].fields()[0])
 
 
 def _looked_at(library: "NvmlLibrary", board: "NvmlBoard") -> Iterator[Finding]:

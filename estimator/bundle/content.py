@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
 from estimator.model.coefficients import BY, COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, group_words, longest_prefix
-from estimator.model.gemm import WARP_RATE
 from estimator.model.power import POWER_TERMS
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
 from estimator.model.tier_records import Field, Share, Tier
@@ -361,16 +360,8 @@ class Bundle(Content):
 
 
 def group_table(bundle: Bundle, architecture: str) -> CoefficientTable:
-    """Coefficients of the bundle's groups on a GPU of an architecture, ready for lookup; call through `Bundle.once`.
-
-    Serving libraries multiply in warp groups where there are some, and FlashAttention-2, PyTorch's kernel, in single warps: where a bundle
-    holds their tables, its prefill has the coefficients of FlashAttention-2's family.  Published for H100, 64 and 128 wide heads:
-    1.75 to 1.21 and 1.32 times as long with those of the tables, 1.27 to 0.97 and 0.85 without (Dao-AILab/flash-attention, 2688 and 1791).
-    """
-    tables = any(one.name.partition("-")[0] in LIBRARIES for one in bundle.collections)
-    return CoefficientTable(
-        group_coefficients(bundle, architecture), ("attention.prefill",) if tables and bundle.gpu.architecture in WARP_RATE else ()
-    )
+    """Coefficients of the bundle's groups on a GPU of an architecture, ready for lookup; call through `Bundle.once`."""
+    return CoefficientTable(group_coefficients(bundle, architecture))
 
 
 def group_coefficients(bundle: Bundle, architecture: str) -> dict[str, dict[str, float]]:

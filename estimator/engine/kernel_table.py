@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, group_table
+from estimator.bundle.content import Bundle, group_coefficients
 from estimator.engine.board import board_tables, held_limit, power_model
-from estimator.model.coefficients import CoefficientTable, group_key
+from estimator.model.coefficients import coefficient_rows, group_key
 from estimator.model.kriging import phase_features
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import Phases
@@ -70,7 +70,7 @@ class KernelTimes:
 def kernel_times(
     operators: Sequence[Operator],
     gpu: GpuSpec,
-    groups: Mapping[str, Mapping[str, float]] | CoefficientTable,
+    groups: Mapping[str, Mapping[str, float]],
     *,
     sm_clock_mhz: Array,
     warm: Array | BoolArray,
@@ -84,8 +84,7 @@ def kernel_times(
     known: tiles from kernel names; without them from `tile_predictors`, else the fastest candidate.  A residual tier
     that holds only residuals of predicted tiles needs these, so its kernels always use predicted tiles.
     """
-    table = groups if isinstance(groups, CoefficientTable) else CoefficientTable(groups)
-    coefficients, served = table.rows([group_key(operator) for operator in operators])
+    coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
     unnamed = [group is not None and group in residuals and "named" not in residuals[group] for group in served]
     tiles = _merged_tiles(known, np.array(unnamed, dtype=np.bool_), predicted_tiles(operators, gpu, tile_predictors, coefficients))
     phases = lower(operators, gpu, coefficients, tiles)
@@ -235,7 +234,7 @@ def bundle_times(
     times = kernel_times(
         operators,
         gpu,
-        bundle.once(group_table, gpu.architecture),
+        group_coefficients(bundle, gpu.architecture),
         sm_clock_mhz=sm_clock_mhz,
         warm=warm,
         known=known,

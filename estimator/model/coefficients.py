@@ -82,7 +82,7 @@ class Prior:
 
 
 SIXTEEN_BIT: Final = {"fp16": "bf16", "bf16": "fp16"}
-"""Formats whose kernels take equally long, each with the other."""
+"""Formats whose kernels have the same tiles, rates and bytes, each with the other."""
 
 BY: Final = "@"
 """Separator of a group and the library whose kernels it describes; a group without one describes the library with the most rows."""
@@ -143,15 +143,10 @@ def group_words(group: str) -> list[str]:
 
 
 class CoefficientTable:
-    """Coefficients of groups, ready for lookup.
+    """Coefficients of groups, ready for lookup."""
 
-    foreign: families of operators of which the groups hold kernels of serving libraries alone; without a library such an operator has the
-    coefficients of its family.
-    """
-
-    def __init__(self, groups: Mapping[str, Mapping[str, float]], foreign: Iterable[str] = ()) -> None:
+    def __init__(self, groups: Mapping[str, Mapping[str, float]]) -> None:
         self.number = {name: i for i, name in enumerate(groups)}
-        self.foreign = tuple(foreign)
         self.vectors = np.array([coefficient_vector(own) for own in (*groups.values(), {})])
 
     def rows(self, keys: Iterable[str]) -> tuple[Array, list[str | None]]:
@@ -160,13 +155,9 @@ class CoefficientTable:
         A kernel without a group gets DEFAULTS, which is no prediction; the caller must report it.
         """
         found: dict[str, str | None] = {}
-        served = [found[key] if key in found else found.setdefault(key, self._group(key)) for key in keys]
+        served = [found[key] if key in found else found.setdefault(key, longest_prefix(key, self.number)) for key in keys]
         none = len(self.number)
         return self.vectors[np.array([none if name is None else self.number[name] for name in served], dtype=np.int64)], served
-
-    def _group(self, key: str) -> str | None:
-        own = next((family for family in self.foreign if BY not in key and key.startswith(f"{family}.")), key)
-        return longest_prefix(own, self.number)
 
 
 def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[str]) -> tuple[Array, list[str | None]]:

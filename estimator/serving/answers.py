@@ -322,8 +322,9 @@ def _engine_notes(serving: Serving, served: Served, busy: float) -> tuple[str, .
 
 def _link_notes(served: Served, board: Board) -> tuple[str, ...]:
     """What sums among boards without NVLink depend on.  Source: AIConfigurator, six collections of L40S: 2 and 20 GB/s among eight."""
-    slow = served.layout.gpus > 2 and 0.0 < board.gpu.link_bytes_per_s <= FASTEST_PCIE
-    return ("sums among more than two boards over PCIe are a slow host's: of published ones some are ten times as fast",) * slow
+    if served.layout.gpus <= 2 or not 0.0 < board.gpu.link_bytes_per_s <= FASTEST_PCIE:
+        return ()
+    return ("sums among more than two boards over PCIe are a slow host's: of published ones some are ten times as fast",)
 
 
 def _remarks(costs: StepCosts, clock: int, running: float) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:

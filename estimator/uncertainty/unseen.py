@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.model.coefficients import group_words
+from estimator.model.coefficients import SIXTEEN_BIT, group_words
 from estimator.uncertainty.validity import TOLERATED_FACTOR, shape_excess
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
 from estimator.vocabulary.workload import Operator, Workload
@@ -39,9 +39,6 @@ ALWAYS_IN_RUNS: Final = "fp32"
 
 INT8: Final = frozenset({"int8", "sq"})
 """Precisions of products of 8-bit whole numbers."""
-
-ALIKE_PRECISIONS: Final = frozenset({"bf16", "fp16"})
-"""Precisions whose kernels have the same tiles, rates and bytes."""
 
 ALIKE_STD: Final = 0.05
 """Uncertainty of ln of the time, or power, in a precision if a similar one was fitted (assumed)."""
@@ -123,7 +120,7 @@ def _unseen(seen: Mapping[str, tuple[str, ...]], family: str, precision: str) ->
         own = tuple(dict.fromkeys(name for product in seen if product in PRODUCTS for name in seen[product]))
     if not own or precision in own:
         return None
-    alike = precision in ALIKE_PRECISIONS and ALIKE_PRECISIONS & set(own)
+    alike = SIXTEEN_BIT.get(precision) in own
     return UnseenPrecision(family=family, precision=precision, seen=own, std=ALIKE_STD if alike else PRIOR_STD)
 
 

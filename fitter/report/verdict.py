@@ -42,9 +42,10 @@ def _instruction_lines(bundle: Bundle) -> list[str]:
     if energies is None:
         return []
     found = bundle.instruction_energies["instructions"].values()
-    error = np.median([PERCENT * one["std_j"] / one["epi_j"] for one in found])
+    errors = [PERCENT * one["std_j"] / one["epi_j"] for one in found if one["epi_j"] > 0.0]
+    known = f", standard error {np.median(errors):.1f} % in the median" if errors else ""
     doubtful = f"; {len(energies.doubts)} of low confidence" if energies.doubts else ""
-    return [f"energies of {len(found)} instructions from {energies.rows} runs, standard error {error:.1f} % in the median{doubtful}"]
+    return [f"energies of {len(found)} instructions from {energies.rows} runs{known}{doubtful}"]
 
 
 def _block_lines(bundle: Bundle) -> list[str]:

@@ -279,13 +279,3 @@ def test_a_window_of_all_keys_is_none(name, operator, queries):
     shape = {"batch": 120, "queries": queries, "context": 1152, "heads": 32, "kv_heads": 8, "head_dim": 128, "causal": 1}
     none, wide = times_of(load_bundle(name), *(make_operator("attention", operator, "bf16", window=w, **shape) for w in (0, 4096)))
     assert none == pytest.approx(wide, rel=0.05)  # the residual tier knows windows
-
-
-@pytest.mark.parametrize(("head_dim", "length", "published"), [(64, 512, 252e12), (64, 8192, 312e12), (128, 8192, 370e12)])
-def test_pytorch_on_hopper_runs_flash_attention_2_not_the_kernels_of_the_tables(head_dim, length, published):
-    """Dao-AILab/flash-attention 2688 and 1791, H100, 16,384 tokens, whole attention [flop/s]."""
-    heads = 2048 // head_dim
-    shape = {"queries": length, "context": length, "heads": heads, "kv_heads": heads, "head_dim": head_dim, "window": 0, "causal": 0}
-    operator = make_operator("attention", "prefill", "fp16", batch=16384 // length, **shape)
-    (seconds,) = times_of(load_bundle("h100-sxm"), operator)
-    assert 4.0 * 16384 * length * 2048 / seconds == pytest.approx(published, rel=0.25)

@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 import fitter.commands.fit
+from estimator.blocks.model import section_of as section_of_blocks
+from fitter.blocks.model import fit_block_model
 from fitter.bundle.calibration import Calibration
+from fitter.instructions.section import section_of
 from fitter.report.verdict import family_table, verdict_lines
 from fitter.validate.predictions import predict_kernel_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
+from tests.fitter.test_block_count import GPU, planted
+from tests.fitter.test_instruction_confidence import fitted
 
 BUNDLE = planted_bundle()
 
@@ -56,6 +61,23 @@ def test_what_the_data_lack_is_named(predicted, change, found):
     lines = verdict_lines(replace(BUNDLE, **change), calibration(lacking))
     assert any(line.startswith("missing: ") and found in line for line in lines)
     assert ("in power" in lines[1]) == ("power" not in change)
+
+
+def test_instructions_and_grids_alone_are_judged_for_what_they_are():
+    """Neither kernels nor power are missed, and no row was to be held out."""
+    bare = replace(BUNDLE, power=None, voltage=None, idle=None, errors=())
+    bare = replace(bare, groups={key: replace(group, rows=0) for key, group in bare.groups.items()})
+    grids = replace(bare, block_models=section_of_blocks([fit_block_model(planted(), GPU.num_sms)]))
+    lines = verdict_lines(grids, calibration(None))
+    assert "describes" in lines[0]
+    assert lines[1].startswith("1 block-count model(s): rms error on grids left out ")
+    assert len(lines) == 2
+    energies = fitted()
+    lines = verdict_lines(replace(bare, instruction_energies=section_of(energies)), calibration(None))
+    assert lines[1].startswith(
+        f"energies of {len(section_of(energies)['instructions'])} instructions from {energies.rows} runs, standard error "
+    )
+    assert len(lines) == 2
 
 
 def test_a_fit_without_held_out_rows_claims_no_error():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from collector.cli import main
+from collector.commands.campaign import common_root
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
 from collector.devices.board_claim import claimed_board
@@ -146,6 +147,11 @@ def test_several_boards_are_all_checked_before_one_begins(change, status, reason
     found, line = failure(capsys, *changed(words, *change))
     assert (found, reason in line) == (status, True), line
     assert sorted(place.folder.iterdir()) == before
+
+
+def test_a_folder_of_an_earlier_campaign_goes_on_whatever_its_name(tmp_path):
+    (tmp_path / "both.parquet").mkdir()
+    assert common_root(str(tmp_path / "both.parquet")) == f"{tmp_path}/both.parquet/"
 
 
 def test_a_real_board_is_left_alone_while_another_measures_and_its_clock_comes_back(place, tmp_path):
