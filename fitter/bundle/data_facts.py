@@ -94,7 +94,7 @@ def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
     rows = selection.kernels
     if rows is None:
         return None
-    power = rows.power_w[np.isfinite(rows.power_w) & ~rows.at_limit]
+    power = rows.power_w[np.isfinite(rows.power_w) & ~rows.bounded]
     usual = BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=None, reference_clock_mhz=gpu.sm_clock_max_mhz)
     if len(power) < 20 or IDLE_BELOW * power.min() >= usual.rest_w(np.array([gpu.sm_clock_limit_mhz]))[0]:
         return None

@@ -146,7 +146,7 @@ def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str
 
 
 def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRows | None:
-    usable = np.isfinite(kernels.power_w) & ~kernels.at_limit
+    usable = np.isfinite(kernels.power_w) & ~kernels.bounded
     return kernel_power_rows(kernels, gpu, groups) if usable.any() else None
 
 

@@ -40,11 +40,11 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
 
 
 def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]) -> PowerRows:
-    """Kernels with a trusted power below the limit, at their measured latency; rows of one kernel are adjacent.
+    """Kernels with a trusted power that is no lower bound, at their measured latency; rows of one kernel are adjacent.
 
     Kernels that wait for the host's launches have a small weight, because their run time is unknown.
     """
-    usable = np.flatnonzero(np.isfinite(rows.power_w) & ~rows.at_limit)
+    usable = np.flatnonzero(np.isfinite(rows.power_w) & ~rows.bounded)
     keep = rows.select(usable[np.argsort(rows.operator_index[usable], kind="stable")])
     operators = keep.row_operators()
     coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])

@@ -79,7 +79,7 @@ class KernelRows(PlacedRows):
     latency_s                    time of one launch
     power_w, power_std_w         corrected power while the kernel runs; nan where missing or rejected
     temperature_c                nan where not recorded
-    at_limit                     power is a lower bound: the board was at its power limit
+    at_limit                     the board was at its power limit
     sustained, burst             ran long enough for the power limit to lower the clock; in a burst too short for it; neither: not known
     l2_warm                      what the launches of a measurement use in turn, in operands of one launch; 0: none are found in L2
     library                      library or framework and its version, "" where not recorded
@@ -110,6 +110,12 @@ class KernelRows(PlacedRows):
     def row_operators(self) -> list[Operator]:
         """The operator of each row."""
         return [self.operators[i] for i in self.operator_index]
+
+    @property
+    def bounded(self) -> BoolArray:
+        """Rows whose power is a lower bound, shape (n,): at the limit, without a measurement of the clock that the board still held."""
+        found: BoolArray = self.at_limit & (np.isnan(self.sm_clock_mhz) | (self.sm_clock_mhz == self.sm_clock_asked_mhz))
+        return found
 
     def clock_mhz(self, gpu: GpuSpec) -> Array:
         """SM clock of each row without a power limit [MHz]: measured, else requested, else the highest, which boards left free run."""

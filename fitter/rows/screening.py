@@ -25,6 +25,10 @@ AT_REST_SHARE: Final = 0.5
 LEAST_LIMIT_SHARE: Final = 0.02
 """Least power under load, as a share of the power limit, if power at rest is unknown; three boards draw 10 to 18 % at rest [1]."""
 
+OVERSHOOT: Final = 1.15
+"""Largest power over the limit [1]; more is another unit or another limit.  H200 boards drew 1.11 times their limit in the half second
+before it acted."""
+
 CLOCK_MARGIN: Final = 1.1
 """Factor on the GPU's clock range; clocks beyond it mean another unit or another GPU [1]."""
 
@@ -180,8 +184,7 @@ class Screen:
         """Reject powers below the board's power at rest, and above its power limit."""
         least_w = self.of_gpu(least_power_w)
         with np.errstate(invalid="ignore"):
-            # Boards overshoot their limit by less than 3 %; more is another unit or another limit.
-            low, high = power_w < least_w, power_w > 1.03 * limit_w
+            low, high = power_w < least_w, power_w > OVERSHOOT * limit_w
         self.reject(low, "BAD_POWER", lambda i: f"{power_w[i]:.4g} W; at rest the board draws over {least_w[i]:.3g} W", power=True)
         self.reject(high, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
 

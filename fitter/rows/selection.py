@@ -128,9 +128,9 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, 
     if kernels is not None:
         if not (np.isfinite(kernels.sm_clock_mhz) | np.isfinite(kernels.sm_clock_asked_mhz)).any():
             notes.append("no clocks recorded; boards left free run at their highest clock, or where the power limit holds them")
-        if kernels.at_limit.any():
+        if kernels.bounded.any():
             notes.append(
-                f"{int(kernels.at_limit.sum())} rows lie within {1.0 - AT_LIMIT_SHARE:.0%} of the power limit, throttled or nearly so: "
+                f"{int(kernels.bounded.sum())} rows lie within {1.0 - AT_LIMIT_SHARE:.0%} of the power limit, throttled or nearly so: "
                 "their power says only that the kernel would draw at least as much, and without a measured clock their time is not fitted"
             )
     if runs is not None:

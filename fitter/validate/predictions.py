@@ -104,8 +104,7 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
 
     Columns: LABEL, `origin` (file and row), `what` ran, `collection`, `same` (the number of the kernel), `clock` [MHz]; for Q latency
     [s] and power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm: of this laboratory for collections
-    that the bundle names, else of another one.  Kernels that the bundle does not cover get nan.  Power of rows at the power limit is left
-    out, because the measurement is a lower bound.
+    that the bundle names, else of another one.  Kernels that the bundle does not cover get nan.  Power that is a lower bound is left out.
     """
     columns = {f"{column}_{quantity}": np.full(len(rows), np.nan) for quantity in QUANTITIES for column in ("predicted", "std")}
     for number, name in enumerate(rows.gpus):
@@ -134,7 +133,7 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
         for quantity, (value, std), further in zip(QUANTITIES, values, further_std, strict=True):
             columns[f"predicted_{quantity}"][own] = np.where(served, value, np.nan)
             columns[f"std_{quantity}"][own] = np.hypot(std, np.where(home, further, np.hypot(further, ELSEWHERE_STD[quantity])))
-    measured = {"measured_latency": rows.latency_s, "measured_power": np.where(rows.at_limit, np.nan, rows.power_w)}
+    measured = {"measured_latency": rows.latency_s, "measured_power": np.where(rows.bounded, np.nan, rows.power_w)}
     return _frame(rows, measured | columns)
 
 

@@ -70,8 +70,10 @@ def test_a_bundle_predicts_the_rows_that_it_made_and_power_at_the_limit_is_not_c
         assert row["latency"] is not None
         assert row["power"] is not None
         assert max(row["latency"]["p95"], row["power"]["p95"]) < 1e-6
-    capped = predict_kernel_rows(bundle, replace(rows, at_limit=np.ones(30, dtype=bool)))
-    assert all(row["power"] is None for row in error_rows(capped))
+    limited = replace(rows, at_limit=np.ones(30, dtype=bool), sm_clock_asked_mhz=rows.sm_clock_mhz)
+    for slower, compared in ((1.0, False), (0.7, True)):  # as asked, then by a clock that was measured
+        found = error_rows(predict_kernel_rows(bundle, replace(limited, sm_clock_mhz=slower * rows.sm_clock_mhz)))
+        assert [row["power"] is not None for row in found] == [compared] * len(found)
 
 
 def test_a_check_names_unknown_kernels_and_forecasts_of_another_gpu():

@@ -134,16 +134,16 @@ def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data):
         (f"{GEMM},1e-4,inf,400,", "BAD_POWER (power)"),
         (f"{GEMM},1e-4,word,400,", "BAD_POWER (power)"),
         (f"{GEMM},1e-4,2,400,", "BAD_POWER (power)"),
-        (f"{GEMM},1e-4,300000,400,", "ABOVE_LIMIT (power)"),
+        (f"{GEMM},1e-4,480,400,", "ABOVE_LIMIT (power)"),
     ],
 )
 def test_a_bad_row_or_its_power_is_rejected_with_its_reason(read, row, reason):
-    rows, rejected = read(f"{GEMM},1e-4,,,", f"{GEMM},1.01e-4,390,400,OK", row)
+    rows, rejected = read(f"{GEMM},1e-4,,,", f"{GEMM},1.01e-4,440,400,OK", row)
     assert [(r.row, f"{r.reason}{' (power)' * r.power_only}") for r in rejected] == [(3, reason)]
     assert len(rejected[0].detail) < 500
     assert len(rows) == 2 + rejected[0].power_only
     assert rows.at_limit.tolist()[:2] == [False, True]
-    np.testing.assert_array_equal(rows.power_w, [np.nan, 390.0, np.nan][: len(rows)])
+    np.testing.assert_array_equal(rows.power_w, [np.nan, 440.0, np.nan][: len(rows)])
 
 
 def test_milliseconds_in_a_column_of_seconds_and_a_table_without_a_gpu_are_refused(read):
