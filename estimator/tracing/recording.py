@@ -1,9 +1,10 @@
 """Recording of operations that reach the framework's dispatcher, in plain terms.
 
-PyTorch is an argument: only `estimator.tracing.torch_trace` imports it.  Five operations would differ from a GPU and are corrected
+PyTorch is an argument: only `estimator.tracing.torch_trace` imports it.  Six operations would differ from a GPU and are corrected
 here:
 
     fused attention   the meta device would decompose it; it is recorded as one call
+    RMS norm          has one kernel on a GPU; the meta device would decompose it
     dropout           has one kernel on a GPU; the meta device would decompose it
     convolution       its result is channels last on a GPU if image or weight is; the meta device forgets that
     experts           grouped products of all floating-point types run on a GPU, only those of bf16 on the meta device
@@ -14,7 +15,7 @@ import inspect
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -30,6 +31,8 @@ ANSWERS: Final = {"aten.all": True, "aten.eq(aten.sum)": True, "aten.any": False
 """Results of operations for a mask without padding and for valid numbers."""
 
 CONVOLUTION: Final = "aten.convolution"
+LAYER_NORM: Final = "aten.native_layer_norm"
+RMS_NORM: Final = "aten._fused_rms_norm"
 GROUPED: Final = "aten._grouped_mm"
 """Grouped product: rows are distributed over several matrices."""
 
@@ -194,7 +197,17 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls, held: "He
     def dropout(tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         return torch.native_dropout(tensor, p, True)[0] if training and p > 0.0 else tensor
 
+    def rms_norm(tensor: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+        if weight is not None and weight.dtype != tensor.dtype:  # a GPU runs these one by one, too
+            return torch.rms_norm(tensor, normalized_shape, weight, eps)
+        # In the kernel of the layer norm (layer_norm_kernel.cu, rms_norm), so its shapes and gradients are right.
+        before, result = len(calls), functional.layer_norm(tensor, normalized_shape, weight)
+        calls[before:] = [replace(call, name=RMS_NORM) if call.name == LAYER_NORM else call for call in calls[before:]]
+        return result
+
     inside: Named = {"dropout": dropout, "scaled_dot_product_attention": attention}
+    if hasattr(torch, "_fused_rms_norm"):  # earlier versions have no such kernel
+        inside["rms_norm"] = rms_norm
     stand_ins = {getattr(functional, name): stand_in for name, stand_in in inside.items()}
 
     def intercept(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: Named | None = None) -> Any:

@@ -99,6 +99,16 @@ def last_images():
 def last_weights():
     return images(torch.contiguous_format, torch.channels_last)
 
+class Widened(torch.nn.RMSNorm):
+    def forward(self, tensor):
+        return super().forward(tensor.float())
+
+def norms(second=torch.nn.RMSNorm):
+    return torch.nn.Sequential(torch.nn.RMSNorm(64), second(64)), (torch.randn(3, 7, 64),)
+
+def widened_norms():
+    return norms(Widened)
+
 def recurrent():
     return torch.nn.Sequential(torch.nn.GRU(8, 8)), (torch.randn(3, 2, 8),)
 """
@@ -126,6 +136,16 @@ def test_a_function_of_one_s_own_is_traced_in_both_directions(user_file):
 def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(user_file, function, turned):
     workload = trace_workload(TraceRequest(model=f"{user_file}:{function}"))
     assert tally(workload, "conv2d", "layout") == {"conv2d": 2, "layout": turned}
+
+
+def test_an_rms_norm_is_one_kernel_as_on_a_gpu(user_file):
+    workload = trace_workload(TraceRequest(model=f"{user_file}:norms"))
+    assert [(one.family, one.operator, one.shape) for one in workload.operators] == [("norm", "rmsnorm", (21.0, 64.0))]
+    assert sum(workload.counts) == 2
+    step = trace_workload(TraceRequest(model=f"{user_file}:norms", phase="train"))
+    assert tally(step, "rmsnorm", "mean") == {"rmsnorm": 2, "mean": 0}
+    mixed = trace_workload(TraceRequest(model=f"{user_file}:widened_norms"))  # weights in 16 bits, numbers in 32
+    assert tally(mixed, "rmsnorm", "mean") == {"rmsnorm": 1, "mean": 1}
 
 
 @pytest.mark.parametrize(
