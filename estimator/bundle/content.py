@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 
 from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
-from estimator.model.coefficients import BY, COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, group_words, longest_prefix
+from estimator.model.coefficients import BY, COEFFICIENTS, FRAMEWORK, MEANING, TIED_COEFFICIENTS, CoefficientTable, group_words, longest_prefix
 from estimator.model.power import POWER_TERMS
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
 from estimator.model.tier_records import Field, Share, Tier
@@ -44,8 +44,8 @@ SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[
 def check_group(name: str) -> None:
     """Refuse the name of a kernel group with an unknown family, operator or precision."""
     family, *rest = group_words(name)
-    if BY in name and name.partition(BY)[2] not in LIBRARIES:
-        raise FaultError(f"= {name[:60]!r} names no library after {BY}: none of {', '.join(LIBRARIES)}")
+    if BY in name and name.partition(BY)[2] not in (*LIBRARIES, FRAMEWORK):
+        raise FaultError(f"= {name[:60]!r} names no library after {BY}: none of {', '.join((*LIBRARIES, FRAMEWORK))}")
     words: Iterable[tuple[str, Collection[str]]] = zip(
         (family, *rest),
         (FAMILY_FIELDS, FAMILY_OPERATORS.get(family, ()), *([BYTES_PER_ELEMENT] if family != "communication" else [])),

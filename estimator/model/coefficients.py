@@ -87,6 +87,9 @@ SIXTEEN_BIT: Final = {"fp16": "bf16", "bf16": "fp16"}
 BY: Final = "@"
 """Separator of a group and the library whose kernels it describes; a group without one describes the library with the most rows."""
 
+FRAMEWORK: Final = "pytorch"
+"""What groups of kernels are named after whose operators name no library, where another one has more rows: those of the framework."""
+
 
 def section_words(operator: Operator) -> list[str]:
     """Family, operator and precision: kernels of one library function.  Links carry bytes of any format."""
@@ -110,7 +113,7 @@ def group_key(operator: Operator) -> str:
         # In libraries each longer row of a softmax has its own block, while shorter ones share one; each row of a layer or RMS norm has its
         # own block, and the same length separates the classes (assumed).
         parts.append("long" if operator["dim"] > 1024 else "short")
-    return ".".join(parts) + (BY + operator.library if operator.library else "")
+    return ".".join(parts) + BY + (operator.library or FRAMEWORK)
 
 
 def _length_class(operator: Operator) -> str:

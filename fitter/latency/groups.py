@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.model.coefficients import BY, Prior, longest_prefix, section_words
+from estimator.model.coefficients import BY, FRAMEWORK, Prior, longest_prefix, section_words
 from estimator.model.lowering import is_matrix
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
@@ -133,7 +133,7 @@ def _section_keys(operators: Sequence[Operator]) -> list[str]:
     main: dict[str, str] = {}
     for (key, library), _ in Counter(kinds).most_common():
         main.setdefault(key, library)
-    return [key if library == main[key] else f"{key}{BY}{library}" for key, library in kinds]
+    return [key if library == main[key] else f"{key}{BY}{library or FRAMEWORK}" for key, library in kinds]
 
 
 POOLED_FAMILIES: Final = ("elementwise", "copy", "softmax", "norm", "reduction")
