@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 
 from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
-from estimator.model.coefficients import BY, COEFFICIENTS, FRAMEWORK, MEANING, TIED_COEFFICIENTS, CoefficientTable, group_words, longest_prefix
+from estimator.model.coefficients import (
+    BY,
+    COEFFICIENTS,
+    FRAMEWORK,
+    MEANING,
+    TIED_COEFFICIENTS,
+    CoefficientTable,
+    group_words,
+    longest_prefix,
+)
 from estimator.model.power import POWER_TERMS
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
 from estimator.model.tier_records import Field, Share, Tier
