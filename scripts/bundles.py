@@ -35,6 +35,9 @@ from fitter.validate.predictions import WORKLOAD_FAMILY, compared, error_rows, k
 from scripts.thinning import thinned
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+OWN: Final = "wattprint"
+"""The laboratory whose files lie in this repository, below bundles/data."""
+
 MOST_BYTES: Final = 300_000
 """Largest file of a bundle that comes with the package [byte]."""
 
@@ -80,7 +83,8 @@ def read_table() -> Table:
 
 def fitted(name: str, recipe: Recipe, data: Path, out: Path) -> Bundle:
     """The bundle of a recipe, with its errors on sites and workloads left out."""
-    selection = by_laboratory(read_selection([data / file for file in recipe.data], recipe.gpu), recipe)
+    files = [(ROOT if laboratory_of(file) == OWN else data) / file for file in recipe.data]
+    selection = by_laboratory(read_selection(files, recipe.gpu), recipe)
     priors = [load_bundle(out / f"{one}.json") for one in recipe.priors]
     calibrated = partial(calibrate, gpu=load_gpu(recipe.gpu), priors=priors)
     whole = calibrated(selection, name=name)
@@ -94,11 +98,11 @@ def fitted(name: str, recipe: Recipe, data: Path, out: Path) -> Bundle:
 
 
 def by_laboratory(selection: Selection, recipe: Recipe) -> Selection:
-    """The selection with one collection for all files of a laboratory; rows that name their framework keep it."""
+    """The selection with one collection for all files of a laboratory, and for its boards; rows that name their framework keep it."""
     folders = {Path(file).name: laboratory_of(file) for file in recipe.data}
     parts: dict[str, Any] = {}
     for rows in selection.tables:
-        names = [folders.get(name, name) for name in rows.collections]
+        names = [OWN if name.startswith("GPU-") else folders.get(name, name) for name in rows.collections]
         unique = list(dict.fromkeys(names))
         index = np.array([unique.index(name) for name in names])[rows.collection_index]
         parts[kind_of(rows)] = replace(rows, collections=tuple(unique), collection_index=index)
@@ -107,7 +111,7 @@ def by_laboratory(selection: Selection, recipe: Recipe) -> Selection:
 
 def laboratory_of(file: str) -> str:
     """The laboratory of a file below the data: its folder without a number."""
-    return file.partition("/")[0].partition("-")[0]
+    return OWN if file.startswith("bundles/") else file.partition("/")[0].partition("-")[0]
 
 
 def held_sites(rows: KernelRows) -> BoolArray:

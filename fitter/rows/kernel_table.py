@@ -15,7 +15,7 @@ import pandas as pd
 
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.coefficients import COEFFICIENTS, section_words
-from estimator.model.tile_names import tile_from_name
+from estimator.model.tile_names import SPLIT_WORD, tile_from_name
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import FORMATS, Array, BoolArray, IntArray, canonical_precision
@@ -390,7 +390,7 @@ def _reject_other_kernels(
 
 
 def _tiles(value: Mapping[str, Array], kernels: Sequence[Operator], kernel_index: IntArray, names: Sequence[str]) -> Array:
-    """Tiles of the rows, shape (n, 3): as recorded, else from the kernel's name."""
+    """Tiles of the rows, shape (n, 3): as recorded, else from the kernel's name.  A named split that the grid does not show is unknown."""
     result = np.stack([value[name] for name in ("tile_m", "tile_n", "split_k")], axis=1)
     grid = np.stack([value[f"grid_{axis}"] for axis in "xyz"], axis=1).tolist()
     for place, (number, name) in enumerate(zip(kernel_index.tolist(), names, strict=True)):
@@ -398,6 +398,8 @@ def _tiles(value: Mapping[str, Array], kernels: Sequence[Operator], kernel_index
         if operator.family == "gemm" and name and np.isnan(result[place, 0]):
             tile = tile_from_name(name, operator["batch"], operator["m"], operator["n"], tuple(grid[place]))
             result[place] = (tile.tile_m, tile.tile_n, tile.split_k)
+    hidden = [SPLIT_WORD.search(name) is not None for name in names]
+    result[np.array(hidden) & (result[:, 2] == 1.0), 2] = np.nan
     return result
 
 

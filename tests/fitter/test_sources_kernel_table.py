@@ -190,6 +190,13 @@ def test_tiles_come_from_kernel_names_and_agree_with_the_grid(name, shape, grid,
     np.testing.assert_array_equal((tile.tile_m, tile.tile_n, tile.split_k), expected)
 
 
+@pytest.mark.parametrize(("name", "split"), [("execute_kernel", 1.0), ("execute_split_k_kernel", math.nan)])
+def test_a_split_that_a_name_says_and_the_grid_hides_is_unknown(read, name, split):
+    columns = "tile_m,tile_n,split_k,kernel_name"
+    rows, _ = read(f"{GEMM},1e-4,,,,32,32,1,sm80_xmma_gemm_tilesize32x32x8_{name}", header=f"{HEADER},{columns}")
+    np.testing.assert_array_equal((rows.tile_m[0], rows.split_k[0]), (32.0, split))
+
+
 # Selections -----------------------------------------------------------------------------------------------------------
 
 
