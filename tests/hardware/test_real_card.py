@@ -142,7 +142,9 @@ def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp
     assert found["load"]["capped"]
     assert 0.1 < found["load"]["settle_s"] < 0.3
     settings = found["settings"]
-    assert (settings["poll_ms"], settings["trace"]) == (60.0, False)
+    assert not settings["trace"]
+    assert settings["poll_ms"] == pytest.approx(1e3 * found["load"]["reading"]["p50_s"], abs=0.05)
+    assert 5.0 * 1.0 < settings["poll_ms"] < 5.0 * 12.0  # a call of 1 to 12 ms, and four times as long at rest after it
     assert found["load"]["settle_s"] < settings["timed_s"] <= 0.4
     assert "a planted fault" in (tmp_path / "card.md").read_text()
 
@@ -153,8 +155,9 @@ def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp
         ({}, 2.0, False, 0.1),  # a look that saw nothing
         ({"trace": {"named": 8, "of": 8}, "load": {"update_s": 0.1, "settle_s": 0.0}}, 5.0, True, 0.1),
         ({"trace": {"named": 5, "of": 8}, "load": {"update_s": 0.02, "settle_s": 0.12}}, 2.0, False, 0.15),
-        ({"calls": {"energy": {"p50_s": 0.003}}, "load": {"update_s": 0.1, "settle_s": 9.0}}, 15.0, False, 1.0),
-        ({"calls": {"energy": {"p50_s": 0.1}}, "load": {"update_s": math.nan, "state": {"p50_s": 0.06}}}, 60.0, False, 0.25),
+        ({"calls": {"energy": {"p50_s": 0.003}}, "load": {"update_s": 0.1, "settle_s": 9.0}}, 5.0, False, 0.4),  # no reading waits for it
+        ({"load": {"update_s": 0.1, "reading": {"p50_s": 0.0155}}}, 15.5, False, 0.1),
+        ({"load": {"update_s": math.nan, "reading": {"p50_s": 0.3}, "state": {"p50_s": 0.06}}}, 60.0, False, 0.25),
     ],
 )
 def test_what_is_seen_decides(found, poll_ms, trace, timed_s):
