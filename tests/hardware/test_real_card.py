@@ -21,7 +21,7 @@ from scripts.anchor_check import FIGURES, WANTED, AnchorError, agreement
 from scripts.anchor_check import main as anchor_check
 from scripts.card_call import Call, kill, pack, unpack
 from scripts.card_smoke import decided, limit_lag
-from scripts.real_card import CAMPAIGNS, STAGES
+from scripts.real_card import CAMPAIGNS, STAGES, Card, over
 from scripts.real_card import main as real_card
 
 CAMPAIGN = """
@@ -326,6 +326,19 @@ def test_a_call_on_another_board_goes_on_there(tmp_path, boards):
     assert first.num_rows == second.num_rows == 30
     assert {*first.column("gpu_uuid").to_pylist()}.isdisjoint(second.column("gpu_uuid").to_pylist())
     assert agreement(folder / "anchors-1.parquet", folder / "again-2.parquet")["kernels"] == 30
+
+
+def test_a_fourth_board_has_its_sensor_characterised_too(tmp_path):
+    call = Call(tmp_path, 60.0, {}, time.monotonic())
+    for calls, state, characterised, passed in ((3, "done", False, False), (3, "done", True, True), (3, "failed", False, True)):
+        stages = {"sensor": {"state": state, "calls": calls}, "anchors": {"state": "done", "calls": 1}}
+        card = Card(gpu="0", stall_s=1.0, call=call, state={"stages": stages, "boards": ["a", "b", "c", "d"], "board": "d"})
+        if characterised:
+            (tmp_path / "sensor-4.json").write_text("{}")
+        assert over(card, "sensor") == passed
+        (tmp_path / "sensor-4.json").unlink(missing_ok=True)
+        assert over(card, "anchors")
+        assert not over(card, "campaign")
 
 
 def test_rows_measured_before_the_sensor_was_known_stop_no_later_stage(tmp_path, boards):
