@@ -9,6 +9,8 @@ from microbench.kernel import WARP_LANES
 GRAPH_S: Final = 2e-3
 """Device time of one graph [s]: long compared with its own launch (about 10 µs), short compared with the windows of sensors."""
 
+LONG_LAUNCH: Final = 20.0
+"""Time of a launch, as a multiple of the host's, from which on it needs no graph [1]: a busy host may lag without a gap on the device."""
 
 SMALLEST_GRAPH: Final = 8
 """Least launches in a graph; launching a graph costs the host about as much as one or two kernels."""
@@ -41,8 +43,7 @@ def graph_launches(launch_s: float, host_launch_s: float, buffer_sets: int) -> i
 
     The number is a multiple of `buffer_sets`, so that a graph rotates through all of them.
     """
-    # A kernel shorter than 20 host launches is launched from graphs: a busy host may then lag without a gap on the device.
-    if launch_s >= 20.0 * host_launch_s:
+    if launch_s >= LONG_LAUNCH * host_launch_s:
         return 1
     wanted = min(MOST_GRAPH_NODES, max(1, math.ceil(GRAPH_S / max(launch_s, GRAPH_S / MOST_GRAPH_NODES))))
     return -(-wanted // buffer_sets) * buffer_sets

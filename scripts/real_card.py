@@ -386,9 +386,11 @@ def took_board(card: Card) -> str:
 
 
 def over(card: Card, name: str) -> bool:
-    """Whether calls pass over a stage: it is done, or it was tried often enough.  Another board needs its own sensor."""
+    """Whether calls pass over a stage: it is done, or it was tried often enough.  Each board needs its own sensor, the fourth one too."""
     one = card.state["stages"].get(name, {"state": PART, "calls": 0})
-    return one["calls"] >= MOST_CALLS or (one["state"] == DONE and (name != "sensor" or bool(card.sensor)))
+    if name == "sensor" and one["state"] == DONE:
+        return bool(card.sensor)
+    return bool(one["calls"] >= MOST_CALLS or one["state"] == DONE)
 
 
 def went_through(card: Card, names: Sequence[str]) -> bool:

@@ -32,8 +32,8 @@ class MeasurementSettings:
 
     At least `updates` whole sensor updates and `window_s` seconds, after at least `settle_s` of the same load;
     before, `gap_s` at rest (`idle_s` if the point requests its idle power) and a ranging run of `ranging_s`.
-    `timed_s` is the length of a run that is only timed: a hundred times the resolution of the clocks that time it, and longer
-    than the power limit takes to settle.  `max_temperature_c` is the hottest normal temperature.
+    `timed_s` is the length of a run that is only timed: a hundred times the resolution of the clocks that time it.  Its last part gives
+    launch time and clock, so the power limit need not have settled.  `max_temperature_c` is the hottest normal temperature.
     """
 
     updates: Annotated[int, Span(4, 10_000, "sensor updates")] = 20

@@ -15,7 +15,7 @@ from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator
 from microbench.errors import LaunchError
 from microbench.kernel import PreparedKernel
-from microbench.sizing import graph_ladder, graph_launches, segment_launches
+from microbench.sizing import GRAPH_S, LONG_LAUNCH, graph_ladder, graph_launches, segment_launches
 
 if TYPE_CHECKING:
     from microbench.loads.generated import Load
@@ -139,16 +139,14 @@ class Launcher:
         self._graphs: tuple[tuple[int, Launch], ...] | None = None
 
     def warm_up(self) -> None:
-        """Launch every buffer set, and capture graphs, the largest first; long launches need no graphs."""
+        """Launch every buffer set, and capture graphs, the largest first; launches as long as a graph need none."""
         device, sets = self._device, len(self._launches)
-        self._turns(2 * sets)()
-        device.synchronize()
-        before, start_ns = device.mark(), self._now_ns()
-        self._turns(PROBE_LAUNCHES)()
-        host_s = (self._now_ns() - start_ns) * 1e-9 / PROBE_LAUNCHES
-        after = device.mark()
-        device.synchronize()
-        size = graph_launches(device.elapsed_s(before, after) / PROBE_LAUNCHES, host_s, sets)
+        self._turns(sets)()  # the first launch may be slow
+        launch_s, host_s = self._timed(sets)
+        if launch_s >= max(GRAPH_S, LONG_LAUNCH * host_s):  # a delay of the host is no long launch
+            self._graphs = ()
+            return
+        size = graph_launches(*self._timed(PROBE_LAUNCHES), sets)
         self._graphs = tuple((step, self._capture(self._turns(step))) for step in graph_ladder(size, sets))
         self._turns(sets)()  # capturing runs nothing, but results must be readable
         device.synchronize()
@@ -178,6 +176,16 @@ class Launcher:
         end_ns = self._now_ns()
         seconds = np.array([self._device.elapsed_s(earlier, later) for earlier, later in itertools.pairwise(marks)])
         return LaunchRecord(start_ns=start_ns, end_ns=end_ns, launches=launches, segment_s=seconds / np.array(counts))
+
+    def _timed(self, count: int) -> tuple[float, float]:
+        """Time of each of `count` launches, on the device and on the host [s]."""
+        device = self._device
+        device.synchronize()
+        start_ns, before = self._now_ns(), device.mark()
+        self._turns(count)()
+        after, end_ns = device.mark(), self._now_ns()
+        device.synchronize()
+        return device.elapsed_s(before, after) / count, (end_ns - start_ns) * 1e-9 / count
 
     def _turns(self, count: int) -> Launch:
         """`count` launches, the buffer sets in turn from the first."""

@@ -5,11 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from collector.devices.nvml import open_board
 from estimator.model.tile_names import named_tile
+from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
-from tests.hardware.board import open_real_runner, real_specification
+from tests.hardware.board import BOARD, open_real_runner, real_specification
 from tests.microbench_library.host_values import attended, host_values, layernorm, reference_product, softmax
 
 pytestmark = pytest.mark.gpu
@@ -20,9 +22,12 @@ MEASURED_S = 0.3
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 6e-2, "fp8": 1e-1}
 """Error of a result relative to the largest one."""
 
-LEAST_SHARE = {"fp8": 0.50, "memory": 0.80}
-"""Share of the published rate that random operands leave within the power limit, at least, the less the faster the units are: on an H200
-0.80 was seen in bf16 (788 TFLOP/s of 989), and 0.90 of the DRAM rate (4.3 TB/s of 4.8)."""
+LEAST_SHARE = {"memory": 0.80}
+"""Least share of the published rate, of DRAM or, at the clock that ran, of the units: 0.65 of these.
+
+On four H200 the power limit lowers the clock of large products from 1980 to 1360 to 1530 MHz, where the library's have 0.83 of the rate in
+fp8, 0.88 in bf16, 0.87 in fp16, 0.79 in tf32 and 0.77 in fp32 at most (tests/golden/h200-card); copies had 0.90 of the DRAM rate.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +111,11 @@ def test_large_products_and_copies_reach_a_rate_that_the_board_can_have(runner, 
     if not runner.supports(operator):
         pytest.skip(f"no such kernel on this board: {operator.family} in {operator.precision}")
     flop, *moved = operator_work(operator)
-    rate = (sum(moved) if copies else flop) / seconds(runner, operator)
-    share = rate / (spec.dram_bytes_per_s if copies else spec.peak_flop_per_s(precision, cuda_cores=precision == "fp32"))
-    assert LEAST_SHARE.get(precision, 0.65) <= share <= 1.05  # the margin is for clocks above the one that the rate is published for
+    launch_s, clock_hz = timed(runner, operator)
+    rate = (sum(moved) if copies else flop) / launch_s
+    peak = spec.matrix_flop_per_clock(precision, cuda_cores=precision == "fp32") * spec.num_sms * clock_hz
+    share = rate / (spec.dram_bytes_per_s if copies else peak)
+    assert LEAST_SHARE.get(precision, 0.65) <= share <= 1.03, f"{share:.3f} of the published rate at {clock_hz / HZ_PER_MHZ:.0f} MHz"
 
 
 def test_short_kernels_run_without_gaps(runner):
@@ -133,8 +140,17 @@ def test_the_kernels_that_ran_have_names_that_are_read(runner, precision, size):
     assert min(*prepared.grid, *prepared.block, prepared.blocks_per_sm) >= 1
 
 
-def seconds(runner, operator, l2_state="warm"):
-    """Time of one launch, over a run of MEASURED_S [s]."""
+def timed(runner, operator, l2_state="warm"):
+    """Time of one launch, over a run of MEASURED_S [s], and the mean clock meanwhile [Hz]."""
     prepared = runner.prepare(operator, l2_state)
     launch_s = float(runner.run(prepared, 50).segment_s.mean())
-    return float(runner.run(prepared, max(50, int(MEASURED_S / launch_s))).segment_s[2:].mean())
+    with open_board(BOARD) as board:
+        board.gpu.read_states()
+        record = runner.run(prepared, max(50, int(MEASURED_S / launch_s)))
+        clocks = board.gpu.read_states().sm_clock_mhz
+    return float(record.segment_s[2:].mean()), float(np.mean(clocks)) * HZ_PER_MHZ
+
+
+def seconds(runner, operator, l2_state="warm"):
+    """Time of one launch [s]."""
+    return timed(runner, operator, l2_state)[0]

@@ -21,7 +21,7 @@ from scripts.anchor_check import FIGURES, WANTED, AnchorError, agreement
 from scripts.anchor_check import main as anchor_check
 from scripts.card_call import Call, kill, pack, unpack
 from scripts.card_smoke import decided, limit_lag
-from scripts.real_card import CAMPAIGNS, STAGES
+from scripts.real_card import CAMPAIGNS, STAGES, Card, over
 from scripts.real_card import main as real_card
 
 CAMPAIGN = """
@@ -142,7 +142,9 @@ def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp
     assert found["load"]["capped"]
     assert 0.1 < found["load"]["settle_s"] < 0.3
     settings = found["settings"]
-    assert (settings["poll_ms"], settings["trace"]) == (60.0, False)
+    assert not settings["trace"]
+    assert settings["poll_ms"] == pytest.approx(1e3 * found["load"]["reading"]["p50_s"], abs=0.05)
+    assert 5.0 * 1.0 < settings["poll_ms"] < 5.0 * 12.0  # a call of 1 to 12 ms, and four times as long at rest after it
     assert found["load"]["settle_s"] < settings["timed_s"] <= 0.4
     assert "a planted fault" in (tmp_path / "card.md").read_text()
 
@@ -153,8 +155,9 @@ def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp
         ({}, 2.0, False, 0.1),  # a look that saw nothing
         ({"trace": {"named": 8, "of": 8}, "load": {"update_s": 0.1, "settle_s": 0.0}}, 5.0, True, 0.1),
         ({"trace": {"named": 5, "of": 8}, "load": {"update_s": 0.02, "settle_s": 0.12}}, 2.0, False, 0.15),
-        ({"calls": {"energy": {"p50_s": 0.003}}, "load": {"update_s": 0.1, "settle_s": 9.0}}, 15.0, False, 1.0),
-        ({"calls": {"energy": {"p50_s": 0.1}}, "load": {"update_s": math.nan, "state": {"p50_s": 0.06}}}, 60.0, False, 0.25),
+        ({"calls": {"energy": {"p50_s": 0.003}}, "load": {"update_s": 0.1, "settle_s": 9.0}}, 5.0, False, 0.4),  # no reading waits for it
+        ({"load": {"update_s": 0.1, "reading": {"p50_s": 0.0155}}}, 15.5, False, 0.1),
+        ({"load": {"update_s": math.nan, "reading": {"p50_s": 0.3}, "state": {"p50_s": 0.06}}}, 60.0, False, 0.25),
     ],
 )
 def test_what_is_seen_decides(found, poll_ms, trace, timed_s):
@@ -323,6 +326,19 @@ def test_a_call_on_another_board_goes_on_there(tmp_path, boards):
     assert first.num_rows == second.num_rows == 30
     assert {*first.column("gpu_uuid").to_pylist()}.isdisjoint(second.column("gpu_uuid").to_pylist())
     assert agreement(folder / "anchors-1.parquet", folder / "again-2.parquet")["kernels"] == 30
+
+
+def test_a_fourth_board_has_its_sensor_characterised_too(tmp_path):
+    call = Call(tmp_path, 60.0, {}, time.monotonic())
+    for calls, state, characterised, passed in ((3, "done", False, False), (3, "done", True, True), (3, "failed", False, True)):
+        stages = {"sensor": {"state": state, "calls": calls}, "anchors": {"state": "done", "calls": 1}}
+        card = Card(gpu="0", stall_s=1.0, call=call, state={"stages": stages, "boards": ["a", "b", "c", "d"], "board": "d"})
+        if characterised:
+            (tmp_path / "sensor-4.json").write_text("{}")
+        assert over(card, "sensor") == passed
+        (tmp_path / "sensor-4.json").unlink(missing_ok=True)
+        assert over(card, "anchors")
+        assert not over(card, "campaign")
 
 
 def test_rows_measured_before_the_sensor_was_known_stop_no_later_stage(tmp_path, boards):

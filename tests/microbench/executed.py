@@ -26,11 +26,11 @@ def filled_buffers(kernel, launch):
     return {buffer.name: contents(buffer, launch, buffer_address(number)) for number, buffer in enumerate(kernel.buffers)}
 
 
-def interpret(kernel, launch):
-    """Execute the kernel's text for a launch."""
+def interpret(kernel, launch, program=None):
+    """Execute the kernel's text for a launch, or another program on its operands."""
     buffers = filled_buffers(kernel, launch)
     arguments = [argument_value(argument, launch) if argument in SCALARS else buffers[argument] for argument in kernel.arguments]
-    return execute(parse(kernel.text, kernel.declarations), arguments, launch.blocks, launch.threads_per_block)
+    return execute(program or parse(kernel.text, kernel.declarations), arguments, launch.blocks, launch.threads_per_block)
 
 
 def executed_results(kernel, launch):

@@ -11,7 +11,7 @@ from microbench.families import KERNELS, kernel_named
 from microbench.numbers import decode
 from microbench.operands import record_type
 from tests.microbench.executed import SHIPPED, executed_results, interpret
-from tests.microbench.interpreter.program import InterpreterError
+from tests.microbench.interpreter.program import InterpreterError, parse
 
 INTERPRETED = [kernel for kernel in KERNELS if not kernel.name.startswith("wgmma")]
 COUNTED_APART = {"tma_bulk"}
@@ -60,6 +60,22 @@ def test_what_is_shipped_is_what_the_text_leaves_and_one_wrong_value_is_noticed(
         verify(kernel, pattern, results)
     with pytest.raises(ResultError, match="no result of this text"):
         verify(replace(kernel, text=kernel.text + "\n"), pattern, results)
+
+
+PLACED = [kernel for kernel in INTERPRETED if ".shared .align" in kernel.text or ".local .align" in kernel.text]
+
+
+@pytest.mark.parametrize("kernel", PLACED, ids=lambda kernel: kernel.name)
+def test_a_result_does_not_depend_on_where_shared_and_local_memory_lie(kernel):
+    """On an H200 a thread's variables begin at 0xfffcc0; results with an address in them were "wrong" there."""
+    program, launch, moved = parse(kernel.text, kernel.declarations), small(kernel, 3), {}
+    for space in ("shared", "local"):
+        moved[space] = {name: place + 1024 for name, place in getattr(program, space).items()}
+        moved[f"{space}_bytes"] = getattr(program, f"{space}_bytes") + 1024
+    first, second = (interpret(kernel, launch, one).buffers for one in (program, replace(program, **moved)))
+    for buffer in kernel.buffers:
+        if buffer.written:
+            assert np.array_equal(first[buffer.name], second[buffer.name])
 
 
 MUTABLE = [kernel for kernel in INTERPRETED if kernel.name not in INSENSITIVE][::2]

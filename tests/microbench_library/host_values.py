@@ -34,6 +34,6 @@ def attended(q, k, v):
 
 
 def reference_product(inputs, layout):
-    """Expected result of a product; shape (batch, m, n)."""
+    """Expected result of a product; shape (batch, m, n), without the batch where the operands have none (fp8)."""
     a, b = inputs
-    return (np.swapaxes(a, 1, 2) if layout[1] == "t" else a) @ (np.swapaxes(b, 1, 2) if layout[0] == "t" else b)
+    return (np.swapaxes(a, -2, -1) if layout[1] == "t" else a) @ (np.swapaxes(b, -2, -1) if layout[0] == "t" else b)

@@ -12,7 +12,7 @@ from estimator.vocabulary.workload import Operator, make_operator
 from microbench.errors import DeviceLostError, KernelFailedError, UnsupportedError
 from microbench.runners.torch_device import TorchDevice, load_torch
 from microbench.runners.torch_kernels import BACKENDS, torch_kernel
-from tests.microbench_library.host_values import attended, host_values, layernorm, softmax
+from tests.microbench_library.host_values import attended, host_values, layernorm, reference_product, softmax
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 
@@ -98,6 +98,15 @@ def test_causal_prefill_sees_no_later_token_and_gathered_rows_are_all_the_rows(d
     assert output[:, :, 0] == pytest.approx(inputs[2][:, 0], rel=1e-5)
     inputs, output = host_values(launched(flat("gather", 360, family="copy"), device), 0)
     assert sorted(map(tuple, output)) == sorted(map(tuple, inputs[0]))
+
+
+def test_an_fp8_product_has_the_result_that_the_card_is_checked_against(device):
+    """The same sizes as on the card (tests/hardware); its operands have no batch."""
+    operator = make_operator("gemm", "linear", "fp8", batch=1, m=208, n=336, k=528)
+    inputs, output = host_values(launched(operator, device), 0)
+    wanted = reference_product(inputs, "tn")
+    assert output.shape == wanted.shape
+    assert np.abs(output - wanted).max() <= 2.0**-8 * np.abs(wanted).max()  # bf16
 
 
 def attention(precision="bf16", queries=8, context=8, causal=0, **more):
