@@ -26,7 +26,7 @@ LEAST_SHARE = {"memory": 0.80}
 """Least share of the published rate, of DRAM or, at the clock that ran, of the units: 0.65 of these.
 
 On four H200 the power limit lowers the clock of large products from 1980 to 1360 to 1530 MHz, where the library's have 0.83 of the rate in
-fp8, 0.88 in bf16, 0.87 in fp16, 0.79 in tf32 and 0.77 in fp32 at most (tests/golden/h200-card); copies had 0.90 of the DRAM rate.
+fp8, 0.88 in bf16, 0.87 in fp16, 0.79 in tf32 and 0.77 in fp32 at most (bundles/data/h200-sxm); copies had 0.90 of the DRAM rate.
 """
 
 
