@@ -86,7 +86,7 @@ def kernel_times(
     """
     coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
     unnamed = [group is not None and group in residuals and "named" not in residuals[group] for group in served]
-    tiles = _merged_tiles(known, np.array(unnamed, dtype=np.bool_), predicted_tiles(operators, gpu, tile_predictors, coefficients))
+    tiles = _merged_tiles(known, np.array(unnamed, dtype=np.bool_), predicted_tiles(operators, gpu, tile_predictors, coefficients, served))
     phases = lower(operators, gpu, coefficients, tiles)
     clock_hz, ratio = sm_clock_mhz * HZ_PER_MHZ, warm_ratio(phases, gpu, warm)
     equations_s = measured_seconds(kernel_seconds(phases, coefficients, clock_hz, ratio), coefficients)

@@ -110,7 +110,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     edges = np.concatenate([[0], np.cumsum(lengths)])
     fitted, served = bundle.once(group_table, gpu.architecture).rows([group_key(o) for o in operators])
     coefficients = with_efficiency(fitted, board.efficiency)
-    phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
+    phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients, served))
     clock_hz, cold = np.full(len(operators), gpu.sm_clock_max_mhz * HZ_PER_MHZ), np.full(len(operators), np.inf)
     features = phase_features(phases, coefficients, clock_hz, cold) if bundle.residuals else None
     corrections, unfitted = log_corrections(operators, served, bundle.residuals, features=features)[0], unfitted_int8(bundle, operators)

@@ -18,7 +18,7 @@ from estimator.model.phases import Phases, make_phases
 from estimator.model.power import tensor_rate
 from estimator.model.streams import Stream
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
 from estimator.vocabulary.work import attention_shape
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 
@@ -46,10 +46,11 @@ class Flash:
     """Heads of other sizes are computed as the next of these: static_switch.h (HEADDIM_SWITCH)."""
 
     RESIDENT_BLOCKS = 2.0
-    LARGE_HEAD = 128.0
+    LARGE_HEAD, WIDE_HEAD, SHARED_BYTES = 128.0, 192.0, 768.0
     """Blocks that share an SM, limited by registers (128 threads of up to 255).  Blocks of larger heads do not share one, limited by
     shared memory: kernel_traits.h (kSmemSize: 64 KiB for heads of 128, 96 and 128 KiB for 192 and 256, of an A100's 164) and
-    flash_api.cpp (set_params_splitkv plans for two blocks an SM, for every head)."""
+    flash_api.cpp (set_params_splitkv plans for two blocks an SM, for every head).  From 768 byte of shared memory per element of a head on
+    (Hopper) FlashAttention-2 has two again, with 64 query rows for heads beyond 192 (run_mha_fwd_hdim256)."""
 
     COMBINE_CLOCKS = 2000.0
     """Decode: ideal cost of the kernel that joins the shares of a split cache, kept in fp32 (set_params_splitkv, out_accum) [SM clock]
@@ -78,7 +79,7 @@ class Flash:
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those.
 
-    flop_per_clock: rate of an SM; tensor: flop of 16-bit operands that take tensor cores as long as one flop, 0 on CUDA cores.
+    framework: kernels of no serving library, FlashAttention-2; flop_per_clock: rate of an SM; tensor: flop of 16-bit operands that take tensor cores as long as one flop, 0 on CUDA cores.
     """
 
     batch: Array
@@ -92,18 +93,19 @@ class AttentionColumns:
     cached: Array
     element_byte: Array
     kv_byte: Array
+    framework: BoolArray
     flop_per_clock: Array
     tensor: Array
 
 
 def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionColumns:
-    """Fused attention as columns; kernels of no serving library are FlashAttention-2.
+    """Fused attention as columns.
 
     A window that holds all keys is none (flash_api.cpp, `window_size_left >= seqlen_k`).
     """
     rate = np.array([gpu.matrix_flop_per_clock(o.precision, o.cuda_cores) for o in operators])
     tensor = np.array([gpu.on_tensor_cores(o.precision) and not o.cuda_cores for o in operators])
-    single_warps = tensor & np.array([not o.library for o in operators])
+    framework = np.array([o.family == "attention" and not o.library for o in operators], dtype=np.bool_)
     shape = dict(
         zip((*FAMILY_FIELDS["attention"], "cached"), np.array([attention_shape(o) for o in operators], dtype=np.float64).T, strict=True)
     )
@@ -112,14 +114,16 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
         **shape,
         element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
         kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
-        flop_per_clock=rate * np.where(single_warps, WARP_RATE.get(gpu.architecture, 1.0), 1.0),
+        framework=framework,
+        flop_per_clock=rate * np.where(tensor & framework, WARP_RATE.get(gpu.architecture, 1.0), 1.0),
         tensor=tensor * tensor_rate(gpu) / rate,
     )
 
 
 def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     """Phases of prefill kernels, shape (n, ·)."""
-    c, sharing = attention_columns(operators, gpu), gpu.architecture in SHARING_ARCHITECTURES
+    c = attention_columns(operators, gpu)
+    sharing = ~c.framework & (gpu.architecture in SHARING_ARCHITECTURES)
     joined = ~sharing & ((c.kv_byte != c.element_byte) | ((c.queries == 1) & (c.window == 0)))
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
     query_tiles, key_tiles = np.ceil(c.queries * query_heads / Flash.QUERY_TILE), np.ceil(c.context / Flash.KEY_TILE)
@@ -162,7 +166,7 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "rows": rows / gpu.num_sms * Flash.ROW_UNIT_CLOCKS,
         },
         _events(c, moved, reload_byte, filled * heads * seen * tile_flop, heads * seen * tile_scores)
-        | {"shared": reload_byte * (Flash.SHARING_SHARED_PASSES if sharing else passes)},
+        | {"shared": reload_byte * np.where(sharing, Flash.SHARING_SHARED_PASSES, passes)},
         even.shape,
         occupied=np.minimum(even / math, 1.0),
         even_math=math,
@@ -176,32 +180,38 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     A block takes all query heads of a key head.  With a window FlashAttention-2 gives each query head its own block (flash_api.cpp,
     seqlenq_ngroups_swapped); it has no 8-bit caches.
     """
-    c, sharing = attention_columns(operators, gpu), gpu.architecture in SHARING_ARCHITECTURES
+    c = attention_columns(operators, gpu)
+    sharing = ~c.framework & (gpu.architecture in SHARING_ARCHITECTURES)
     joined = (c.window == 0) | (c.kv_byte != c.element_byte) | sharing
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
     visible = np.where(c.window > 0, np.minimum(c.context, c.window), c.context)
-    group = np.ceil(c.queries * query_heads / Flash.DECODE_QUERY_TILE) * Flash.DECODE_QUERY_TILE
     key_tiles = np.ceil(visible / Flash.KEY_TILE)
     cache_byte = c.batch * c.kv_heads * visible * c.cached * c.kv_byte
     rows, heads = c.batch * c.heads * c.queries, c.batch * c.heads / query_heads
     moved = cache_byte + 2.0 * rows * c.head_dim * c.element_byte
-    flop = 4.0 * heads * group * (key_tiles * Flash.KEY_TILE) * c.head_dim
-    even = flop / (c.flop_per_clock * gpu.num_sms)
     scores = rows * visible
-    resident = np.where(c.head_dim > Flash.LARGE_HEAD, 1.0, Flash.RESIDENT_BLOCKS)
+    alone = (c.head_dim > Flash.LARGE_HEAD) & ~(c.framework & (gpu.shared_bytes_per_sm >= Flash.SHARED_BYTES * c.head_dim))
+    resident = np.where(alone, 1.0, Flash.RESIDENT_BLOCKS)
     # Kernels for latent attention split no context among blocks of boards before Hopper.
     whole = (c.cached < 2.0 * c.head_dim) & (gpu.architecture not in SHARING_ARCHITECTURES)
     walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, key_tiles))
     walk = np.where(whole, key_tiles, walk)
+    walk = np.where(c.framework, framework_walk(heads, visible, c.head_dim, gpu), walk)
     splits = np.ceil(key_tiles / walk)
+    # Without a split FlashAttention-2 runs the kernel of prefill, whose largest heads have smaller tiles.
+    whole = c.framework & (splits == 1.0) & (c.head_dim <= Flash.WIDE_HEAD)
+    tile = np.where(whole, Flash.QUERY_TILE, Flash.DECODE_QUERY_TILE)
+    group = np.ceil(c.queries * query_heads / tile) * tile
+    flop = 4.0 * heads * group * (key_tiles * Flash.KEY_TILE) * c.head_dim
+    even = flop / (c.flop_per_clock * gpu.num_sms)
     blocks = heads * splits
     rounds = np.ceil(blocks / (resident * gpu.num_sms))
     busiest = rounds * np.minimum(resident, np.ceil(blocks / gpu.num_sms)) * walk
     partial_byte = blocks * Gemm.PARTIAL_BYTES * c.queries * query_heads * c.head_dim
     busiest_math = busiest * 4.0 * group * Flash.KEY_TILE * c.head_dim / c.flop_per_clock
     busiest_scores = busiest * group * Flash.KEY_TILE
-    if sharing:  # blocks distribute the work evenly
-        busiest_math, busiest_scores = even, scores / gpu.num_sms
+    busiest_math = np.where(sharing, even, busiest_math)  # blocks distribute the work evenly
+    busiest_scores = np.where(sharing, scores / gpu.num_sms, busiest_scores)
     useful = 4.0 * scores * c.head_dim
     return make_phases(
         {
@@ -223,6 +233,24 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
         even_math=busiest_math,
         ideal_math=even,
     )
+
+
+def framework_walk(blocks: Array, keys: Array, head_dim: Array, gpu: GpuSpec) -> Array:
+    """Tiles of KEY_TILE keys that a block of FlashAttention-2 walks, shape (n,), for so many blocks without a split.
+
+    The least split that fills the places for blocks to 0.85 of what any fills; none from 0.8 of the places on.
+    Source: flash_api.cpp (num_splits_heuristic, set_params_splitkv), flash_fwd_launch_template.h (run_mha_fwd_splitkv_dispatch).
+    """
+    width = np.select([head_dim <= 64, head_dim <= Flash.LARGE_HEAD], [256.0, 128.0], 64.0)
+    columns, places, tried = np.ceil(keys / width)[:, None], 2.0 * gpu.num_sms, np.arange(1.0, 129.0)
+    waves = blocks[:, None] * tried / places
+    walk = np.ceil(columns / tried)
+    new = np.column_stack([np.ones(len(keys), dtype=np.bool_), walk[:, 1:] < walk[:, :-1]])
+    filled = np.where(new & (tried <= columns), waves / np.ceil(waves), 0.0)
+    first = np.argmax(filled >= 0.85 * filled.max(axis=1, keepdims=True), axis=1)
+    first = np.where(blocks >= 0.8 * places, 0, first)
+    found: Array = np.take_along_axis(walk, first[:, None], axis=1)[:, 0] * width / Flash.KEY_TILE
+    return np.minimum(found, np.ceil(keys / Flash.KEY_TILE))
 
 
 def _events(c: AttentionColumns, moved_byte: Array, reload_byte: Array | float, flop: Array, scores: Array) -> dict[str, Array]:

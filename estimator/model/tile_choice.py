@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 import numpy as np
 
-from estimator.model.coefficients import COLUMN, group_key, longest_prefix
+from estimator.model.coefficients import COLUMN
 from estimator.model.gemm import Gemm, MatrixColumns, candidate_phases
 from estimator.model.lowering import PRODUCTS_AT_ONCE, KnownTiles, is_matrix, matrix_columns
 from estimator.model.phases import OVERLAPPED, START_CLOCKS
@@ -76,12 +76,15 @@ def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, c
 
 
 def predicted_tiles(
-    operators: Sequence[Operator], gpu: GpuSpec, predictors: Mapping[str, PredictorRecord], coefficients: Array
+    operators: Sequence[Operator],
+    gpu: GpuSpec,
+    predictors: Mapping[str, PredictorRecord],
+    coefficients: Array,
+    served: Sequence[str | None],
 ) -> KnownTiles | None:
     """Tiles of matrix products whose group has a predictor, nan elsewhere; None if no group has one.
 
-    predictors: by group, looked up by the longest prefix of an operator's group; coefficients (n, ·): rows as from
-    `coefficient_rows`, for the comparison of times.
+    predictors: by group; coefficients (n, ·), for the comparison of times, and served (n,), their groups: as from `coefficient_rows`.
     """
     if not predictors:
         return None
@@ -89,8 +92,8 @@ def predicted_tiles(
     tiles = KnownTiles(tile_m=np.full(count, np.nan), tile_n=np.full(count, np.nan), split=np.full(count, np.nan))
     members: dict[str, list[int]] = {}
     for i in np.flatnonzero(is_matrix(operators)).tolist():
-        group = longest_prefix(group_key(operators[i]), predictors)
-        if group is not None:
+        group = served[i]
+        if group in predictors:
             members.setdefault(group, []).append(i)
     for group, every in members.items():
         for first in range(0, len(every), PRODUCTS_AT_ONCE):

@@ -113,7 +113,8 @@ class KernelSection:
         if self.last is None or self.last[0] is not fit or self.last[1] != named:
             coefficients, _ = coefficient_rows({key: one.coefficients for key, one in fit.groups.items()}, self.leaves)
             everything, choices = np.arange(len(self.rows)), {} if fit.choice is None else {self.key: fit.choice}
-            known = self._names(everything) if named else predicted_tiles(self.operators, self.gpu, choices, coefficients)
+            keys = [self.key] * len(self.rows)
+            known = self._names(everything) if named else predicted_tiles(self.operators, self.gpu, choices, coefficients, keys)
             self.last = (fit, named, self._lowered(everything, phases=lower(self.operators, self.gpu, coefficients, known)))
         return self.last[2]
 

@@ -52,7 +52,7 @@ def _ideal(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
 
 def _tiles(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
     """Share of kernels whose tile the bundle predicts as their names state it."""
-    found = predicted_tiles(rows.row_operators(), bundle.gpu, bundle.tile_predictors, times.coefficients)
+    found = predicted_tiles(rows.row_operators(), bundle.gpu, bundle.tile_predictors, times.coefficients, times.groups)
     first = np.unique(rows.operator_index, return_index=True)[1]
     shapes = first[:0] if found is None else first[np.isfinite(rows.tile_m[first]) & np.isfinite(found.tile_m[first])]
     if found is None or not len(shapes):

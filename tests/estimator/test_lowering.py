@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator import estimate, load_bundle
+from estimator.model.attention import Flash, framework_walk
 from estimator.model.coefficients import coefficient_rows, coefficient_vector, group_key
 from estimator.model.gemm import Gemm, candidate_phases
 from estimator.model.lowering import KnownTiles, lower, matrix_columns
@@ -127,17 +128,19 @@ def test_latent_attention_reads_one_vector_a_token_for_all_heads():
 
 
 @pytest.mark.parametrize(
-    ("kind", "gpu", "window", "cache", "joined"),
+    ("kind", "gpu", "window", "cache", "library", "joined"),
     [
-        ("decode", "l40s", 0, "bf16", True),
-        ("decode", "l40s", 128, "bf16", False),
-        ("decode", "l40s", 128, "fp8", True),
-        ("decode", "h100-sxm", 128, "bf16", True),
-        ("prefill", "l40s", 0, "bf16", False),
-        ("prefill", "l40s", 0, "fp8", True),
+        ("decode", "l40s", 0, "bf16", "vllm", True),
+        ("decode", "l40s", 0, "bf16", "", True),
+        ("decode", "l40s", 128, "bf16", "vllm", False),
+        ("decode", "l40s", 128, "fp8", "vllm", True),
+        ("decode", "h100-sxm", 128, "bf16", "vllm", True),
+        ("decode", "h100-sxm", 128, "bf16", "", False),
+        ("prefill", "l40s", 0, "bf16", "vllm", False),
+        ("prefill", "l40s", 0, "fp8", "vllm", True),
     ],
 )
-def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(kind, gpu, window, cache, joined):
+def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(kind, gpu, window, cache, library, joined):
     """Then many query heads need no more blocks of math than one."""
     shape = {
         "batch": 64,
@@ -148,10 +151,25 @@ def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(
         "window": window,
         "causal": 0,
     }
-    operators = [make_operator("attention", kind, "bf16", precision_kv=cache, heads=heads, **shape) for heads in (4, 64)]
+    named = {"precision_kv": cache, "library": library}
+    operators = [make_operator("attention", kind, "bf16", heads=heads, **named, **shape) for heads in (4, 64)]
     phases = lower(operators, load_gpu(gpu), np.tile(coefficient_vector({}), (2, 1)))
     one, many = phases.overlapped[:, OVERLAPPED.index("math")]
     assert bool(many == one) == joined
+
+
+@pytest.mark.parametrize(
+    ("batch", "context", "kv_heads", "head_dim", "split"),
+    [
+        # As an H200 ran them: flash_fwd_kernel, or flash_fwd_splitkv_kernel.
+        *[(1, 80, 1, 64, False), (46, 48, 8, 128, False), (4, 80, 32, 128, False), (24, 14192, 24, 64, False), (63, 1056, 10, 128, False)],
+        *[(8, 368, 2, 64, True), (2, 848, 2, 64, True), (13, 122, 8, 256, True), (9, 12656, 16, 128, True), (2, 15680, 64, 64, True)],
+    ],
+)
+def test_pytorch_splits_a_cache_where_it_was_seen_to_split_it(batch, context, kv_heads, head_dim, split):
+    keys, heads = np.array([float(context)]), np.array([float(batch * kv_heads)])
+    walk = framework_walk(heads, keys, np.array([float(head_dim)]), load_gpu("h200-sxm"))
+    assert bool(walk[0] < np.ceil(context / Flash.KEY_TILE)) == split
 
 
 @pytest.mark.parametrize("name", ["add", "mul", "div", "where"])
