@@ -35,7 +35,7 @@ from estimator.uncertainty.sources import error_sources, far_clock, group_shares
 from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unfitted_int8, unseen_precisions
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array, BoolArray, IntArray
-from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload
+from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload, workload_as_run
 
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
@@ -102,8 +102,9 @@ def _untabled(operators: Sequence[Operator], phases: Phases, coefficients: Array
 
 
 def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
-    """Lower the kernels of workloads together.  Raises OperatingPointError for impossible efficiencies."""
+    """Lower the kernels of workloads, as libraries run them, together.  Raises OperatingPointError for impossible efficiencies."""
     bundle, gpu = board.bundle, board.gpu
+    workloads = tuple(map(workload_as_run, workloads))
     operators = tuple(operator for workload in workloads for operator in workload.operators)
     counts = np.array([count for workload in workloads for count in workload.counts])
     lengths = np.array([len(workload.operators) for workload in workloads])

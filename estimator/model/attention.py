@@ -79,7 +79,8 @@ class Flash:
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those.
 
-    framework: kernels of no serving library, FlashAttention-2; flop_per_clock: rate of an SM; tensor: flop of 16-bit operands that take tensor cores as long as one flop, 0 on CUDA cores.
+    framework: kernels of no serving library, FlashAttention-2; flop_per_clock: rate of an SM; tensor: flop of 16-bit operands that take
+    tensor cores as long as one flop, 0 on CUDA cores.
     """
 
     batch: Array
@@ -144,7 +145,9 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     rounds = blocks / (resident * gpu.num_sms)
     chain = np.maximum(longest, np.ceil(rounds) * tiles)
     even = heads * seen * tile_flop / (c.flop_per_clock * gpu.num_sms)
-    busiest = chain * np.minimum(resident, np.ceil(blocks / gpu.num_sms))
+    sharers = np.minimum(resident, np.ceil(blocks / gpu.num_sms))
+    # Beside the longest block of a triangle runs an average one.
+    busiest = np.maximum(longest + (sharers - 1.0) * tiles, sharers * np.ceil(rounds) * tiles)
     math = busiest * tile_flop / c.flop_per_clock
     rows = c.batch * c.heads * c.queries
     query_byte = 2.0 * rows * c.head_dim * c.element_byte

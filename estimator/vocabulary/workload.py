@@ -7,7 +7,7 @@ that a list leaves out.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Final, Literal
 
@@ -207,6 +207,21 @@ def _check_geometry(family: str, shape: tuple[float, ...]) -> None:
         raise FaultError("num_gpus = 1: a single GPU has nobody to talk to")
 
 
+def as_run(operator: Operator) -> Operator:
+    """The operator as libraries run it: a convolution of single pixels is a product.
+
+    On an H200 cuDNN took the kernels of products for all 13 that were measured (bundles/data/h200-sxm).
+    """
+    if operator.family != "conv" or operator.operator != "conv2d" or operator.shape[5:] != SINGLE_PIXELS:
+        return operator
+    batch, channels, height, width, filters = operator.shape[:5]
+    return replace(operator, family="gemm", operator="linear", shape=(1.0, batch * height * width, filters, channels))
+
+
+SINGLE_PIXELS: Final = (1.0, 1.0, 1.0, 0.0, 1.0)
+"""Height and width of the kernel, stride, padding and groups of a convolution of single pixels."""
+
+
 def conv_output_size(operator: Operator) -> tuple[float, float]:
     """Height and width of a convolution's output [pixel]."""
     _, _, height, width, _, kernel_h, kernel_w, stride, padding, _ = operator.shape
@@ -265,6 +280,15 @@ class Workload:
         if not self.operators or len(self.operators) != len(self.counts):
             there = f"{len(self.operators)} operators and {len(self.counts)} counts"
             raise WorkloadError(f"{self.name}: {there}; a workload has at least one operator, and a count for each")
+
+
+def workload_as_run(workload: Workload) -> Workload:
+    """The workload with its operators as libraries run them; the same one if no operator differs."""
+    operators = tuple(map(as_run, workload.operators))
+    if operators == workload.operators:
+        return workload
+    operators, counts = merge_counts(operators, workload.counts)
+    return replace(workload, operators=operators, counts=counts)
 
 
 def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:

@@ -29,6 +29,7 @@ from estimator.vocabulary.workload import (
     TABLED,
     TWO_INPUTS,
     Operator,
+    as_run,
     make_operator,
 )
 from fitter.errors import InputError
@@ -198,7 +199,7 @@ def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
     cuda_cores = named or row.get("cuda_cores", "").lower() in ("true", "1")
     precision, more = formats.pop("precision"), {name: text for name, text in formats.items() if text}
     try:
-        return make_operator(family, operator, str(precision), cuda_cores=cuda_cores, library=row["library"], **more, **shape)
+        return as_run(make_operator(family, operator, str(precision), cuda_cores=cuda_cores, library=row["library"], **more, **shape))
     except WorkloadError as error:
         return ("BAD_SHAPE", str(error)[:200])
 

@@ -21,7 +21,7 @@ from estimator.transforms.rewriting import ATTENTION_FORMS, with_attention, with
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
-from estimator.vocabulary.workload import COMPLETED, Workload
+from estimator.vocabulary.workload import COMPLETED, Workload, workload_as_run
 from fitter.rows.columns import Selection, Startup, WorkloadRows, compacted
 from fitter.rows.screening import LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, least_clocks, numbered
 from fitter.rows.tables import Table
@@ -128,7 +128,7 @@ def _workload(folder: Path, text: str, attention: str, precision: str) -> Worklo
             workload = with_precision(workload, precision)
     except (EstimatorError, OSError, ValueError) as error:  # ValueError: an invalid file name
         return ("MISSING_WORKLOAD", str(error)[:300])
-    return workload if workload.operators else ("WORKLOAD_WITHOUT_OPERATORS", text[:200])
+    return workload_as_run(workload) if workload.operators else ("WORKLOAD_WITHOUT_OPERATORS", text[:200])
 
 
 def target_duration_s(duration_s: Array) -> float:
