@@ -38,6 +38,9 @@ DRIFTED_STD_S: Final = 2.0 * DELAY_S / 12.0**0.5
 Four H200 boards sample power every 20.00 ms and show a sample every 100.02 to 100.03 ms, so that the delay grows by 0.02 to 0.03 ms an
 update and is anywhere in 20 ms later; two such delays differ by 8.2 ms (rms).
 """
+LEAST_DRIFT_S: Final = 3e-3
+"""A delay that changes by less than this within a record counts as constant [s]: wander of a clock by 2 ms, as planted in 150 simulated
+sensors, is worth up to 2 ms."""
 DRIFT_ROUNDS: Final = 3
 """Fits that approach the drift of a delay; a fourth one changes it by less than its error."""
 LATE_SHARE: Final = 0.15
@@ -215,22 +218,34 @@ def _decision(posed: Problem, clock: UpdateClock, reference: _Reference) -> Deci
         others = late.best(starts)
         if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
             posed, fits = late, tuple(_with_late(one, one.width_s - plain.width_s) for one, plain in zip(others, fits, strict=True))
-    fits = tuple(_with_clock(fit, clock, reference, DRIFTED_STD_S if drift else 0.0) for fit in fits)
+    fits = tuple(_with_clock(fit if drift else _with_scatter(fit), clock, reference, DRIFTED_STD_S if drift else 0.0) for fit in fits)
     decision = replace(decided(posed, fits, clock, reference.load, reference.spacing_s), drift=drift)
     return replace(decision, best=plain_width(posed, decision.best)) if decision.kind == "trailing-mean" else decision
 
 
 def _drift(posed: Problem, constant: Fit) -> float:
-    """The drift of the delay [s/s]; 0 if the fit with a `constant` delay is about as likely, or the delay would leave the searched range.
+    """The drift of the delay [s/s]; 0 if it is small, if a `constant` delay is about as likely, or if the delay would leave the search.
 
     A sensor that samples on a clock of its own, not on that of the updates, shows samples of growing age.
     """
     rate, fit = 0.0, constant
     for _ in range(DRIFT_ROUNDS):
         rate += posed.drifting(rate).drift(fit)
+        if not LEAST_DRIFT_S < abs(rate) * float(np.ptp(posed.time_s)) < 2.0 * DELAY_S:
+            return 0.0
         fit = posed.drifting(rate).near(fit)
-    lead = fit.evidence - constant.evidence - 0.5 * float(np.log(len(posed.time_s)))
-    return rate if lead > LEAD and abs(rate) * float(np.ptp(posed.time_s)) < 2.0 * DELAY_S else 0.0
+    return rate if fit.evidence - constant.evidence > LEAD + 0.5 * float(np.log(len(posed.time_s))) else 0.0
+
+
+def _with_scatter(fit: Fit) -> Fit:
+    """A fit whose averagings end at times that scatter, as where a drifting delay begins anew: width and delay are no better known."""
+    if fit.jitter_s <= LEAST_DRIFT_S:
+        return fit
+    return replace(
+        fit,
+        width_std_s=float(np.hypot(fit.width_std_s, fit.jitter_s)),
+        delay_std_s=float(np.hypot(fit.delay_std_s, DRIFTED_STD_S)),
+    )
 
 
 def _with_late(fit: Fit, away_s: float) -> Fit:
