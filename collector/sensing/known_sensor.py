@@ -22,7 +22,7 @@ GUESSED_DELAY_STD_S: Final = 3e-3
 """Errors of a guessed width (as a share) and delay [s]; stamps of readers are up to some milliseconds early."""
 UNKNOWN_DELAY_STD_S: Final = 5e-3
 """Error of an unknown delay, about 0 [s]: the delays of two recorded boards are −4.0 and −5.5 ms."""
-HARDLY_KNOWN_S: Final = 6e-3
+HARDLY_KNOWN_S: Final = 5.5e-3
 """A delay with at least this error [s] drifts, or a meter's clock was not tied; energies of loads with pauses are then determined better
 with a delay of their own: 0.1 to 1.2 instead of 0.5 to 13 % off for executions of 0.05 to 2 s on a simulated H200 sensor."""
 TRIED_STDS, TRIED_DELAYS = 2.0, 9

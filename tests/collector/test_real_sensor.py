@@ -89,5 +89,6 @@ def test_the_catalogue_has_this_sensor(sensors):
     assert entry is not None
     assert entry.averaging == "low-pass"
     assert find_sensor("NVIDIA H200", "580.159.04", "usage").name == "hopper"
+    assert all(abs(sensors[run]["delay_s"] - entry.delay_s) < 2.0 * entry.delay_std_s for run in RUNS)
     for key in ("window_s", "update_period_s", "rise_time_s"):
         assert getattr(entry, key) == pytest.approx(median(sensors[run][key] for run in QUICK), rel=0.03)
