@@ -24,7 +24,7 @@ UNKNOWN_DELAY_STD_S: Final = 5e-3
 """Error of an unknown delay, about 0 [s]: the delays of two recorded boards are −4.0 and −5.5 ms."""
 HARDLY_KNOWN_S: Final = 5.5e-3
 """A delay with at least this error [s] drifts, or a meter's clock was not tied; energies of loads with pauses are then determined better
-with a delay of their own: 0.1 to 1.2 instead of 0.5 to 13 % off for executions of 0.05 to 2 s on a simulated H200 sensor."""
+with a delay of their own: 0.1 to 1.6 instead of 0.5 to 13 % off for executions of 0.05 to 2 s on a simulated H200 sensor."""
 TRIED_STDS, TRIED_DELAYS = 2.0, 9
 """Range of the delays that are tried, in standard errors, and their number: 4 ms apart for an error of 8 ms."""
 NO_DELAY: Final = f"the sensor's delay is not known: 0 ± {UNKNOWN_DELAY_STD_S * 1e3:g} ms is taken, and errors hold that"
