@@ -73,6 +73,8 @@ class PublishedSensor:
     transient: Transient | None = None
     window_s: Seconds = None
     window_std_s: Seconds = None
+    delay_s: Annotated[float | None, Span(-5.0, 5.0, "s")] = None
+    delay_std_s: Annotated[float | None, Span(0.0, 5.0, "s")] = None
     rise_time_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
     gain: Annotated[float | None, Span(0.1, 10.0)] = None
     offset_w: Annotated[float | None, Span(-1e3, 1e3, "W")] = None
@@ -108,6 +110,8 @@ class PublishedSensor:
             update_period_s=self.update_period_s,
             card_period_std_s=self.update_period_s and PERIOD_STD_SHARE * self.update_period_s,
             transient=self.transient,
+            delay_s=self.delay_s,
+            delay_std_s=self.delay_std_s,
             rise_time_s=self.rise_time_s,
             tau_s=0.5 * width_s if width_s and self.averaging == "low-pass" else None,
             candidates=tuple(Candidate(kernel=kernel, score=0.0, **window) for kernel in kernels),

@@ -44,7 +44,8 @@ METER_SAMPLES: Final = 5.0
 class Decision:
     """`kind` of averaging with its fit; where undetermined, the `reason` with a remedy.  `fits`: all, likeliest first.
 
-    `locked`: updates never fall in most of the load's period, so that the readings show one phase of it.
+    `locked`: updates never fall in most of the load's period, so that the readings show one phase of it.  `drift`: change of the delay
+    within the record [s/s], 0 if it is constant.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Decision:
     fits: tuple[Fit, ...]
     reason: str = ""
     locked: bool = False
+    drift: float = 0.0
 
 
 def decided(problem: Problem, fits: tuple[Fit, ...], clock: UpdateClock, load: LoadStamps | None, spacing_s: float) -> Decision:

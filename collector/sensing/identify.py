@@ -13,9 +13,9 @@ from collector.errors import SensorError
 from collector.sensing.board_power import GRID_S, LEAD_S, LoadStamps, Signal, load_signals, meter_signal
 from collector.sensing.calibration import NO_METER, Candidate, SensorCalibration
 from collector.sensing.clock import UpdateClock, Updates, fit_update_clock
-from collector.sensing.decision import EXPLAINED, Decision, decided
+from collector.sensing.decision import EXPLAINED, LEAD, Decision, decided
 from collector.sensing.reference import MIN_SPAN_W, Rise, load_of_meter, rise_of, tie_meter
-from collector.sensing.regression import Fit, Problem, plain_width
+from collector.sensing.regression import DELAY_S, Fit, Problem, plain_width
 from collector.sensing.response import KERNELS
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
@@ -32,6 +32,17 @@ CLOCKS_STD_S: Final = {"stamps": 6e-4, "tied": 2e-4, "untied": 8e-3}
 "stamps": the launches' uncertainty of when power follows (0.2 to 0.45 ms, rise immediate or in 1.1 ms on published
 boards); "untied": the uncertainty of a meter's clock without launches, within the searched delays.
 """
+DRIFTED_STD_S: Final = 2.0 * DELAY_S / 12.0**0.5
+"""Error of a delay that drifts [s]: a later record may have any delay in the searched range.
+
+Four H200 boards sample power every 20.00 ms and show a sample every 100.02 to 100.03 ms, so that the delay grows by 0.02 to 0.03 ms an
+update and is anywhere in 20 ms later; two such delays differ by 8.2 ms (rms).
+"""
+LEAST_DRIFT_S: Final = 3e-3
+"""A delay that changes by less than this within a record counts as constant [s]: wander of a clock by 2 ms, as planted in 150 simulated
+sensors, is worth up to 2 ms."""
+DRIFT_ROUNDS: Final = 3
+"""Fits that approach the drift of a delay; a fourth one changes it by less than its error."""
 LATE_SHARE: Final = 0.15
 """Error of a width that was told with delayed parts of a board's power, without a meter (48 simulated sensors)."""
 STEADY_SHARE, MIN_STEADY = 0.01, 15
@@ -44,6 +55,10 @@ NO_LOAD: Final = (
 STAMPS_ALONE: Final = (
     "told from the load's stamps, for boards whose power follows by half a step or more at once (60 to 100 % on published ones): a board "
     "whose whole power follows like this would look the same; an external meter tells"
+)
+DRIFTS: Final = (
+    "changes by {rate:.2g} ms a second, as of a sensor that samples on another clock than its updates: this is the middle of the record, "
+    "a later record may have any delay, and the error holds that"
 )
 
 
@@ -183,6 +198,8 @@ def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, note
         return decision
     if reference.meter is None and decision.kind in ("boxcar", "low-pass"):
         notes["averaging"] = STAMPS_ALONE
+    if decision.drift:
+        notes["delay_s"] = DRIFTS.format(rate=1e3 * decision.drift)
     if decision.kind != "low-pass":
         notes["tau_s"] = f"a time constant belongs to a low-pass; this is {decision.kind}"
     return decision
@@ -192,14 +209,43 @@ def _decision(posed: Problem, clock: UpdateClock, reference: _Reference) -> Deci
     """The decision between the fits of all responses."""
     starts = {kernel: posed.starts(kernel, clock.period_s) for kernel in KERNELS}
     fits = posed.best(starts)
+    drift = _drift(posed, max(fits, key=lambda fit: fit.evidence)) if reference.meter is None or reference.tied else 0.0
+    if drift:
+        posed = posed.drifting(drift)
+        fits = posed.best(starts)
     if not posed.metered:  # delayed parts that the readings do not need would take their share of the averaging
         late = replace(posed, late=True)
         others = late.best(starts)
         if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
             posed, fits = late, tuple(_with_late(one, one.width_s - plain.width_s) for one, plain in zip(others, fits, strict=True))
-    fits = tuple(_with_clock(fit, clock, reference) for fit in fits)
-    decision = decided(posed, fits, clock, reference.load, reference.spacing_s)
+    fits = tuple(_with_clock(fit if drift else _with_scatter(fit), clock, reference, DRIFTED_STD_S if drift else 0.0) for fit in fits)
+    decision = replace(decided(posed, fits, clock, reference.load, reference.spacing_s), drift=drift)
     return replace(decision, best=plain_width(posed, decision.best)) if decision.kind == "trailing-mean" else decision
+
+
+def _drift(posed: Problem, constant: Fit) -> float:
+    """The drift of the delay [s/s]; 0 if it is small, if a `constant` delay is about as likely, or if the delay would leave the search.
+
+    A sensor that samples on a clock of its own, not on that of the updates, shows samples of growing age.
+    """
+    rate, fit = 0.0, constant
+    for _ in range(DRIFT_ROUNDS):
+        rate += posed.drifting(rate).drift(fit)
+        if not LEAST_DRIFT_S < abs(rate) * float(np.ptp(posed.time_s)) < 2.0 * DELAY_S:
+            return 0.0
+        fit = posed.drifting(rate).near(fit)
+    return rate if fit.evidence - constant.evidence > LEAD + 0.5 * float(np.log(len(posed.time_s))) else 0.0
+
+
+def _with_scatter(fit: Fit) -> Fit:
+    """A fit whose averagings end at times that scatter, as where a drifting delay begins anew: width and delay are no better known."""
+    if fit.jitter_s <= LEAST_DRIFT_S:
+        return fit
+    return replace(
+        fit,
+        width_std_s=float(np.hypot(fit.width_std_s, fit.jitter_s)),
+        delay_std_s=float(np.hypot(fit.delay_std_s, DRIFTED_STD_S)),
+    )
 
 
 def _with_late(fit: Fit, away_s: float) -> Fit:
@@ -212,8 +258,8 @@ def _with_late(fit: Fit, away_s: float) -> Fit:
     )
 
 
-def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:
-    """A fit whose errors include updates without a grid, the meter's rate and offset, and the launch's lag.
+def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference, drifted_s: float) -> Fit:
+    """A fit whose errors include updates without a grid, the meter's rate and offset, the launch's lag, and a delay that drifts.
 
     Without a grid an update lies anywhere between two polls: readings look averaged over a poll more, sqrt(W² + poll²) for W.
     """
@@ -224,7 +270,8 @@ def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:
     rate = 5e-4 * float(np.mean(load.length_s)) if few and load is not None else 0.0
     poll = 0.0 if clock.rigid else clock.poll_s
     blur = np.hypot(0.1 * poll, poll**2 / (4.0 * max(fit.width_s, clock.poll_s)))
-    width_std, delay_std = np.linalg.norm([fit.width_std_s, rate, float(blur)]), np.hypot(fit.delay_std_s, CLOCKS_STD_S[tie])
+    width_std = np.linalg.norm([fit.width_std_s, rate, float(blur)])
+    delay_std = np.linalg.norm([fit.delay_std_s, CLOCKS_STD_S[tie], drifted_s])
     return replace(fit, width_std_s=float(width_std), delay_std_s=float(delay_std))
 
 
@@ -255,6 +302,7 @@ def _rise(updates: Updates, reference: _Reference, decision: Decision | None) ->
         return None
     best = decision.best
     posed = _problem(updates, replace(reference, meter=None, stamped=True))
+    posed = posed.drifting(decision.drift)
     fits = [replace(posed, late=late).at(best.kernel, best.width_s, best.delay_s) for late in (False, True)]
     level = fits[1 if fits[1].score > fits[0].score + posed.late_cost() else 0].level
     return rise_of(decision.fits, best, level)

@@ -98,6 +98,21 @@ class Problem:
         """The fit of levels at a fixed width and delay."""
         return self._at(kernel, np.array([np.log(max(width_s, SMALLEST_S)), delay_s]), None)[0]
 
+    def drifting(self, rate: float) -> "Problem":
+        """The same problem with a delay that changes by `rate` seconds a second around the middle of the record."""
+        return replace(self, time_s=self.time_s - rate * (self.time_s - self.time_s.mean()))
+
+    def drift(self, fit: Fit) -> float:
+        """The rate of the delay that leaves the least residuals, to first order from a fit with a constant delay [s/s]."""
+        matrix, weight = self._at(fit.kernel, np.array([np.log(max(fit.width_s, SMALLEST_S)), fit.delay_s]), fit)[1]
+        part = np.column_stack([matrix[:, 1] * (self.time_s - self.time_s.mean()), matrix]) * np.sqrt(weight)[:, None]
+        scale = np.sqrt((part**2).sum(axis=0)) + 1e-12
+        return float(np.linalg.lstsq(part / scale, fit.residual * np.sqrt(weight), rcond=None)[0][0] / scale[0])
+
+    def near(self, fit: Fit) -> Fit:
+        """The likeliest fit of the same response from the width and delay of another fit."""
+        return self._fitted(fit.kernel, max(fit.width_s, SMALLEST_S), fit.delay_s)
+
     def _levels(self, design: Array, weight: Array) -> Array:
         """Levels (k,) of a design (n, k), those of slow parts not below 0."""
         root = np.sqrt(weight)[:, None]

@@ -91,7 +91,7 @@ def repeated_energy(
     `polls` are times and readings (n,), `updates` the sensor updates in them; executions that start in the first `discard_s` are
     left out.  Raises SensorError if too few readings lie within the load.
     """
-    possible, back = possible_responses(calibration, updates.period_s), inversion(calibration)
+    possible, back = possible_responses(calibration, updates.period_s).with_delays(), inversion(calibration)
     noise_w = calibration.reading_noise_w
     fits = [
         fit_executions(updates, response, load, noise_w=noise_w, discard_s=discard_s, trace_edge_s=trace_edge_s)

@@ -21,7 +21,8 @@ ARCHITECTURES = {
     "Fermi 2.0": "fermi-2", "Fermi 1.0": "fermi-1",
 }  # fmt: skip
 BOARDS = {
-    "NVIDIA H100 PCIe": "h100-pcie", "NVIDIA H100 80GB HBM3": "hopper", "NVIDIA GH200 480GB": "gh200", "NVIDIA H200": "hopper",
+    "NVIDIA H100 PCIe": "h100-pcie", "NVIDIA H100 80GB HBM3": "hopper", "NVIDIA GH200 480GB": "gh200",
+    "NVIDIA H200 NVL": "hopper", "NVIDIA H200": "h200",
     "NVIDIA GeForce RTX 4090": "rtx-4090", "NVIDIA RTX 6000 Ada Generation": "ada", "NVIDIA L40S": "ada",
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "ga100", "NVIDIA A100-SXM4-40GB": "ga100",
     "NVIDIA A100-SXM4-80GB": "ga100", "NVIDIA A10": "ampere", "NVIDIA RTX A6000": "ampere", "NVIDIA RTX A5000": "rtx-a5000",

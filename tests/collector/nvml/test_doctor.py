@@ -22,9 +22,9 @@ def test_a_healthy_board_has_no_fault(boards, environment):
     assert findings["GPU 0 users"]["state"] == "ok"
     assert findings["GPU 0 power"]["seen"].startswith("instant: ")
     assert "a call takes " in findings["GPU 0 power"]["seen"]
-    # The one-second field of this driver, for `instant` of 25 ms: half a second of the limit of 700 W, less what those miss.
+    # The one-second field of this driver, for the measured `instant` of 25 ms: half a second of the limit of 700 W, less what those miss.
     assert findings["GPU 0 sensor"]["state"] == "ok"
-    assert "window 0.025 s (the class hopper of figure 14" in findings["GPU 0 sensor"]["seen"]
+    assert "low-pass 0.0252 s (h200 with driver 580.159.04, 4 run(s))" in findings["GPU 0 sensor"]["seen"]
     assert "up to 341 J of a load of 1 s with 700 W" in findings["GPU 0 sensor"]["seen"]
     assert not [finding for finding in findings.values() if finding["state"] == "fault"]
     assert (boards.get("lock_calls"), boards.get("reset_calls")) == (0, 0)
