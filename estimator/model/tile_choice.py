@@ -9,12 +9,12 @@ where t_c is its time by the equations at the clock for which the vendor quotes 
 name of its tile: the prediction is the candidate at the weighted median of the times.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 import numpy as np
 
-from estimator.model.coefficients import COLUMN
+from estimator.model.coefficients import COLUMN, group_words
 from estimator.model.gemm import Gemm, MatrixColumns, candidate_phases
 from estimator.model.lowering import PRODUCTS_AT_ONCE, KnownTiles, is_matrix, matrix_columns
 from estimator.model.phases import OVERLAPPED, START_CLOCKS
@@ -84,7 +84,8 @@ def predicted_tiles(
 ) -> KnownTiles | None:
     """Tiles of matrix products whose group has a predictor, nan elsewhere; None if no group has one.
 
-    predictors: by group; coefficients (n, ·), for the comparison of times, and served (n,), their groups: as from `coefficient_rows`.
+    coefficients (n, ·), for the comparison of times, and served (n,), their groups: as from `coefficient_rows`.  A group has the predictor
+    of the longest group that begins its name.
     """
     if not predictors:
         return None
@@ -92,8 +93,8 @@ def predicted_tiles(
     tiles = KnownTiles(tile_m=np.full(count, np.nan), tile_n=np.full(count, np.nan), split=np.full(count, np.nan))
     members: dict[str, list[int]] = {}
     for i in np.flatnonzero(is_matrix(operators)).tolist():
-        group = served[i]
-        if group in predictors:
+        group = next((name for name in _from_the_longest(served[i] or "") if name in predictors), None)
+        if group is not None:
             members.setdefault(group, []).append(i)
     for group, every in members.items():
         for first in range(0, len(every), PRODUCTS_AT_ONCE):
@@ -101,6 +102,13 @@ def predicted_tiles(
             found = group_tiles([operators[i] for i in index], gpu, predictors[group], coefficients[index])
             tiles.tile_m[index], tiles.tile_n[index], tiles.split[index] = found.tile_m, found.tile_n, found.split
     return tiles
+
+
+def _from_the_longest(group: str) -> Iterator[str]:
+    """A group and the groups that begin its name, the longest first."""
+    yield group
+    words = group_words(group)
+    yield from (".".join(words[:count]) for count in range(len(words) - 1, 0, -1))
 
 
 def group_tiles(operators: Sequence[Operator], gpu: GpuSpec, predictor: PredictorRecord, coefficients: Array) -> KnownTiles:

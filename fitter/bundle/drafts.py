@@ -91,8 +91,8 @@ def draft_from_rows(
         scales = {one.name: (float(np.log(one.scale)), one.ln_std) for one in runs.collections}
         own = collection_records({**fit.scales, **scales}, [kernels, workloads])
         bundle = replace(runs, groups=_joined_groups(runs, fit, served), collections=own)
-    groups = {**bundle.groups, **_framework_attention(kernels, gpu)}
-    bundle = replace(bundle, groups=groups, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
+    every = {**bundle.groups, **_framework_attention(kernels, gpu)}
+    bundle = replace(bundle, groups=every, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
     bundle = with_limit_share(with_usual(_with_source(bundle, source)), kernels, workloads)
     return Draft(bundle=with_power_tiers(bundle, kernels, seed), kernel_fit=fit)
 
