@@ -17,7 +17,8 @@ from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.work import expert_load, operator_work
-from estimator.vocabulary.workload import Workload, make_operator
+from estimator.vocabulary.workload import Workload, make_operator, workload_as_run
+from tests.estimator.synthetic import known_bundle
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
 PRECISIONS = ("bf16", "fp32", "int8")
@@ -170,6 +171,36 @@ def test_pytorch_splits_a_cache_where_it_was_seen_to_split_it(batch, context, kv
     keys, heads = np.array([float(context)]), np.array([float(batch * kv_heads)])
     walk = framework_walk(heads, keys, np.array([float(head_dim)]), load_gpu("h200-sxm"))
     assert bool(walk[0] < np.ceil(context / Flash.KEY_TILE)) == split
+
+
+@pytest.mark.parametrize(
+    ("details", "group"),
+    [
+        ({"operator": "add", "reads": 2e6}, "elementwise.add.bf16"),
+        ({"operator": "add", "reads": 1e6 + 64}, "copy.contiguous.bf16"),
+        ({"operator": "mul", "reads": 1e6}, "copy.contiguous.bf16"),
+        ({"operator": "gelu", "reads": 1e6}, "elementwise.gelu.bf16"),
+    ],
+)
+def test_work_that_repeats_an_operand_runs_in_the_kernel_of_copies(details, group):
+    operator = make_operator("elementwise", precision="bf16", elements=1e6, **details)
+    assert group_key(operator).partition("@")[0] == group
+
+
+@pytest.mark.parametrize(
+    ("changes", "product"),
+    [({}, True), ({"kernel_h": 3, "padding": 1}, False), ({"stride": 2}, False), ({"groups": 2}, False)],
+)
+def test_a_convolution_of_single_pixels_is_a_product(changes, product):
+    shape = {"batch": 8, "channels": 64, "height": 28, "width": 28, "filters": 256, "kernel_h": 1, "kernel_w": 1, "stride": 1, "padding": 0}
+    convolution = make_operator("conv", "conv2d", "bf16", **(shape | {"groups": 1} | changes))
+    linear = make_operator("gemm", "linear", "bf16", batch=1, m=8 * 28 * 28, n=256, k=64)
+    workloads = [Workload(name="one", operators=(one, linear), counts=(2.0, 1.0)) for one in (convolution, linear)]
+    assert (workload_as_run(workloads[0]).operators == (linear,)) == product
+    assert sum(workload_as_run(workloads[0]).counts) == 3.0
+    bundle = known_bundle(load_gpu("h100-sxm"))
+    found = estimate(workloads[0], bundle)[0]
+    assert (found.latency_s == estimate(replace(workloads[1], operators=(linear,), counts=(3.0,)), bundle)[0].latency_s) == product
 
 
 @pytest.mark.parametrize("name", ["add", "mul", "div", "where"])

@@ -8,10 +8,13 @@ import pytest
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.coefficients import longest_prefix
 from estimator.model.lowering import KnownTiles
+from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
+from fitter.bundle.calibration import calibrate
 from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.intervals import FOLDS, folds_of
 from fitter.latency.residual_tier import shape_errors
+from fitter.rows.columns import Selection
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
 BUNDLE = planted_bundle()
@@ -62,6 +65,31 @@ def test_each_library_has_its_own_times_and_the_one_with_the_most_rows_answers_f
     assert np.median(seconds[fewer] / seconds["trtllm"]) == pytest.approx(2.0, rel=0.1)
     for library in {"sglang", "vllm", ""} - {fewer}:
         np.testing.assert_array_equal(seconds[library], seconds["trtllm"])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "libraries", "own"),
+    [
+        ("h100-sxm", ("trtllm",), True),  # kernels of serving libraries have other blocks there
+        ("h100-sxm", ("trtllm", ""), False),
+        ("h100-sxm", ("",), False),
+        ("a100-pcie-40gb", ("trtllm",), False),
+    ],
+)
+def test_attention_of_the_framework_has_its_priors_where_other_kernels_alone_were_measured(gpu, libraries, own):
+    shapes = [{"batch": 2**i, "context": 2048, "kv_heads": 8, "heads": 8, "head_dim": 128, "window": 0, "causal": 1} for i in range(6)]
+    operators = [
+        make_operator("attention", kind, "bf16", library=library, queries=1 if kind == "decode" else 2048, **shape)
+        for library in libraries
+        for kind in ("prefill", "decode")
+        for shape in shapes
+    ]
+    spec = load_gpu(gpu)
+    rows = kernel_rows(replace(BUNDLE, gpu=spec), operators)
+    bundle = calibrate(Selection(kernels=rows), gpu=spec, holdout=0.0).bundle
+    found = {name: group for name, group in bundle.groups.items() if name in ("attention.prefill@pytorch", "attention.decode@pytorch")}
+    assert len(found) == 2 * own
+    assert all(group.rows == 0 for group in found.values())
 
 
 @pytest.mark.parametrize(
