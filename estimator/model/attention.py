@@ -75,6 +75,11 @@ class Flash:
     memory fit); matrix units of Hopper read shared memory directly, for each of two warp groups (tile_size.h; Blackwell assumed equal)."""
 
 
+FRAMEWORK_RATE = {**WARP_RATE, "blackwell": 0.31}
+"""Share of the tensor cores' rate that FlashAttention-2 can reach, by architecture [1].  Its instructions of a warp have the rate of a
+Hopper's SM on a B200: it reaches 308 to 379 TFLOP/s there (Dao-AILab/flash-attention, issue 1589), on an H100 as much."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those.
@@ -116,7 +121,7 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
         element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
         kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
         framework=framework,
-        flop_per_clock=rate * np.where(tensor & framework, WARP_RATE.get(gpu.architecture, 1.0), 1.0),
+        flop_per_clock=rate * np.where(tensor & framework, FRAMEWORK_RATE.get(gpu.architecture, 1.0), 1.0),
         tensor=tensor * tensor_rate(gpu) / rate,
     )
 
