@@ -207,8 +207,8 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     walk = np.where(c.framework, framework_walk(heads, visible, c.head_dim, gpu), walk)
     splits = np.ceil(key_tiles / walk)
     # Without a split FlashAttention-2 runs the kernel of prefill, whose largest heads have smaller tiles.
-    whole = c.framework & (splits == 1.0) & (c.head_dim <= Flash.WIDE_HEAD)
-    tile = np.where(whole, Flash.QUERY_TILE, Flash.DECODE_QUERY_TILE)
+    unsplit = c.framework & (splits == 1.0) & (c.head_dim <= Flash.WIDE_HEAD)
+    tile = np.where(unsplit, Flash.QUERY_TILE, Flash.DECODE_QUERY_TILE)
     group = np.ceil(c.queries * query_heads / tile) * tile
     flop = 4.0 * heads * group * (key_tiles * Flash.KEY_TILE) * c.head_dim
     even = flop / (c.flop_per_clock * gpu.num_sms)
