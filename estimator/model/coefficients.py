@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator.model.phases import OVERLAPPED, SERIAL
 from estimator.vocabulary.quantities import Array, IntArray
-from estimator.vocabulary.workload import CACHED, TWO_INPUTS, Operator
+from estimator.vocabulary.workload import CACHED, Operator, repeats_operand
 
 DEFAULTS: Final[dict[str, float]] = {
     "epsilon_s": 3.0e-6, "floor_s": 0.0, "offset_s": 0.0, "exponent": 2.0, "wave_exponent": 1.0, "small_tile_exponent": 0.0,
@@ -97,8 +97,7 @@ def section_words(operator: Operator) -> list[str]:
     Element-wise work that repeats an operand runs in the kernel of strided copies, which moves single elements (CUDALoops.cuh,
     gpu_kernel_impl).
     """
-    repeats = operator.operator in TWO_INPUTS and operator["reads"] < 2.0 * operator["elements"]
-    parts = ["copy", "contiguous"] if repeats else [operator.family, operator.operator]
+    parts = ["copy", "contiguous"] if repeats_operand(operator) else [operator.family, operator.operator]
     parts += [] if operator.family == "communication" else [operator.precision]
     return [*parts, "cuda"] if operator.cuda_cores else parts
 

@@ -23,7 +23,7 @@ from estimator.model.phases import Phases, make_phases
 from estimator.model.power import warm_dram_share
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
-from estimator.vocabulary.workload import TWO_INPUTS, Operator, conv_output_size
+from estimator.vocabulary.workload import Operator, conv_output_size, repeats_operand
 
 
 class Stream:
@@ -222,7 +222,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         resident = block_residency(gpu, Stream.DEPTHWISE_THREADS, Stream.DEPTHWISE_REGISTERS)
     elif operator.family in ("elementwise", "copy"):
         written, read = operator.shape
-        if name in TWO_INPUTS and read < 2.0 * written:
+        if repeats_operand(operator):
             weight += Stream.BROADCAST_INSTRUCTIONS / Stream.INSTRUCTIONS
     else:
         read = written = operator.shape[0] * operator.shape[1]

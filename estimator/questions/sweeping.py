@@ -131,8 +131,9 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
     shares = zip(kinds, prediction.usual_shares[blocks].tolist(), strict=True)
     unseen = {kind: share for kind, share in shares if kind.unseen(prepared.priors)}
     too_large = memory_warnings(workload, gpu)
-    cannot = (*stuck_lines(workload.operators, prepared.phases.ideal_math[own], np.isinf(prepared.log_correction[own]), gpu), *too_large)
-    unseen_kinds = unseen_lines(workload, bundle.domain, prepared.groups[own], prepared.excesses[own], prepared.priors, unseen)
+    run = prepared.workloads[i]
+    cannot = (*stuck_lines(run.operators, prepared.phases.ideal_math[own], np.isinf(prepared.log_correction[own]), gpu), *too_large)
+    unseen_kinds = unseen_lines(run, bundle.domain, prepared.groups[own], prepared.excesses[own], prepared.priors, unseen)
     return Case(
         workload=workload.name,
         model_family=workload.model_family,

@@ -294,7 +294,7 @@ def _text(meta: Words | Pattern | None) -> Reader:
         if not isinstance(value, str):
             raise FaultError(f"must be a text, got {kind_of(value)}")
         if isinstance(meta, Words) and value not in meta.known:
-            raise FaultError(f"= {value[:60]!r} is unknown; known: {', '.join(meta.known)}")
+            raise FaultError(f"= {value[:60]!r} is unknown; known: {', '.join(filter(None, meta.known))}")
         if isinstance(meta, Pattern) and not re.fullmatch(meta.pattern, value):
             raise FaultError(f"= {value[:60]!r} must read {meta.says}")
         if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):

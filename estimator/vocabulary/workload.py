@@ -192,11 +192,13 @@ def _check_geometry(family: str, shape: tuple[float, ...]) -> None:
         if channels % groups or filters % groups:
             raise FaultError(f"groups = {groups:.0f} must divide channels = {channels:.0f} and filters = {filters:.0f}")
     if family == "attention":
-        _, _, _, heads, kv_heads, _, _, causal = shape
+        _, queries, context, heads, kv_heads, _, _, causal = shape
         if heads % kv_heads:
             raise FaultError(f"kv_heads = {kv_heads:.0f} must divide heads = {heads:.0f}")
         if causal > 1.0:
             raise FaultError(f"causal = {causal!r} must be 0 or 1")
+        if causal and queries > context:
+            raise FaultError(f"causal = 1: queries = {queries:.0f} must be at most context = {context:.0f}")
     if family == "moe":
         _, _, inter, topk, experts, tp, ep, _, gated = shape
         if experts % ep or inter % tp:
@@ -205,6 +207,11 @@ def _check_geometry(family: str, shape: tuple[float, ...]) -> None:
             raise FaultError(f"topk = {topk:.0f} must be at most experts = {experts:.0f}, and gated = {gated:.0f} 0 or 1")
     if family == "communication" and shape[1] < 2.0:
         raise FaultError("num_gpus = 1: a single GPU has nobody to talk to")
+
+
+def repeats_operand(operator: Operator) -> bool:
+    """Whether element-wise work repeats one of two operands along a dimension: half of it, at most, is then read."""
+    return operator.operator in TWO_INPUTS and operator["reads"] <= 1.5 * operator["elements"]
 
 
 def as_run(operator: Operator) -> Operator:

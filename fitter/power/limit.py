@@ -18,7 +18,8 @@ def with_limit_share(bundle: Bundle, kernels: KernelRows | None, runs: WorkloadR
     """The bundle with the share of the limit that its board holds, from throttled rows and the usual share; unchanged without power."""
     limit_w, parts = bundle.gpu.power_limit_w, [np.zeros(0)]
     if kernels is not None:
-        parts.append(kernels.power_w[kernels.at_limit] / limit_w)
+        held = kernels.at_limit & (kernels.power_w <= limit_w)  # above, the limit had not acted on the kernel yet
+        parts.append(kernels.power_w[held] / limit_w)
     if runs is not None:
         slowed = runs.sm_clock_measured_mhz < (1.0 - CLOCK_TOLERANCE) * runs.asked_clock_mhz(bundle.gpu)
         parts.append(runs.power_w[slowed] / limit_w)
