@@ -203,6 +203,15 @@ def test_a_convolution_of_single_pixels_is_a_product(changes, product):
     assert (found.latency_s == estimate(replace(workloads[1], operators=(linear,), counts=(3.0,)), bundle)[0].latency_s) == product
 
 
+def test_what_is_said_of_a_convolution_that_runs_as_a_product_names_the_product_s_size():
+    shape = {"batch": 512, "channels": 64, "height": 56, "width": 56, "filters": 256, "kernel_h": 1, "kernel_w": 1, "stride": 1, "padding": 0}
+    convolution = make_operator("conv", "conv2d", "bf16", groups=1, **shape)
+    same = make_operator("gemm", "linear", "bf16", batch=1, m=512 * 56 * 56, n=256, k=64)  # merged with it
+    add = make_operator("elementwise", "add", "bf16", elements=64, reads=128)
+    found = estimate(Workload(name="one", operators=(convolution, same, add), counts=(1.0, 1.0, 1.0)), load_bundle("h100-sxm"))[0]
+    assert any("m = 1.60563e+06 is outside the fitted range" in line for line in found.warnings)
+
+
 @pytest.mark.parametrize("name", ["add", "mul", "div", "where"])
 def test_a_repeated_operand_saves_bytes_and_costs_instructions(name):
     gpu, elements = load_gpu("h100-sxm"), 1 << 24
