@@ -204,7 +204,17 @@ def test_a_convolution_of_single_pixels_is_a_product(changes, product):
 
 
 def test_what_is_said_of_a_convolution_that_runs_as_a_product_names_the_product_s_size():
-    shape = {"batch": 512, "channels": 64, "height": 56, "width": 56, "filters": 256, "kernel_h": 1, "kernel_w": 1, "stride": 1, "padding": 0}
+    shape = {
+        "batch": 512,
+        "channels": 64,
+        "height": 56,
+        "width": 56,
+        "filters": 256,
+        "kernel_h": 1,
+        "kernel_w": 1,
+        "stride": 1,
+        "padding": 0,
+    }
     convolution = make_operator("conv", "conv2d", "bf16", groups=1, **shape)
     same = make_operator("gemm", "linear", "bf16", batch=1, m=512 * 56 * 56, n=256, k=64)  # merged with it
     add = make_operator("elementwise", "add", "bf16", elements=64, reads=128)
