@@ -192,13 +192,11 @@ def _check_geometry(family: str, shape: tuple[float, ...]) -> None:
         if channels % groups or filters % groups:
             raise FaultError(f"groups = {groups:.0f} must divide channels = {channels:.0f} and filters = {filters:.0f}")
     if family == "attention":
-        _, queries, context, heads, kv_heads, _, _, causal = shape
+        _, _, _, heads, kv_heads, _, _, causal = shape
         if heads % kv_heads:
             raise FaultError(f"kv_heads = {kv_heads:.0f} must divide heads = {heads:.0f}")
         if causal > 1.0:
             raise FaultError(f"causal = {causal!r} must be 0 or 1")
-        if causal and queries > context:
-            raise FaultError(f"causal = 1: queries = {queries:.0f} must be at most context = {context:.0f}")
     if family == "moe":
         _, _, inter, topk, experts, tp, ep, _, gated = shape
         if experts % ep or inter % tp:
