@@ -301,8 +301,7 @@ def _rise(updates: Updates, reference: _Reference, decision: Decision | None) ->
     if decision is None or reference.load is None or decision.locked or decision.best.explained <= 0.5:
         return None
     best = decision.best
-    posed = _problem(updates, replace(reference, meter=None, stamped=True))
-    posed = posed.drifting(decision.drift)
+    posed = _problem(updates, replace(reference, meter=None, stamped=True)).drifting(decision.drift)
     fits = [replace(posed, late=late).at(best.kernel, best.width_s, best.delay_s) for late in (False, True)]
     level = fits[1 if fits[1].score > fits[0].score + posed.late_cost() else 0].level
     return rise_of(decision.fits, best, level)

@@ -10,6 +10,7 @@ their own kernels; the parameters are assumed to hold for them too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class Flash:
     memory fit); matrix units of Hopper read shared memory directly, for each of two warp groups (tile_size.h; Blackwell assumed equal)."""
 
 
-FRAMEWORK_RATE = {**WARP_RATE, "blackwell": 0.31}
+FRAMEWORK_RATE: Final = {**WARP_RATE, "blackwell": 0.31}
 """Share of the tensor cores' rate that FlashAttention-2 can reach, by architecture [1].  Its instructions of a warp have the rate of a
 Hopper's SM on a B200: it reaches 308 to 379 TFLOP/s there (Dao-AILab/flash-attention, issue 1589), on an H100 as much."""
 
@@ -204,7 +205,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     whole = (c.cached < 2.0 * c.head_dim) & (gpu.architecture not in SHARING_ARCHITECTURES)
     walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, key_tiles))
     walk = np.where(whole, key_tiles, walk)
-    walk = np.where(c.framework, framework_walk(heads, visible, c.head_dim, gpu), walk)
+    walk[c.framework] = framework_walk(heads[c.framework], visible[c.framework], c.head_dim[c.framework], gpu)
     splits = np.ceil(key_tiles / walk)
     # Without a split FlashAttention-2 runs the kernel of prefill, whose largest heads have smaller tiles.
     unsplit = c.framework & (splits == 1.0) & (c.head_dim <= Flash.WIDE_HEAD)

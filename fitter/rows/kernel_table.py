@@ -399,8 +399,7 @@ def _tiles(value: Mapping[str, Array], kernels: Sequence[Operator], kernel_index
         if operator.family == "gemm" and name and np.isnan(result[place, 0]):
             tile = tile_from_name(name, operator["batch"], operator["m"], operator["n"], tuple(grid[place]))
             result[place] = (tile.tile_m, tile.tile_n, tile.split_k)
-    hidden = [SPLIT_WORD.search(name) is not None for name in names]
-    result[np.array(hidden) & (result[:, 2] == 1.0), 2] = np.nan
+    result[[i for i in np.flatnonzero(result[:, 2] == 1.0).tolist() if SPLIT_WORD.search(names[i])], 2] = np.nan
     return result
 
 

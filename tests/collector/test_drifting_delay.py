@@ -68,7 +68,7 @@ def test_a_delay_that_begins_anew_within_the_record_widens_the_errors():
 
 
 @pytest.mark.parametrize(("run_s", "rest_s", "count"), [(0.1, 0.2, 25), (0.4, 0.2, 12), (1.0, 0.5, 5)])
-def test_energies_of_later_loads_hold_whatever_the_delay_is_then(stated, run_s, rest_s, count):
+def test_energies_of_later_loads_hold_at_any_delay(stated, run_s, rest_s, count):
     away = []
     for seed in range(6):
         rest = rest_s * np.random.default_rng(seed).uniform(1.0, 1.2, count)

@@ -19,9 +19,13 @@ GPU = "h200-sxm"
 
 
 @pytest.fixture(scope="module")
-def found():
+def bundle():
     selection = read_selection([ROWS / f"{name}.parquet" for name in ("anchors-1", "campaign-2", "again-2")], GPU)
-    bundle = calibrate(selection, gpu=load_gpu(GPU), holdout=0.0).bundle
+    return calibrate(selection, gpu=load_gpu(GPU), holdout=0.0).bundle
+
+
+@pytest.fixture(scope="module")
+def found(bundle):
     rows = read_selection([ROWS / "campaign-4.parquet"], GPU).kernels
     return predict_kernel_rows(bundle, rows).dropna(subset="predicted_latency")
 
@@ -40,3 +44,7 @@ def test_power_counts_where_the_limit_lowered_a_clock_that_was_measured(found):
     watt = found["measured_power"].dropna()
     assert len(watt) == 73
     assert (watt > load_gpu(GPU).power_limit_w).sum() > 10
+
+
+def test_kernels_above_the_limit_do_not_raise_the_share_that_a_board_holds(bundle):
+    assert 0.96 < bundle.power.limit_share < 1.0
