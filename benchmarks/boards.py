@@ -42,7 +42,7 @@ from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import Workload, make_operator
+from estimator.vocabulary.workload import FLASH_ATTENTION, Workload, make_operator
 from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows
 
@@ -155,7 +155,10 @@ scheduling_pndm.py, set_timesteps; issue 1106), that of XL, Euler's method, does
 
 
 def pipeline(model: str, batch: int, data: Path) -> list[tuple[Workload, int]]:
-    """What one batch of images runs, and how often: guidance doubles the UNet's batch; the decoder of XL runs in fp32 with TF32."""
+    """What one batch of images runs, and how often: guidance doubles the UNet's batch; the decoder of XL runs in fp32 with TF32.
+
+    PyTorch was 2.3 or 2.4, whose attention is FlashAttention-2 on every board.
+    """
     own, texts = f"{ROOT}/benchmarks/networks/diffusion.py", f"{data}/independent/diffusion.py"
     name, vae, clips = ("sdxl", "tf32", ("clip_l", "clip_g")) if "xl" in model else ("sd15", "fp16", ("clip_l",))
     steps = UNETS[name]
@@ -163,7 +166,12 @@ def pipeline(model: str, batch: int, data: Path) -> list[tuple[Workload, int]]:
     parts += [(f"{own}:{name}_step", batch, "fp16", steps)] * (name == "sd15")
     parts += [(f"{texts}:{clip}", batch, "fp16", 2) for clip in clips]
     requests = ({"model": model, "batch": size, "precision": precision} for model, size, precision, _ in parts)
-    return [(traced(json.dumps(request)), part[3]) for request, part in zip(requests, parts, strict=True)]
+    return [(_with_flash(traced(json.dumps(request))), part[3]) for request, part in zip(requests, parts, strict=True)]
+
+
+def _with_flash(workload: Workload) -> Workload:
+    operators = (replace(one, library=FLASH_ATTENTION) if one.family == "attention" else one for one in workload.operators)
+    return replace(workload, operators=tuple(operators))
 
 
 def diffusion(data: Path, bundles: Path) -> Iterator[Score]:

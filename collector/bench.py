@@ -34,7 +34,7 @@ def open_bench(
     meter: bool = False,
     meter_port: str = "",
     faults: Faults | None = None,
-    attention: str = "flash",
+    attention: str = "pytorch",
     gpu_spec: str = "",
     trace: bool = True,
     poll_s: float = POWER_POLL_S,

@@ -15,7 +15,7 @@ from estimator.vocabulary.reader import FaultError, Span, Text, Words, fields_of
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.loads.groups import LoadGroup
-from microbench.runners.torch_kernels import BACKENDS
+from microbench.runners.torch_kernels import BACKENDS, OWN_BACKEND
 from microbench.shapes import KernelGroup
 
 PREPARE_S: Final = 0.25
@@ -83,7 +83,7 @@ class CampaignSpec:
     anchor_every: Annotated[int, Span(0, 1_000_000, "rows")] = 60
     instructions: tuple[LoadGroup, ...] = ()
     every_clock_share: Annotated[float, Span(0, 1)] = 1.0
-    attention: Annotated[str, Words(tuple(BACKENDS))] = "flash"
+    attention: Annotated[str, Words((OWN_BACKEND, *BACKENDS))] = OWN_BACKEND
     clock_budget_s: Annotated[float, Span(60, 1e6, "s")] | None = None
 
 

@@ -61,7 +61,7 @@ def open_board_runner(
     now_ns: Callable[[], int],
     *,
     seed: int = 0,
-    attention: str = "flash",
+    attention: str = "pytorch",
     tracer: KernelTracer | None = None,
     libraries: Libraries | None = None,
 ) -> Iterator[BoardRunner]:

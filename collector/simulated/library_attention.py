@@ -105,7 +105,7 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
         kernel=PreparedKernel(
             operator=operator,
             l2_state="warm",
-            library="flash-attention",
+            library=library().attention_library.get(generation, "flash-attention"),
             kernel_name=_kernel_name(tiling, shape, operator, generation),
             grid=tiling.grid,
             block=(tiling.threads, 1, 1),

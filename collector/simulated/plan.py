@@ -44,6 +44,7 @@ class Library:
     cutlass_types: Mapping[str, str]
     matrix_names: Mapping[str, str]
     attention_names: Mapping[str, str]
+    attention_library: Mapping[str, str]
 
 
 @cache

@@ -41,7 +41,7 @@ from estimator.vocabulary.reader import (
     check_known,
     check_lengths,
 )
-from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, LIBRARIES
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, FLASH_ATTENTION, LIBRARIES
 
 T = TypeVar("T")
 
@@ -53,8 +53,9 @@ SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[
 def check_group(name: str) -> None:
     """Refuse the name of a kernel group with an unknown family, operator or precision."""
     family, *rest = group_words(name)
-    if BY in name and name.partition(BY)[2] not in (*LIBRARIES, FRAMEWORK):
-        raise FaultError(f"= {name[:60]!r} names no library after {BY}: none of {', '.join((*LIBRARIES, FRAMEWORK))}")
+    libraries = (*LIBRARIES, FRAMEWORK, FLASH_ATTENTION)
+    if BY in name and name.partition(BY)[2] not in libraries:
+        raise FaultError(f"= {name[:60]!r} names no library after {BY}: none of {', '.join(libraries)}")
     words: Iterable[tuple[str, Collection[str]]] = zip(
         (family, *rest),
         (FAMILY_FIELDS, FAMILY_OPERATORS.get(family, ()), *([BYTES_PER_ELEMENT] if family != "communication" else [])),

@@ -104,7 +104,7 @@ def _untabled(operators: Sequence[Operator], phases: Phases, coefficients: Array
 def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     """Lower the kernels of workloads, as libraries run them, together.  Raises OperatingPointError for impossible efficiencies."""
     bundle, gpu = board.bundle, board.gpu
-    workloads = tuple(map(workload_as_run, workloads))
+    workloads = tuple(workload_as_run(workload, gpu) for workload in workloads)
     operators = tuple(operator for workload in workloads for operator in workload.operators)
     counts = np.array([count for workload in workloads for count in workload.counts])
     lengths = np.array([len(workload.operators) for workload in workloads])

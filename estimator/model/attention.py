@@ -21,7 +21,7 @@ from estimator.model.streams import Stream
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
 from estimator.vocabulary.work import attention_shape
-from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
+from estimator.vocabulary.workload import CUDNN_HEADS, FAMILY_FIELDS, FLASH_ATTENTION, Operator
 
 
 class Flash:
@@ -85,8 +85,8 @@ Hopper's SM on a B200: it reaches 308 to 379 TFLOP/s there (Dao-AILab/flash-atte
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those.
 
-    framework: kernels of no serving library, FlashAttention-2; flop_per_clock: rate of an SM; tensor: flop of 16-bit operands that take
-    tensor cores as long as one flop, 0 on CUDA cores.
+    framework: FlashAttention-2, PyTorch's own unless it prefers cuDNN; flop_per_clock: rate of an SM; tensor: flop of 16-bit operands that
+    take tensor cores as long as one flop, 0 on CUDA cores.
     """
 
     batch: Array
@@ -112,7 +112,8 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
     """
     rate = np.array([gpu.matrix_flop_per_clock(o.precision, o.cuda_cores) for o in operators])
     tensor = np.array([gpu.on_tensor_cores(o.precision) and not o.cuda_cores for o in operators])
-    framework = np.array([o.family == "attention" and not o.library for o in operators], dtype=np.bool_)
+    flash = (FLASH_ATTENTION,) if gpu.compute_capability in CUDNN_HEADS else (FLASH_ATTENTION, "")
+    framework = np.array([o.family == "attention" and o.library in flash for o in operators], dtype=np.bool_)
     shape = dict(
         zip((*FAMILY_FIELDS["attention"], "cached"), np.array([attention_shape(o) for o in operators], dtype=np.float64).T, strict=True)
     )

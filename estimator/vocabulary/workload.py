@@ -12,6 +12,7 @@ from functools import cache
 from typing import Annotated, Any, Final, Literal
 
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import canonical_precision
 from estimator.vocabulary.reader import LEAST_ONE, WHEN_GIVEN, FaultError, Span, Words, read
 
@@ -71,6 +72,13 @@ LIBRARIES: Final = ("trtllm", "vllm", "sglang", "nccl")
 """Libraries whose kernels of one operator and precision differ so much that they are fitted apart.  One fit for two of them errs by 28 %
 on fp8 products of a B200 and by 23 % on prefill of an H200; two fits err by 5 and 16 %, and by 3 and 7 %."""
 
+FLASH_ATTENTION: Final = "flash-attention"
+"""FlashAttention-2 as PyTorch brings it, on boards where PyTorch prefers cuDNN's kernels; elsewhere it is PyTorch's own choice, ""."""
+
+CUDNN_HEADS: Final[dict[str, float]] = {"9.0": 256.0, "10.0": 128.0, "10.3": 128.0}
+"""Largest heads of the attention that PyTorch leaves to cuDNN, by compute capability: from PyTorch 2.11 on, whose cuDNN is recent enough.
+Source: PyTorch, sdp_utils.cpp (check_prefer_cudnn_attention, check_cudnn_tensor_shapes); huggingface/transformers, pull request 48163."""
+
 COMPLETED: Final = "completed:"
 CORRECTED: Final = "corrected:"
 """Starts of `Operator.origin` for operators that a completion rule added, or that replace a listed one."""
@@ -104,7 +112,7 @@ class Operator:
     one framework operator's launch cost (0 for kernels that a library launches by itself).  `origin` says
     the source of the operator: "listed", "completed:RULE" if a completion rule added it, "corrected:RULE" if a
     rule replaced a listed one.  `cuda_cores` is set if a matrix product is known to run without tensor cores.
-    `library` is one of LIBRARIES, "" for any.
+    `library` is one of LIBRARIES or FLASH_ATTENTION, "" for that of the framework.
     """
 
     family: str
@@ -143,7 +151,7 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "precision_out": (Annotated[str, check_precision, "of the result, where it differs"], ""),
     "precision_kv": (Annotated[str, check_precision, "of cached keys and values, where it differs"], ""),
     "cuda_cores": (Annotated[bool, "a matrix product that runs without tensor cores"], False),
-    "library": (Annotated[str, Words(("", *LIBRARIES)), "library whose kernel runs; any where absent"], ""),
+    "library": (Annotated[str, Words(("", *LIBRARIES, FLASH_ATTENTION)), "library whose kernel runs; the framework's where absent"], ""),
     "host_share": (Annotated[float, Span(0.0, 1e3), "launch cost on the host, relative to a layer of the framework"], 1.0),
     "origin": (Annotated[str, "what listed, traced, added or replaced it; after a colon, the rule that did"], LISTED),
 }
@@ -212,15 +220,26 @@ def repeats_operand(operator: Operator) -> bool:
     return operator.operator in TWO_INPUTS and operator["reads"] <= 1.5 * operator["elements"]
 
 
-def as_run(operator: Operator) -> Operator:
-    """The operator as libraries run it: a convolution of single pixels is a product.
+def as_run(operator: Operator, gpu: GpuSpec | None = None) -> Operator:
+    """The operator as libraries run it on a board: a convolution of single pixels is a product; which attention is the framework's own.
 
     On an H200 cuDNN took the kernels of products for all 13 that were measured (bundles/data/h200-sxm).
     """
+    if operator.family == "attention" and operator.library in ("", FLASH_ATTENTION) and gpu is not None:
+        if gpu.compute_capability not in CUDNN_HEADS:
+            return replace(operator, library="") if operator.library else operator
+        own = operator.library or cudnn_takes(operator, gpu.compute_capability)
+        return operator if own else replace(operator, library=FLASH_ATTENTION)
     if operator.family != "conv" or operator.operator != "conv2d" or operator.shape[5:] != SINGLE_PIXELS:
         return operator
     batch, channels, height, width, filters = operator.shape[:5]
     return replace(operator, family="gemm", operator="linear", shape=(1.0, batch * height * width, filters, channels))
+
+
+def cudnn_takes(attention: Operator, compute_capability: str) -> bool:
+    """Whether PyTorch leaves such attention to cuDNN on such a board."""
+    head_dim, halves = attention["head_dim"], attention.precision in ("fp16", "bf16")
+    return halves and head_dim <= CUDNN_HEADS.get(compute_capability, 0.0) and head_dim % 8.0 == 0.0
 
 
 SINGLE_PIXELS: Final = (1.0, 1.0, 1.0, 0.0, 1.0)
@@ -287,9 +306,9 @@ class Workload:
             raise WorkloadError(f"{self.name}: {there}; a workload has at least one operator, and a count for each")
 
 
-def workload_as_run(workload: Workload) -> Workload:
+def workload_as_run(workload: Workload, gpu: GpuSpec | None = None) -> Workload:
     """The workload with its operators as libraries run them; the same one if no operator differs."""
-    operators = tuple(map(as_run, workload.operators))
+    operators = tuple(as_run(operator, gpu) for operator in workload.operators)
     if operators == workload.operators:
         return workload
     operators, counts = merge_counts(operators, workload.counts)

@@ -9,9 +9,9 @@ from scipy.linalg import block_diag
 
 from estimator.bundle.content import Bundle, Covariance, GroupCoefficients
 from estimator.model.coefficients import BY, FRAMEWORK, group_key, group_words, longest_prefix
-from estimator.model.gemm import SHARING_ARCHITECTURES
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.workload import CUDNN_HEADS, FLASH_ATTENTION
 from fitter.bundle.runs import fit_runs
 from fitter.bundle.sections import as_rows, collection_records, prior_bundle, prior_section, with_power, with_usual
 from fitter.errors import CalibrationError
@@ -91,25 +91,34 @@ def draft_from_rows(
         scales = {one.name: (float(np.log(one.scale)), one.ln_std) for one in runs.collections}
         own = collection_records({**fit.scales, **scales}, [kernels, workloads])
         bundle = replace(runs, groups=_joined_groups(runs, fit, served), collections=own)
-    every = {**bundle.groups, **_framework_attention(kernels, gpu)}
+    every = {**_framework_attention(kernels, gpu), **bundle.groups}
     bundle = replace(bundle, groups=every, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
     bundle = with_limit_share(with_usual(_with_source(bundle, source)), kernels, workloads)
     return Draft(bundle=with_power_tiers(bundle, kernels, seed), kernel_fit=fit)
 
 
 def _framework_attention(rows: KernelRows, gpu: GpuSpec) -> dict[str, GroupCoefficients]:
-    """Attention of the framework at its priors where only kernels of serving libraries were measured, whose blocks differ.
+    """Attention of PyTorch at its priors, where serving libraries have other kernels: its own and FlashAttention-2, unless measured.
 
-    On an H200 PyTorch's kernels err by 14 % (prefill) and 20 % (decode) at the priors, by 70 and 94 % with the tables' coefficients.
+    On an H200 FlashAttention-2 errs by 14 % (prefill) and 20 % (decode) at the priors, by 70 and 94 % with the coefficients of serving
+    libraries.
     """
-    if gpu.architecture not in SHARING_ARCHITECTURES:
-        return {}
     found = {operator.library for operator in rows.operators if operator.family == "attention"}
-    priors = prior_groups(gpu)
-    return {name + BY + FRAMEWORK: prior_section(name, priors[name]) for name in ATTENTION if found and "" not in found}
+    if gpu.compute_capability not in CUDNN_HEADS or not found:
+        return {}
+    priors, groups = prior_groups(gpu), {}
+    for name, changes in CUDNN_PRIORS.items():
+        kinds = {"": (FRAMEWORK, changes), FLASH_ATTENTION: (FLASH_ATTENTION, {})}
+        for library, (word, changed) in kinds.items():
+            if library not in found:
+                groups[f"{name}{BY}{word}"] = prior_section(name, priors[name] | changed)
+    return groups
 
 
-ATTENTION: Final = ("attention.prefill", "attention.decode")
+CUDNN_PRIORS: Final[dict[str, dict[str, float]]] = {"attention.prefill": {"exponent": 1.5}, "attention.decode": {}}
+"""Attention of cuDNN: its warps have separate tasks, so loads, products and exponentials partly overlap.  35 published times of an H100 and
+11 of a B200 err by 17 and 16 % (benchmarks/published.py; were the power limit to act, 15 and 17), without overlap by 21 and 14 % (22 and
+37), as FlashAttention-2 by 52 and 131 %."""
 
 
 def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:

@@ -6,6 +6,7 @@ latency_s; power_w, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_
 weight_copies.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -22,14 +23,17 @@ from estimator.vocabulary.quantities import FORMATS, Array, BoolArray, IntArray,
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import (
     CACHED,
+    CUDNN_HEADS,
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
+    FLASH_ATTENTION,
     FRACTIONAL,
     LIBRARIES,
     TABLED,
     TWO_INPUTS,
     Operator,
     as_run,
+    conv_output_size,
     make_operator,
 )
 from fitter.errors import InputError
@@ -153,7 +157,8 @@ def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
     names = {column: table.coded(column) for column in (*NAME_COLUMNS, "kernel_name") if column in table}
     columns: dict[str, Array | IntArray] = {column: codes for column, (codes, _) in names.items()}
     columns |= {column: table.numbers(column) for column in SHAPE_COLUMNS if column in table}
-    by = [library if (library := text.partition("-")[0]) in LIBRARIES else "" for text in _libraries(table)]
+    prefers = screen.of_gpu(lambda spec: float(spec.compute_capability in CUDNN_HEADS))
+    by = [_word(text, cudnn > 0.0) for text, cudnn in zip(_libraries(table), prefers, strict=True)]
     libraries, columns["library"] = numbered(by)
     index = pd.DataFrame(columns).groupby(list(columns), dropna=False, sort=False).ngroup().to_numpy()
     found = []
@@ -175,6 +180,13 @@ def _libraries(table: Table) -> Array:
     """Library or framework of the rows with its version, shape (n,); "" where not recorded."""
     sources = [source.partition("#")[0] for source in table.texts("source")]
     return np.array([source or own for source, own in zip(sources, table.texts("library"), strict=True)], dtype=object)
+
+
+def _word(library: str, cudnn: bool) -> str:
+    """The operator's word for a row's library; FlashAttention-2 has one where PyTorch prefers `cudnn`."""
+    if library.startswith(FLASH_ATTENTION):
+        return FLASH_ATTENTION if cudnn else ""
+    return word if (word := library.partition("-")[0]) in LIBRARIES else ""
 
 
 def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
@@ -396,8 +408,11 @@ def _tiles(value: Mapping[str, Array], kernels: Sequence[Operator], kernel_index
     grid = np.stack([value[f"grid_{axis}"] for axis in "xyz"], axis=1).tolist()
     for place, (number, name) in enumerate(zip(kernel_index.tolist(), names, strict=True)):
         operator = kernels[number]
-        if operator.family == "gemm" and name and np.isnan(result[place, 0]):
-            tile = tile_from_name(name, operator["batch"], operator["m"], operator["n"], tuple(grid[place]))
+        if operator.operator in ("linear", "bmm", "conv2d") and name and np.isnan(result[place, 0]):
+            batch, m, n = operator.shape[:3]
+            if operator.operator == "conv2d":
+                batch, m, n = 1.0, batch * math.prod(conv_output_size(operator)), operator["filters"]
+            tile = tile_from_name(name, batch, m, n, tuple(grid[place]))
             result[place] = (tile.tile_m, tile.tile_n, tile.split_k)
     result[[i for i in np.flatnonzero(result[:, 2] == 1.0).tolist() if SPLIT_WORD.search(names[i])], 2] = np.nan
     return result

@@ -17,7 +17,7 @@ from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.work import expert_load, operator_work
-from estimator.vocabulary.workload import Workload, make_operator, workload_as_run
+from estimator.vocabulary.workload import Workload, as_run, make_operator, workload_as_run
 from tests.estimator.synthetic import known_bundle
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
@@ -136,7 +136,7 @@ def test_latent_attention_reads_one_vector_a_token_for_all_heads():
         ("decode", "l40s", 128, "bf16", "vllm", False),
         ("decode", "l40s", 128, "fp8", "vllm", True),
         ("decode", "h100-sxm", 128, "bf16", "vllm", True),
-        ("decode", "h100-sxm", 128, "bf16", "", False),
+        ("decode", "h100-sxm", 128, "bf16", "flash-attention", False),
         ("prefill", "l40s", 0, "bf16", "vllm", False),
         ("prefill", "l40s", 0, "fp8", "vllm", True),
     ],
@@ -185,6 +185,26 @@ def test_pytorch_splits_a_cache_where_it_was_seen_to_split_it(batch, context, kv
 def test_work_that_repeats_an_operand_runs_in_the_kernel_of_copies(details, group):
     operator = make_operator("elementwise", precision="bf16", elements=1e6, **details)
     assert group_key(operator).partition("@")[0] == group
+
+
+@pytest.mark.parametrize(
+    ("board", "details", "library", "run"),
+    [
+        # PyTorch 2.11, sdp_utils.cpp: cuDNN's kernels on 9.0, 10.0 and 10.3 for heads that it takes, FlashAttention-2 elsewhere.
+        *[(board, {}, "", "") for board in ("a100-pcie-40gb", "l40s", "rtx-5090", "h100-sxm", "b200-sxm", "b300-sxm")],
+        *[(board, {}, "flash-attention", "") for board in ("a100-pcie-40gb", "l40s", "rtx-5090")],
+        *[(board, {}, "flash-attention", "flash-attention") for board in ("h100-sxm", "b200-sxm", "b300-sxm")],
+        ("h100-sxm", {"head_dim": 256}, "", ""),
+        *[("b200-sxm", {"head_dim": size}, "", "flash-attention") for size in (136, 256)],
+        ("h100-sxm", {"head_dim": 68}, "", "flash-attention"),
+        ("h100-sxm", {"precision": "fp8"}, "", "flash-attention"),
+        ("h100-sxm", {}, "vllm", "vllm"),
+    ],
+)
+def test_attention_of_pytorch_is_that_which_pytorch_prefers_on_the_board(board, details, library, run):
+    shape = {"batch": 4, "queries": 512, "context": 512, "heads": 8, "kv_heads": 8, "head_dim": 64, "window": 0, "causal": 1}
+    operator = make_operator("attention", "prefill", **({"precision": "bf16", "library": library} | shape | details))
+    assert as_run(operator, load_gpu(board)) == replace(operator, library=run)
 
 
 @pytest.mark.parametrize(
@@ -240,10 +260,12 @@ def test_one_operand_is_never_repeated():
     assert issue[1] > 1.5 * issue[0]
 
 
-@pytest.mark.parametrize(("board", "ratio"), [("a100-pcie-40gb", 1.0), ("h100-sxm", 1.0 / 0.63)])
-def test_attention_of_pytorch_has_the_rate_of_warps_and_that_of_serving_libraries_the_full_one(board, ratio):
+@pytest.mark.parametrize(
+    ("board", "own", "ratio"), [("a100-pcie-40gb", "", 1.0), ("h100-sxm", "", 1.0), ("h100-sxm", "flash-attention", 1.0 / 0.63)]
+)
+def test_flash_attention_2_has_the_rate_of_warps_and_other_attention_the_full_one(board, own, ratio):
     sizes = {"batch": 4, "queries": 4096, "context": 4096, "heads": 16, "kv_heads": 16, "head_dim": 64, "window": 0, "causal": 0}
-    pair = [make_operator("attention", "prefill", "bf16", library=library, **sizes) for library in ("", "vllm")]
+    pair = [make_operator("attention", "prefill", "bf16", library=library, **sizes) for library in (own, "vllm")]
     math = lower(pair, load_gpu(board), np.tile(COEFFICIENTS, (2, 1))).overlapped[:, OVERLAPPED.index("math")]
     assert math[0] / math[1] == pytest.approx(ratio)
 

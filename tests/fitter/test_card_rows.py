@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from estimator import estimate
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Workload, make_operator
 from fitter.bundle.calibration import calibrate
 from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows
@@ -48,3 +50,23 @@ def test_power_counts_where_the_limit_lowered_a_clock_that_was_measured(found):
 
 def test_kernels_above_the_limit_do_not_raise_the_share_that_a_board_holds(bundle):
     assert 0.96 < bundle.power.limit_share < 1.0
+
+
+def test_names_of_convolutions_tell_their_tiles():
+    rows = read_selection([ROWS / f"{name}.parquet" for name in ("campaign-2", "campaign-4")], GPU).kernels
+    convolution = np.array([operator.family == "conv" for operator in rows.row_operators()])
+    assert np.isfinite(rows.tile_m[convolution]).mean() > 0.9
+    for m, n, name in zip(rows.tile_m[convolution], rows.tile_n[convolution], np.array(rows.kernel_name)[convolution], strict=True):
+        assert not np.isfinite(m) or f"{m:.0f}x{n:.0f}" in name or f"{n:.0f}x{m:.0f}" in name
+
+
+def test_flash_attention_2_that_was_forced_is_not_taken_for_the_attention_of_pytorch(bundle):
+    """PyTorch 2.11 leaves attention on an H200 to cuDNN, which the campaign did not measure."""
+    rows = read_selection([ROWS / "campaign-2.parquet"], GPU).kernels
+    assert {operator.library for operator in rows.operators if operator.family == "attention"} == {"flash-attention"}
+    assert {operator.library for operator in rows.operators if operator.family != "attention"} == {""}
+    shape = {"batch": 1, "queries": 8192, "context": 8192, "heads": 16, "kv_heads": 16, "head_dim": 128, "window": 0, "causal": 1}
+    own, flash = (make_operator("attention", "prefill", "bf16", library=library, **shape) for library in ("", "flash-attention"))
+    seconds = [estimate(Workload(name="one", operators=(one,), counts=(1.0,)), bundle)[0] for one in (own, flash)]
+    assert 1.3 < seconds[1].latency_s / seconds[0].latency_s < 2.5  # published for an H100: 1.6 (arXiv 2407.08608)
+    assert seconds[0].validity != "measured"

@@ -27,7 +27,7 @@ def real_specification():
 
 
 @contextmanager
-def open_real_runner(attention="flash"):
+def open_real_runner(attention="pytorch"):
     """The runner on the board; skips where CuPy is not installed."""
     try:
         load_cupy()
