@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import Operator
+from estimator.vocabulary.workload import Operator, cudnn_takes
 from microbench.layouts import refuse
 from microbench.runners.runner import BoundKernel, Launch, LibraryKernel
 from microbench.runners.torch_device import TorchDevice
@@ -39,8 +39,15 @@ BACKENDS: Final[dict[str, tuple[str, str]]] = {
 }
 """torch.nn.attention.SDPBackend and the library behind it, by our names."""
 
+OWN_BACKEND: Final = "pytorch"
+"""Name of the backend that PyTorch itself prefers on the board, from version 2.11 on."""
+
 HALVES_ALONE: Final = frozenset({"flash", "cudnn"})
 """Backends for fp16 and bf16 only; other precisions use plain arithmetic."""
+
+SHORTEST_SIDE: Final = 16
+"""Shortest side of a matrix that is transposed, and shortest head that moves as one.  On an H200 copies of heads of one number run at the
+rate of transpositions, and transpositions of three rows at that of copies of heads, three times as fast."""
 
 WIDEST_HEAD: Final = 256
 """Largest head size of the kernels of FlashAttention and cuDNN."""
@@ -110,7 +117,7 @@ class Case:
 
 
 def torch_kernel(operator: Operator, device: TorchDevice, compute_capability: float, attention: str) -> LibraryKernel:
-    """PyTorch's kernel for an operator.  `attention` is one of BACKENDS.
+    """PyTorch's kernel for an operator.  `attention` is one of BACKENDS, or OWN_BACKEND.
 
     Raises UnsupportedError for an operator, a precision or a shape that PyTorch does not have here.
     """
@@ -123,7 +130,8 @@ def torch_kernel(operator: Operator, device: TorchDevice, compute_capability: fl
         case "conv":
             return _convolution(case)
         case "attention":
-            return _attention(case, attention)
+            own = "cudnn" if cudnn_takes(operator, f"{compute_capability:.1f}") else "flash"
+            return _attention(case, own if attention == OWN_BACKEND else attention)
         case "softmax" | "norm" | "reduction":
             return _rowwise(case)
         case "copy":
@@ -192,7 +200,8 @@ def _copy(case: Case) -> LibraryKernel:
     case.refuse(reads != elements, f"a copy reads what it writes; sizes {case.sizes}")
     rows, columns = _rectangle(elements)
     tokens, heads, head_dim = _heads(elements)
-    still = rows < 2 if name in ("transpose", "layout", "cat") else name == "contiguous" and min(tokens, heads) < 2
+    least = SHORTEST_SIDE if name == "transpose" else 2
+    still = rows < least if name in ("transpose", "layout", "cat") else name == "contiguous" and min(tokens, heads) < 2
     case.refuse(still, f"{elements} elements cannot be laid out so that a copy moves them")
     calls: dict[str, tuple[Shapes, Call]] = {
         "transpose": ([(rows, columns)], lambda x: x.t().contiguous()),
@@ -259,7 +268,7 @@ def _scaled_product(case: Case, compute_capability: float) -> LibraryKernel:
 
 def _attention(case: Case, attention: str) -> LibraryKernel:
     """scaled_dot_product_attention by one backend; operands have the layout of models, [batch, token, head, number]."""
-    case.refuse(attention not in BACKENDS, f"attention by {attention!r} is unknown; known: {', '.join(BACKENDS)}")
+    case.refuse(attention not in BACKENDS, f"attention by {attention!r} is unknown; known: {OWN_BACKEND}, {', '.join(BACKENDS)}")
     torch, precision = case.device.torch, case.operator.precision
     batch, queries, context, heads, kv_heads, head_dim, window, causal = case.sizes
     shifted = bool(causal) and 1 < queries != context
@@ -289,7 +298,7 @@ def _attention(case: Case, attention: str) -> LibraryKernel:
 
 def _heads(elements: int) -> tuple[int, int, int]:
     """Tokens, heads and head size: the widest usual head size that leaves several tokens and heads; else ones."""
-    for head_dim in (128, 64, 32, 16, 8, 4, 2, 1):  # head sizes, the usual ones first
+    for head_dim in (128, 64, 32, SHORTEST_SIDE):  # head sizes, the usual ones first
         heads, tokens = _rectangle(elements // head_dim) if elements % head_dim == 0 else (1, 1)
         if heads > 1:
             return tokens, heads, head_dim
