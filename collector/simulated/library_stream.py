@@ -140,11 +140,12 @@ def _rows(operator: Operator, ops: float) -> tuple[int, int, Stream]:
     return rows, dim, replace(flat, row_pitch_bytes=dim * BYTES_PER_ELEMENT[operator.precision])
 
 
-def _softmax(operator: Operator, kind: str, _: GpuSpec) -> Stream:
+def _softmax(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
     """Rows in a warp's registers, in shared memory, or read three times."""
     rows, dim, flat = _rows(operator, 0.0)
     flat = replace(flat, special=1.02 * rows * dim)
-    if dim <= 1024:  # longest row that one warp keeps in its registers (PyTorch softmax)
+    old = gpu.architecture == "volta"  # its last library is older
+    if dim <= (1024 if old else 2048):  # longest row that one warp keeps in its registers (PyTorch softmax)
         log_elements, rows_per_warp = math.ceil(math.log2(max(dim, 2))), 2 if dim <= 128 else 1
         return replace(
             flat,
@@ -154,24 +155,24 @@ def _softmax(operator: Operator, kind: str, _: GpuSpec) -> Stream:
             ops=(MOVE_OPS + 8.5) * rows * max(dim, WARP_LANES),
             step_clocks=2.0 * 160.0 * rows_per_warp,  # five shuffles and their dependent operations
         )
-    threads = min(1024, 2 ** math.ceil(math.log2(dim / 8)))
-    loops = math.ceil(dim / threads / 8)
+    threads = min(1024, 2 ** math.ceil(math.log2(dim / 8))) if old else 1024
     row_bytes = flat.row_pitch_bytes
     # Longer rows are not kept in shared memory [byte].
     in_shared = row_bytes <= 48 * 1024
+    waits = (3.0 if old or not in_shared else 1.0) * math.ceil(dim / threads / 8)
     return replace(
         flat,
         name=f"at::native::(anonymous namespace)::cunn_SoftMaxForward{'Smem' if in_shared else ''}<8, {kind}, float, {kind}>(...)",
         blocks=rows,
         threads=threads,
-        registers=40,
+        registers=40 if old else 32,
         fetched=1.0 if in_shared else 3.0,
         passes=0.0 if in_shared else 2.0,
         ops=(MOVE_OPS + (9.0 if in_shared else 15.0)) * rows * dim,
         shared_bytes_per_block=int(row_bytes) + 256 if in_shared else 256,
         shared_bytes=rows * (256.0 + (3.0 * row_bytes if in_shared else 0.0)),
-        steps=3.0 * loops,
-        step_clocks=LOOP_CLOCKS + 2.0 * BLOCK_REDUCTION_CLOCKS / (3.0 * loops),
+        steps=waits,
+        step_clocks=LOOP_CLOCKS + 2.0 * BLOCK_REDUCTION_CLOCKS / waits,
     )
 
 
@@ -218,10 +219,11 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
 
 
 def _reduction(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
-    """Short rows share a block, long ones have several."""
+    """A warp a row, a block for rows that give each thread 16 elements, several from 256 on (PyTorch sum)."""
     rows, dim, flat = _rows(operator, -1.0)
-    by_work = math.ceil(rows * dim / (REDUCE_THREADS * 16))
-    blocks = max(by_work, min(rows, 2 * gpu.num_sms) if dim >= REDUCE_THREADS else 1)
+    lanes, each = (WARP_LANES, dim / WARP_LANES) if dim < 16 * REDUCE_THREADS else (REDUCE_THREADS, dim / REDUCE_THREADS)
+    several = max(math.ceil(each / 256), min(4 * gpu.num_sms // rows, math.ceil(each / 16))) if each >= 256 and lanes > WARP_LANES else 1
+    blocks, waits = math.ceil(rows * several * lanes / REDUCE_THREADS), math.ceil(each / several / 4)
     return replace(
         flat,
         name=f"at::native::reduce_kernel<512, 1, at::native::ReduceOp<{kind}, ...>>(...)",
@@ -231,8 +233,8 @@ def _reduction(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
         path_factor=1.2,
         shared_bytes_per_block=2048,
         shared_bytes=blocks * 4096.0,
-        steps=4.0,
-        step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / 4.0,
+        steps=float(waits),
+        step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / waits,
         follow_up_clocks=900.0 if blocks > rows else 0.0,
         follow_up_bytes=blocks * 8.0 if blocks > rows else 0.0,
     )

@@ -89,10 +89,10 @@ class Stream:
 
     WARP_LANES = 32.0
 
-    WARP_ROW, SHARED_WARP_ROW, WARP_ROWS = 2048.0, 128.0, 4.0
-    """Softmax: longest row that stays in the registers of a warp (as the names of an H200's kernels tell; 1,024 in older versions), longest
-    row for which two share a warp (batches_per_warp), and warps of such a block (128 threads) [element].  Source: PersistentSoftmax.cuh
-    (dispatch_softmax_forward)."""
+    WARP_ROW, VOLTA_WARP_ROW, SHARED_WARP_ROW, WARP_ROWS = 2048.0, 1024.0, 128.0, 4.0
+    """Softmax: longest row that stays in the registers of a warp (from PyTorch 2.7 on: pytorch/pytorch, pull request 144679), the same of
+    versions before, longest row for which two share a warp (batches_per_warp), and warps of such a block (128 threads) [element].
+    Source: PersistentSoftmax.cuh (dispatch_softmax_forward)."""
 
     SHARED_ROW_BYTES, ROW_PASSES = 48.0 * 1024.0, 3.0
     """Longest row of a softmax that a block keeps in shared memory, CUDA's default of 48 KiB, with one write and two reads [byte]; longer
@@ -103,8 +103,8 @@ class Stream:
     """Shared-memory traffic of one row's reduction [byte] (assumed)."""
 
     ROW_THREADS, ROW_VECTOR, ROW_REGISTERS = 1024.0, 8.0, 40.0
-    """Softmax of longer rows: threads of a block (SoftMax.cu, SoftMaxForward_getBlockSize), elements that one loads in a step (two vectors
-    of 16 bytes, so 8 in fp32), and registers of a thread (assumed)."""
+    """Softmax of longer rows: threads of a block (SoftMax.cu, SoftMaxForward_getBlockSize), elements that one loads in a step, or had in
+    versions before 2.7 (two vectors of 16 bytes, so 8 in fp32), and registers of a thread (assumed)."""
 
     NORM_THREADS, NORM_VECTOR, UNROLLED, NORM_WALKS = 128.0, 4.0, 4.0, 2.0
     """Layer and RMS norm: threads of a block and elements of each vector load (layer_norm_kernel.cu: num_threads, vec_size), loads of
@@ -114,8 +114,9 @@ class Stream:
     """Rows of a norm that an SM processes at once, a block of 128 threads each: 2,048 threads, independent of registers (assumed).  Data
     that do not fit into the SM's own cache come from L2 again for the second pass."""
 
-    REDUCTION_THREADS, REDUCTION_LOADS = 512.0, 4.0
-    """Reduction: threads of a block, and loads of each that are issued together (Reduce.cuh: MAX_NUM_THREADS, vt0)."""
+    REDUCTION_THREADS, REDUCTION_LOADS, REDUCTION_LEAST, REDUCTION_MOST = 512.0, 4.0, 16.0, 256.0
+    """Reduction: threads of a block, loads of each that are issued together, and elements of one, least and most (Reduce.cuh:
+    MAX_NUM_THREADS, vt0, min_values_per_thread, max_values_per_thread)."""
 
 
 ELEMENT_WORK: Final[dict[str, tuple[float, float, float]]] = {
@@ -127,6 +128,8 @@ ELEMENT_WORK: Final[dict[str, tuple[float, float, float]]] = {
 """Work of an element by operator: its issue time and the lane instructions executed, both relative to an addition, and special functions
 (exponential, reciprocal, logarithm); an operator that is not named is an addition.  The issue time also covers latencies: a reduction
 stores almost nothing, an RMS norm has no mean to subtract."""
+
+VOLTA: Final = "volta"
 
 L2_COPIES: Final[dict[str, float]] = {"8.0": 1.5}
 """Mean number of copies of a line in L2 when a row is read again, by compute capability; elsewhere one.  A100's L2 has two partitions,
@@ -234,7 +237,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         written = rows
     elif name == "softmax":
         in_shared = dim * width <= Stream.SHARED_ROW_BYTES
-        shared = 0.0 if dim <= Stream.WARP_ROW else shared + Stream.ROW_PASSES * read * width * in_shared
+        shared = 0.0 if dim <= _warp_row(gpu) else shared + Stream.ROW_PASSES * read * width * in_shared
         passes = 1.0 if in_shared else Stream.ROW_PASSES
     elif rows:
         passes = 1.0 + min(1.0, Stream.ROWS_UNDER_WAY * dim * width / gpu.shared_bytes_per_sm)
@@ -255,23 +258,33 @@ def block_residency(gpu: GpuSpec, threads: float, registers: float) -> float:
 def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
     """Blocks of a kernel over rows, the number that an SM processes at once, and dependent loads of one.
 
-    Softmax keeps short rows in the registers of a warp, four warps a block; each longer row has a block of 1,024 threads.  Layer and RMS
-    norm pass over a row with 128 threads, first for its statistics, then for the result.
+    Softmax keeps short rows in the registers of a warp, four warps a block; each longer row has a block of 1,024 threads, which reads it
+    once if registers or shared memory hold it (of 16 bits an element), and reduces twice.  Layer and RMS norm pass over a row with 128
+    threads, first for its statistics, then for the result.
     Source: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMaxForward_getBlockSize), layer_norm_kernel.cu
-    (launch_vectorized_layer_norm_kernel, compute_stats).  In older versions a warp keeps 1,024 elements, and blocks for longer rows have a
-    thread for 8 elements: NeuSight's rows, by whose shorter ones longer ones err by 10 in place of 3 to 5 %.  With the rule of now the
-    H200's softmax, held out, errs by 13 in place of 16 %, rows of 2,300 to 3,600 by 4 in place of 32, and halves of the H100's runs by 4.5
-    in place of 4.8 %.
+    (launch_vectorized_layer_norm_kernel, compute_stats).  Before PyTorch 2.7 a warp kept 1,024 elements, and blocks for longer rows had a
+    thread for 8, and read them three times.  Volta keeps that: PyTorch's builds for CUDA 13 lack it, and NeuSight's rows are older.  With
+    the later rule the H200's softmax, held out, errs by 13 in place of 16 %, rows of 2,300 to 3,600 by 3 in place of 32, and halves of the
+    H100's runs by 4.5 in place of 4.8 %.
     """
     if operator != "softmax":
         return rows, block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS), Stream.NORM_WALKS * norm_loads(dim)
-    if dim <= Stream.WARP_ROW:
+    if dim <= _warp_row(gpu):
         each = 2.0 if dim <= Stream.SHARED_WARP_ROW else 1.0
         lanes = 2.0 ** math.ceil(math.log2(max(dim, Stream.WARP_LANES))) / Stream.WARP_LANES
         resident = block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS - 8.0 + each * lanes)
         return float(math.ceil(rows / (Stream.WARP_ROWS * each))), resident, 1.0
-    steps = Stream.ROW_PASSES * math.ceil(dim / (Stream.ROW_THREADS * Stream.ROW_VECTOR))
-    return rows, block_residency(gpu, Stream.ROW_THREADS, Stream.ROW_REGISTERS), steps
+    if gpu.architecture == VOLTA:
+        threads = min(Stream.ROW_THREADS, 2.0 ** math.ceil(math.log2(dim / Stream.ROW_VECTOR)))
+        return rows, block_residency(gpu, threads, Stream.ROW_REGISTERS), Stream.ROW_PASSES * math.ceil(dim / (threads * Stream.ROW_VECTOR))
+    # A row that stays in registers or shared memory is read once; then come two reductions over the block.
+    passes = 1.0 if 2.0 * dim <= Stream.SHARED_ROW_BYTES else Stream.ROW_PASSES
+    steps = passes * math.ceil(dim / (Stream.ROW_THREADS * Stream.ROW_VECTOR)) + 1.0
+    return rows, block_residency(gpu, Stream.ROW_THREADS, Stream.REGISTERS), steps
+
+
+def _warp_row(gpu: GpuSpec) -> float:
+    return Stream.VOLTA_WARP_ROW if gpu.architecture == VOLTA else Stream.WARP_ROW
 
 
 def norm_loads(dim: float) -> float:
@@ -294,10 +307,16 @@ def norm_loads(dim: float) -> float:
 def reduction_blocks(_: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
     """Blocks of a sum over rows, the number that an SM processes at once, and dependent loads of one.
 
-    A warp sums a row, 16 rows a block; from the length on that gives each thread of a whole block 16 elements, a block does.
-    Source: Reduce.cuh (setReduceConfig); its further split of long rows among blocks is left out.
+    A warp sums a row, 16 rows a block; from the length on that gives each thread of a whole block 16 elements, a block does.  Where that
+    were 256 elements a thread, as many blocks share a row as an SM each has places for, with 16 elements or more a thread.
+    Source: Reduce.cuh (setReduceConfig).
     """
-    warps = Stream.REDUCTION_THREADS / Stream.WARP_LANES
-    each = min(2.0 ** math.floor(math.log2(rows)), warps) if dim < warps * Stream.REDUCTION_THREADS else 1.0
-    steps = math.ceil(dim * each / (Stream.REDUCTION_THREADS * Stream.REDUCTION_LOADS))
-    return float(math.ceil(rows / each)), block_residency(gpu, Stream.REDUCTION_THREADS, Stream.REGISTERS), float(steps)
+    threads, resident = Stream.REDUCTION_THREADS, block_residency(gpu, Stream.REDUCTION_THREADS, Stream.REGISTERS)
+    if dim < Stream.REDUCTION_LEAST * threads:
+        each = min(2.0 ** math.floor(math.log2(rows)), threads / Stream.WARP_LANES)
+        return float(math.ceil(rows / each)), resident, float(math.ceil(dim * each / (threads * Stream.REDUCTION_LOADS)))
+    shares = 1.0
+    if dim >= Stream.REDUCTION_MOST * threads:
+        fill, most, least = resident * gpu.num_sms / rows, dim / (threads * Stream.REDUCTION_LEAST), dim / (threads * Stream.REDUCTION_MOST)
+        shares = float(max(min(math.ceil(fill), math.ceil(most)), math.ceil(least)))
+    return rows * shares, resident, float(math.ceil(dim / (shares * threads * Stream.REDUCTION_LOADS)))

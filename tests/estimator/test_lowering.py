@@ -13,6 +13,7 @@ from estimator.model.coefficients import coefficient_rows, coefficient_vector, g
 from estimator.model.gemm import Gemm, candidate_phases
 from estimator.model.lowering import KnownTiles, lower, matrix_columns
 from estimator.model.phases import OVERLAPPED, SERIAL, Phases
+from estimator.model.streams import reduction_blocks
 from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.specifications import load_gpu
@@ -369,3 +370,22 @@ def test_a_window_of_all_keys_is_none(name, operator, queries):
     shape = {"batch": 120, "queries": queries, "context": 1152, "heads": 32, "kv_heads": 8, "head_dim": 128, "causal": 1}
     none, wide = times_of(load_bundle(name), *(make_operator("attention", operator, "bf16", window=w, **shape) for w in (0, 4096)))
     assert none == pytest.approx(wide, rel=0.05)  # the residual tier knows windows
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "blocks", "loads"),
+    [
+        # Reduce.cuh: 16 warps a block, a row each; a block a row from 8,192 on; from 131,072 on as many as fill 132 SMs, at most a
+        # block for 8,192 elements and at least one for 131,072.
+        (1000, 64, 63, 1),
+        (3, 64, 2, 1),
+        (200, 8191, 13, 64),
+        (200, 8192, 200, 4),
+        (1, 131071, 1, 64),
+        (1, 151936, 19, 4),
+        (300, 151936, 600, 38),
+        (2000, 1 << 20, 16000, 64),
+    ],
+)
+def test_a_sum_has_the_blocks_that_pytorch_gives_it(rows, dim, blocks, loads):
+    assert reduction_blocks("sum", rows, dim, load_gpu("h200-sxm")) == (blocks, 4.0, loads)

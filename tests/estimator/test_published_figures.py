@@ -15,7 +15,7 @@ def test_every_row_has_a_value_a_gpu_and_a_source(table):
         assert None not in row
         assert float(row["value"]) > 0.0
         assert load_gpu(row["gpu"]).name == row["gpu"]
-        assert row["source"].startswith("github.com/")
+        assert row["source"].startswith(("github.com/", "arxiv.org/abs/"))
     assert len({tuple(row.items()) for row in rows}) == len(rows)
 
 

@@ -51,14 +51,13 @@ def test_neighbours_refine_the_equations_and_intervals_hold(shared_data):
     assert 0.86 <= found.coverage <= 0.95
 
 
-@pytest.mark.parametrize(("name", "target"), [("layer norm v100-pcie-32gb", 3.2), ("softmax v100-pcie-32gb", 11.0)])
+@pytest.mark.parametrize(("name", "target"), [("layer norm v100-pcie-32gb", 3.2), ("softmax v100-pcie-32gb", 4.0)])
 def test_rows_longer_than_all_that_were_fitted_are_forecast_with_intervals_that_hold(name, target, shared_data):
     cell = CELLS[name]
     rows = cell_rows(cell, shared_data)
     train = shorter_rows(rows)
     found = evaluate(cell, "longer", rows.select(train), rows.select(~train))
-    # Without what a norm reads again: 3.4.  These softmax kernels are of an older PyTorch; its smaller blocks would give 2.0.
-    assert found.equations[0] <= target + ROUNDING
+    assert found.equations[0] <= target + ROUNDING  # without what a norm reads again: 3.4; with the blocks of later softmax: 10.9
     assert found.coverage >= 0.88
 
 

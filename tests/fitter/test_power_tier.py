@@ -86,7 +86,7 @@ def test_power_that_grows_more_slowly_than_the_equation_is_found_and_stays_withi
     asked = np.array([tier["low_w"] / 9.0, tier["low_w"], tier["high_w"], tier["high_w"] * 9.0])
     correction, _ = log_power_corrections(STREAMS[:4], [group] * 4, trend, asked)
     assert correction[0] == correction[1] > correction[2] == correction[3]
-    assert np.abs(np.log(powers(tiered, others)[0] / others.power_w)).mean() < 0.02
+    assert np.abs(np.log(powers(tiered, others)[0] / others.power_w)).mean() < 0.03
 
 
 def test_latency_does_not_change_and_few_rows_tell_only_what_they_have_in_common(rows, bundle):
