@@ -127,7 +127,7 @@ WARP_RATE: Final[dict[str, float]] = {"hopper": 0.63}
 """Share of the tensor cores' rate that instructions of a warp (mma.sync) can reach, by architecture [1]: 62.9 % of the rate of warp groups
 (wgmma) on Hopper.  Source: Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture (arXiv 2402.13499).
 FlashAttention-2 has no others: on an H20 it reaches 0.65 times the rate of -3 (Dao-AILab/flash-attention, issue 1310).  Half of cuDNN's
-convolutions on an H200 have warp groups, yet with their rate Stable Diffusion on a busy H100 errs by 20 instead of 13 %."""
+convolutions on an H200 have warp groups, yet with their rate Stable Diffusion on a busy H100 errs by 16 instead of 10 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -259,7 +259,8 @@ def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[fl
     """Blocks of a kernel over rows, the number that an SM processes at once, and dependent loads of one.
 
     Softmax keeps short rows in the registers of a warp, four warps a block; each longer row has a block of 1,024 threads, which reads it
-    once if registers or shared memory hold it (of 16 bits an element), and reduces twice.  Layer and RMS norm pass over a row with 128
+    once if registers or shared memory hold it (of 16 bits an element), and reduces twice; two such blocks fit an SM (by their registers,
+    assumed).  Layer and RMS norm pass over a row with 128
     threads, first for its statistics, then for the result.
     Source: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMaxForward_getBlockSize), layer_norm_kernel.cu
     (launch_vectorized_layer_norm_kernel, compute_stats).  Before PyTorch 2.7 a warp kept 1,024 elements, and blocks for longer rows had a

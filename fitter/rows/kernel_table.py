@@ -411,7 +411,8 @@ def _tiles(value: Mapping[str, Array], kernels: Sequence[Operator], kernel_index
         if operator.operator in ("linear", "bmm", "conv2d") and name and np.isnan(result[place, 0]):
             batch, m, n = operator.shape[:3]
             if operator.operator == "conv2d":
-                batch, m, n = 1.0, batch * math.prod(conv_output_size(operator)), operator["filters"]
+                groups = operator["groups"]
+                batch, m, n = groups, batch * math.prod(conv_output_size(operator)), operator["filters"] / groups
             tile = tile_from_name(name, batch, m, n, tuple(grid[place]))
             result[place] = (tile.tile_m, tile.tile_n, tile.split_k)
     result[[i for i in np.flatnonzero(result[:, 2] == 1.0).tolist() if SPLIT_WORD.search(names[i])], 2] = np.nan
