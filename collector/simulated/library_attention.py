@@ -96,7 +96,10 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
     shared_size = _shared_size(shape, tiling.rows, tiling.keys)
     resident = max(1, resident_blocks(gpu, tiling.threads, tiling.registers, shared_size))
     tiles, slots, cache_bytes = float(tiling.lengths.mean()), resident * gpu.num_sms, shape.cache_bytes(tiling.tokens)
-    flop, useful = 4.0 * tiling.padded_rows * tiles * tiling.keys * shape.head_dim, 4.0 * tiling.scores * shape.head_dim
+    flop = 4.0 * tiling.padded_rows * tiles * tiling.keys * shape.head_dim
+    # Before Hopper's kernels padded rows hold what lay in shared memory before, and cost what others do.
+    scores = tiling.scores if generation == "hopper" else tiling.padded_rows * tiles * tiling.keys * blocks
+    useful = 4.0 * scores * shape.head_dim
     loaded = tiling.key_bytes + tiling.query_bytes
     lengths = tiling.lengths + 0.6  # loading the queries and writing the result, in key tiles
     relative = lengths / float(lengths.mean())
@@ -121,8 +124,8 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
         ),
         product_flop=useful,
         padded_flop=max(0.0, flop * blocks - useful),
-        lane_ops=SOFTMAX_OPS * tiling.scores,
-        sfu_ops=tiling.scores,
+        lane_ops=SOFTMAX_OPS * scores,
+        sfu_ops=scores,
         shared_bytes=(tiling.key_bytes * (1.0 + tiling.readers) + 2.0 * tiling.query_bytes) * blocks,
         traffic=replayed_traffic(
             profile,
@@ -165,7 +168,7 @@ def _kernel_name(tiling: Tiling, shape: Shape, operator: Operator, generation: s
 def _prefill(shape: Shape, profile: BoardProfile) -> Tiling:
     """One block for each tile of queries of each head; it walks over the keys visible to them."""
     hopper, narrow = profile.library.generation == "hopper", shape.head_dim <= 128
-    rows = 128 if shape.queries > 64 else 64
+    rows = 64 if hopper and shape.queries <= 64 else 128
     keys = 128 if shape.head_dim <= 64 else 64 if narrow else 32
     threads = 384 if hopper else 128 if narrow else 256
     lengths = _key_tiles(shape, rows, keys)
@@ -205,7 +208,7 @@ def _key_tiles(shape: Shape, rows: int, keys: int) -> Array:
 def _decode(shape: Shape, profile: BoardProfile) -> Tiling:
     """Blocks for each key head and share of its cache; the query heads that use it are rows of one tile."""
     rows, keys, threads, registers = 64, 64, 128, 200
-    visible = min(shape.context, shape.window or shape.context)
+    hopper, visible = profile.library.generation == "hopper", min(shape.context, shape.window or shape.context)
     queries, heads = shape.queries * (shape.heads // shape.kv_heads), shape.batch * shape.kv_heads
     key_tiles = math.ceil(visible / keys)
     resident = max(1, resident_blocks(profile.spec, threads, registers, _shared_size(shape, rows, keys)))
@@ -226,7 +229,7 @@ def _decode(shape: Shape, profile: BoardProfile) -> Tiling:
         key_bytes=shape.cache_bytes(visible) / (heads * splits),
         query_bytes=shape.query_bytes / heads,
         store_bytes=queries * shape.head_dim * (4.0 if splits > 1 else shape.width),
-        readers=2.0,
+        readers=2.0 if hopper else threads // WARP_LANES,
         step_clocks=540.0,  # the same for a tile of cached keys
         path_share=0.55,
         row_pitch_bytes=shape.kv_heads * shape.head_dim * shape.kv_width,

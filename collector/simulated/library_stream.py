@@ -25,6 +25,12 @@ UNROLLED: Final = 4
 
 REDUCE_THREADS: Final = 512
 
+PLAIN_OP: Final = 0.45
+"""Energy of a lane instruction over that of a multiply-add of a product, whose operands come from shared memory (campaign on an H200)."""
+
+THREAD_OPS: Final = 100.0
+"""Lane instructions of a thread for its row beyond those of its elements: start, shuffles, result (the same campaign)."""
+
 BLOCK_REDUCTION_CLOCKS, LOOP_CLOCKS = 420.0, 90.0
 """Clocks of a reduction over a block (two rounds of shuffles, shared memory and barriers), and least clocks of one pass of a row loop."""
 
@@ -34,7 +40,8 @@ class Stream:
     """A memory kernel of equal blocks: its total traffic and arithmetic.
 
     `fetched` bytes come from the L2 for each useful byte, `dram_fetched` of them from DRAM; `passes` over the rows may find them in
-    the L2.  `path_factor` is relative to the share of the SM's port that plain element-wise kernels reach.
+    the L2.  `hidden_ops` are lane instructions, and `scattered_bytes` traffic of the L2, that take no time of their own.  `path_factor` is
+    relative to the share of the SM's port that plain element-wise kernels reach.
     """
 
     name: str
@@ -45,6 +52,8 @@ class Stream:
     read_bytes: float
     write_bytes: float
     ops: float
+    hidden_ops: float = 0.0
+    scattered_bytes: float = 0.0
     special: float = 0.0
     fetched: float = 1.0
     dram_fetched: float = 1.0
@@ -91,6 +100,8 @@ def _lay_out(stream: Stream, operator: Operator, profile: BoardProfile) -> Kerne
             working_set_bytes=int(read + stream.write_bytes),
         ),
         lane_ops=stream.ops,
+        switched_ops=PLAIN_OP * (stream.ops + stream.hidden_ops),
+        scattered_bytes=stream.scattered_bytes,
         sfu_ops=stream.special,
         shared_bytes=stream.shared_bytes,
         traffic=streamed_traffic(profile, read * stream.dram_fetched, stream.write_bytes, missed),
@@ -126,11 +137,20 @@ def _elementwise(operator: Operator, kind: str, _: GpuSpec) -> Stream:
 
 
 def _copy(operator: Operator, _kind: str, _gpu: GpuSpec) -> Stream:
-    share, ops, fetched = library().copy[operator.operator]
+    share, ops, fetched, hidden = library().copy[operator.operator]
     kernel = "at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
     flat = _flat(operator, f"at::native::elementwise_kernel<128, 2, {kernel}>(int, ...)", operator["reads"], operator["elements"], ops)
     # at most this much of a copy's over-fetch misses the L2
-    return replace(flat, registers=40, fetched=fetched, dram_fetched=min(fetched, 1.08), path_factor=share)
+    elements, width = operator["elements"], BYTES_PER_ELEMENT[operator.precision]
+    return replace(
+        flat,
+        registers=40,
+        hidden_ops=hidden * elements,
+        scattered_bytes=elements * (32.0 - width) if operator.operator == "transpose" else 0.0,
+        fetched=fetched,
+        dram_fetched=min(fetched, 1.08),
+        path_factor=share,
+    )
 
 
 def _rows(operator: Operator, ops: float) -> tuple[int, int, Stream]:
@@ -153,6 +173,7 @@ def _softmax(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
             blocks=math.ceil(rows / (4 * rows_per_warp)),
             registers=min(128, 32 + rows_per_warp * 2**log_elements // 32),
             ops=(MOVE_OPS + 8.5) * rows * max(dim, WARP_LANES),
+            hidden_ops=rows * (32.0 * dim + THREAD_OPS * WARP_LANES / rows_per_warp),
             step_clocks=2.0 * 160.0 * rows_per_warp,  # five shuffles and their dependent operations
         )
     threads = min(1024, 2 ** math.ceil(math.log2(dim / 8))) if old else 1024
@@ -169,6 +190,7 @@ def _softmax(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
         fetched=1.0 if in_shared else 3.0,
         passes=0.0 if in_shared else 2.0,
         ops=(MOVE_OPS + (9.0 if in_shared else 15.0)) * rows * dim,
+        hidden_ops=rows * (32.0 * dim + THREAD_OPS * threads),
         shared_bytes_per_block=int(row_bytes) + 256 if in_shared else 256,
         shared_bytes=rows * (256.0 + (3.0 * row_bytes if in_shared else 0.0)),
         steps=waits,
@@ -199,7 +221,7 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
     if operator.operator == "batchnorm":
         name = f"at::native::batch_norm_transform_input_channels_last_kernel<{kind}, float, {kind}, 4>(...)"
         return replace(flat, name=name, registers=36, row_pitch_bytes=0.0)
-    waits = _unrolled_waits(math.ceil(dim / VECTOR_ELEMENTS))
+    waits, layer = _unrolled_waits(math.ceil(dim / VECTOR_ELEMENTS)), operator.operator == "layernorm"
     refetched = _missed_in_l1(gpu, gpu.warps_per_sm // 4 * flat.row_pitch_bytes) if dim > VECTOR_THREADS * VECTOR_ELEMENTS else 0.0
     return replace(
         flat,
@@ -209,7 +231,8 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
         fetched=1.0 + refetched,
         passes=refetched,
         path_factor=1.3,
-        ops=(MOVE_OPS + (10.0 if operator.operator == "layernorm" else 7.0)) * rows * max(dim, VECTOR_THREADS),
+        ops=(MOVE_OPS + (10.0 if layer else 7.0)) * rows * max(dim, VECTOR_THREADS),
+        hidden_ops=rows * ((30.0 * dim + 2.0 * THREAD_OPS * VECTOR_THREADS) if layer else (8.0 * dim + THREAD_OPS * VECTOR_THREADS)),
         special=2.0 * rows,
         shared_bytes_per_block=64,
         shared_bytes=rows * 256.0,
@@ -220,7 +243,7 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
 
 def _reduction(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
     """A warp a row, a block for rows that give each thread 16 elements, several from 256 on (PyTorch sum)."""
-    rows, dim, flat = _rows(operator, -1.0)
+    rows, dim, flat = _rows(operator, -2.5)
     lanes, each = (WARP_LANES, dim / WARP_LANES) if dim < 16 * REDUCE_THREADS else (REDUCE_THREADS, dim / REDUCE_THREADS)
     several = max(math.ceil(each / 256), min(4 * gpu.num_sms // rows, math.ceil(each / 16))) if each >= 256 and lanes > WARP_LANES else 1
     blocks, waits = math.ceil(rows * several * lanes / REDUCE_THREADS), math.ceil(each / several / 4)
@@ -230,6 +253,7 @@ def _reduction(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
         blocks=blocks,
         threads=REDUCE_THREADS,
         write_bytes=flat.write_bytes / dim,
+        hidden_ops=rows * THREAD_OPS * lanes,
         path_factor=1.2,
         shared_bytes_per_block=2048,
         shared_bytes=blocks * 4096.0,

@@ -39,7 +39,7 @@ class Library:
     step_clocks: Mapping[str, tuple[float, float]]
     attention_efficiency: Mapping[str, float]
     elementwise: Mapping[str, tuple[float, float]]
-    copy: Mapping[str, tuple[float, float, float]]
+    copy: Mapping[str, tuple[float, float, float, float]]
     pytorch_types: Mapping[str, str]
     cutlass_types: Mapping[str, str]
     matrix_names: Mapping[str, str]
@@ -79,7 +79,9 @@ class KernelPlan:
 
     If blocks differ in length, `longest_block` is relative to their mean, and `placed_rounds` the rounds of mean
     blocks until all are placed (both 0: equal blocks).  `spread_tail`: the kernel is persistent and
-    divides its last wave evenly.  `follow_up_clocks` and `follow_up_bytes` belong to a reduction that runs after the
+    divides its last wave evenly.  `switched_ops` is the energy of the lane instructions in multiply-adds of products (None: `lane_ops`),
+    and `scattered_bytes` is further traffic of L2 for elements fetched one by one; both cost energy alone.
+    `follow_up_clocks` and `follow_up_bytes` belong to a reduction that runs after the
     blocks.  `row_pitch_bytes` is the distance of neighbouring rows, 0 without rows.
     """
 
@@ -88,6 +90,8 @@ class KernelPlan:
     product_flop: float = 0.0
     padded_flop: float = 0.0
     lane_ops: float
+    switched_ops: float | None = None
+    scattered_bytes: float = 0.0
     sfu_ops: float = 0.0
     shared_bytes: float = 0.0
     traffic: Traffic

@@ -68,14 +68,16 @@ def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> tup
     """Energy of one launch, with the switching of its kernel and data: of the core at the reference voltage, and of memory [J]."""
     each, energy, kernel = planted_event_energy_j(profile), profile.energy, plan.kernel
     noise = steady_noise("switching", kernel.kernel_name, kernel.grid, float(kernel.working_set_bytes))
-    switched = plan.lane_ops * each["cuda"] + plan.sfu_ops * each["sfu"]
+    lanes = plan.lane_ops if plan.switched_ops is None else plan.switched_ops
+    switched = lanes * each["cuda"] + plan.sfu_ops * each["sfu"]
     if plan.on_cuda_cores:
-        switched += plan.product_flop / 2.0 * each["cuda"]
+        # An instruction on padding is issued all the same.
+        switched += (plan.product_flop + 0.5 * plan.padded_flop) / 2.0 * each["cuda"]
     else:
         precision = energy.tensor_precision_factor.get(kernel.operator.precision, 1.0)
         switched += (plan.product_flop + energy.padding_share * plan.padded_flop) * precision * each["tensor"]
     core_j = switched * max(0.5, 1.0 + energy.switching_spread * noise)
-    core_j += plan.l2_bytes * each["l2"] + plan.shared_bytes * each["shared"]
+    core_j += (plan.l2_bytes + plan.scattered_bytes) * each["l2"] + plan.shared_bytes * each["shared"]
     if plan.has_pitch(profile.faults.hidden_pitch_bytes):
         core_j += plan.l2_bytes * profile.faults.hidden_pj_per_byte * JOULE_PER_PICOJOULE
     return core_j, plan.traffic.moved(l2_state) * each["dram"]

@@ -36,9 +36,9 @@ class Flash:
     more on compute capability 8.0.  Assumed elsewhere: heads of 64 have 128 there, cached keys 256, 128 and 64 for heads up to 64, up
     to 128 and larger (run_mha_fwd_splitkv_dispatch), FlashAttention-3 mostly 128 and more."""
 
-    DECODE_QUERY_TILE = 64.0
+    NARROW_QUERY_TILE = 64.0
     """Decode: query heads that share a key head are padded to this many rows: run_mha_fwd_splitkv_dispatch and flash_api.cpp
-    (seqlenq_ngroups_swapped)."""
+    (seqlenq_ngroups_swapped).  Also the query rows of the largest heads where shared memory has room (run_mha_fwd_hdim256)."""
 
     KEY_STEP_CLOCKS = 600.0
     """Ideal latency of one tile of keys: load, scores, maximum, exponentials, product, one after the other [SM clock]."""
@@ -51,7 +51,7 @@ class Flash:
     """Blocks that share an SM, limited by registers (128 threads of up to 255).  Blocks of larger heads do not share one, limited by
     shared memory: kernel_traits.h (kSmemSize: 64 KiB for heads of 128, 96 and 128 KiB for 192 and 256, of an A100's 164) and
     flash_api.cpp (set_params_splitkv plans for two blocks an SM, for every head).  From 768 byte of shared memory per element of a head on
-    (Hopper) FlashAttention-2 has two again, with 64 query rows for heads beyond 192 (run_mha_fwd_hdim256)."""
+    (Hopper) FlashAttention-2 has two again, with NARROW_QUERY_TILE rows for heads beyond 192 (run_mha_fwd_hdim256)."""
 
     COMBINE_CLOCKS = 2000.0
     """Decode: ideal cost of the kernel that joins the shares of a split cache, kept in fp32 (set_params_splitkv, out_accum) [SM clock]
@@ -76,6 +76,10 @@ class Flash:
     memory fit); matrix units of Hopper read shared memory directly, for each of two warp groups (tile_size.h; Blackwell assumed equal)."""
 
 
+WARP_ENERGY: Final[dict[str, float]] = {"hopper": 1.3}
+"""Energy of a flop by instructions of a warp over one by those of warp groups, by architecture [1]: 1.23 (fp16) and 1.32 (bf16) on an H200
+(mma and wgmma in `bundles/data/h200-sxm/instructions-3.parquet`, their rates as WARP_RATE)."""
+
 FRAMEWORK_RATE: Final = {**WARP_RATE, "blackwell": 0.31}
 """Share of the tensor cores' rate that FlashAttention-2 can reach, by architecture [1].  Its instructions of a warp have the rate of a
 Hopper's SM on a B200: it reaches 308 to 379 TFLOP/s there (Dao-AILab/flash-attention, issue 1589), on an H100 as much."""
@@ -85,8 +89,8 @@ Hopper's SM on a B200: it reaches 308 to 379 TFLOP/s there (Dao-AILab/flash-atte
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those.
 
-    framework: FlashAttention-2, PyTorch's own unless it prefers cuDNN; flop_per_clock: rate of an SM; tensor: flop of 16-bit operands that
-    take tensor cores as long as one flop, 0 on CUDA cores.
+    framework: FlashAttention-2, PyTorch's own unless it prefers cuDNN; flop_per_clock: rate of an SM; tensor: flop of 16-bit operands with
+    the energy of one flop, 0 on CUDA cores; roomy: shared memory holds two blocks of FlashAttention-2 with the largest heads.
     """
 
     batch: Array
@@ -103,6 +107,7 @@ class AttentionColumns:
     framework: BoolArray
     flop_per_clock: Array
     tensor: Array
+    roomy: BoolArray
 
 
 def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionColumns:
@@ -124,7 +129,8 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
         kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
         framework=framework,
         flop_per_clock=rate * np.where(tensor & framework, FRAMEWORK_RATE.get(gpu.architecture, 1.0), 1.0),
-        tensor=tensor * tensor_rate(gpu) / rate,
+        tensor=tensor * tensor_rate(gpu) / rate * np.where(framework, WARP_ENERGY.get(gpu.architecture, 1.0), 1.0),
+        roomy=framework & (gpu.shared_bytes_per_sm >= Flash.SHARED_BYTES * shape["head_dim"]),
     )
 
 
@@ -134,20 +140,22 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     sharing = ~c.framework & (gpu.architecture in SHARING_ARCHITECTURES)
     joined = ~sharing & ((c.kv_byte != c.element_byte) | ((c.queries == 1) & (c.window == 0)))
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
-    query_tiles, key_tiles = np.ceil(c.queries * query_heads / Flash.QUERY_TILE), np.ceil(c.context / Flash.KEY_TILE)
-    per_tile = Flash.QUERY_TILE / Flash.KEY_TILE / query_heads
+    narrow = c.roomy & (c.head_dim > Flash.WIDE_HEAD)
+    query_tile = np.where(narrow, Flash.NARROW_QUERY_TILE, Flash.QUERY_TILE)
+    query_tiles, key_tiles = np.ceil(c.queries * query_heads / query_tile), np.ceil(c.context / Flash.KEY_TILE)
+    per_tile = query_tile / Flash.KEY_TILE / query_heads
     past = np.maximum(key_tiles - query_tiles * per_tile, 0.0)
     window_tiles = np.where(c.window > 0, np.ceil(c.window / Flash.KEY_TILE) + per_tile, np.inf)
     longest = np.minimum(key_tiles, window_tiles)
     triangle = np.where(c.causal > 0, query_tiles * past + per_tile * query_tiles * (query_tiles + 1.0) / 2.0, np.inf)
     seen = np.minimum(np.maximum(triangle, query_tiles), query_tiles * longest)
     size = Flash.HEAD_SIZES[np.searchsorted(Flash.HEAD_SIZES[:-1], c.head_dim)]
-    tile_flop = 4.0 * Flash.QUERY_TILE * Flash.KEY_TILE * np.maximum(size, c.head_dim)
-    tile_scores = Flash.QUERY_TILE * Flash.KEY_TILE
+    tile_flop = 4.0 * query_tile * Flash.KEY_TILE * np.maximum(size, c.head_dim)
+    tile_scores = query_tile * Flash.KEY_TILE
     heads = c.batch * c.heads / query_heads
     blocks = heads * query_tiles
     large = c.head_dim > Flash.LARGE_HEAD
-    resident = np.where(large | sharing, 1.0, Flash.RESIDENT_BLOCKS)
+    resident = np.where((large & ~narrow) | sharing, 1.0, Flash.RESIDENT_BLOCKS)
     tiles = seen / query_tiles
     rounds = blocks / (resident * gpu.num_sms)
     chain = np.maximum(longest, np.ceil(rounds) * tiles)
@@ -161,9 +169,10 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     moved = query_byte + c.batch * c.kv_heads * c.context * c.cached * c.kv_byte
     tile_byte = Flash.KEY_TILE * c.cached * c.kv_byte
     reload_byte = heads * seen * tile_byte
-    filled = c.queries * query_heads / (query_tiles * Flash.QUERY_TILE)
-    filled += Gemm.PADDED_SHARE * (1.0 - filled)
-    passes = np.where(large, Flash.WIDE_SHARED_PASSES, Flash.SHARED_PASSES)
+    filled = c.queries * query_heads / (query_tiles * query_tile)
+    # FlashAttention-2 leaves padded rows as they lie in shared memory (flash_fwd_kernel.h): they cost what others do.
+    filled = np.where(c.framework, 1.0, filled + Gemm.PADDED_SHARE * (1.0 - filled))
+    passes = np.where(large & ~narrow, Flash.WIDE_SHARED_PASSES, Flash.SHARED_PASSES)
     return make_phases(
         {
             "math": math,
@@ -200,8 +209,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     rows, heads = c.batch * c.heads * c.queries, c.batch * c.heads / query_heads
     moved = cache_byte + 2.0 * rows * c.head_dim * c.element_byte
     scores = rows * visible
-    alone = (c.head_dim > Flash.LARGE_HEAD) & ~(c.framework & (gpu.shared_bytes_per_sm >= Flash.SHARED_BYTES * c.head_dim))
-    resident = np.where(alone, 1.0, Flash.RESIDENT_BLOCKS)
+    resident = np.where((c.head_dim > Flash.LARGE_HEAD) & ~c.roomy, 1.0, Flash.RESIDENT_BLOCKS)
     # Kernels for latent attention split no context among blocks of boards before Hopper.
     whole = (c.cached < 2.0 * c.head_dim) & (gpu.architecture not in SHARING_ARCHITECTURES)
     walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, key_tiles))
@@ -210,7 +218,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     splits = np.ceil(key_tiles / walk)
     # Without a split FlashAttention-2 runs the kernel of prefill, whose largest heads have smaller tiles.
     unsplit = c.framework & (splits == 1.0) & (c.head_dim <= Flash.WIDE_HEAD)
-    tile = np.where(unsplit, Flash.QUERY_TILE, Flash.DECODE_QUERY_TILE)
+    tile = np.where(unsplit, Flash.QUERY_TILE, Flash.NARROW_QUERY_TILE)
     group = np.ceil(c.queries * query_heads / tile) * tile
     flop = 4.0 * heads * group * (key_tiles * Flash.KEY_TILE) * c.head_dim
     even = flop / (c.flop_per_clock * gpu.num_sms)
@@ -223,6 +231,9 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     busiest_math = np.where(sharing, even, busiest_math)  # blocks distribute the work evenly
     busiest_scores = np.where(sharing, scores / gpu.num_sms, busiest_scores)
     useful = 4.0 * scores * c.head_dim
+    # FlashAttention-2 leaves padded rows as they lie in shared memory (flash_fwd_kernel.h): they cost what others do.
+    done = np.where(c.framework, flop, useful + Gemm.PADDED_SHARE * np.maximum(flop - useful, 0.0))
+    done_scores = np.where(c.framework, heads * group * key_tiles * Flash.KEY_TILE, scores)
     return make_phases(
         {
             "math": busiest_math,
@@ -237,7 +248,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "rows": rows * Flash.ROW_UNIT_CLOCKS / gpu.num_sms,
             "row_length": np.minimum(visible, Flash.SERIAL_CONTEXT),
         },
-        _events(c, moved, 0.0, useful + Gemm.PADDED_SHARE * np.maximum(flop - useful, 0.0), scores) | {"shared": 2.0 * cache_byte},
+        _events(c, moved, 0.0, done, done_scores) | {"shared": np.where(c.framework, Flash.SHARED_PASSES, 2.0) * cache_byte},
         even.shape,
         occupied=np.minimum(heads * key_tiles / gpu.num_sms, 1.0),
         even_math=busiest_math,

@@ -85,8 +85,9 @@ class Gemm:
     """Smallest reduction step of a block: with tensor cores 32 or 64 elements of 16 bit [byte], without them the length to which its
     share of K is padded [element] (OpClassSimt, ThreadblockShape)."""
 
-    PADDED_SHARE = 0.2
-    """Energy of a product with a padded zero relative to a useful one: the unit is clocked, but few bits toggle (assumed)."""
+    PADDED_SHARE, CUDA_PADDED_SHARE = 0.2, 0.5
+    """Energy of a product with a padded zero relative to a useful one, with and without tensor cores: the unit is clocked, but few bits
+    toggle; of an instruction at least its issue remains (assumed)."""
 
     OUTPUT_INSTRUCTIONS = 4.0
     """Lane instructions of one output element: scale, add, convert, store (assumed)."""
@@ -262,5 +263,6 @@ def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, re
         "l2": loaded + c.output_byte + partial_byte,
         "shared": blocks * passed * reduction,
         "tensor": c.tensor * ((useful_flop + Gemm.PADDED_SHARE * padded_flop) * tensor_rate(gpu) / c.flop_per_clock),
-        "cuda": (1.0 - c.tensor) * useful_flop / 2.0 + Gemm.OUTPUT_INSTRUCTIONS * outputs * tiles.split,
+        "cuda": (1.0 - c.tensor) * (useful_flop + Gemm.CUDA_PADDED_SHARE * padded_flop) / 2.0
+        + Gemm.OUTPUT_INSTRUCTIONS * outputs * tiles.split,
     }

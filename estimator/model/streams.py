@@ -38,12 +38,24 @@ class Stream:
     INSTRUCTIONS = 8.0
     """Lane instructions of one simple element operation: load, convert, compute, store, addresses."""
 
+    INSTRUCTION_SHARE = 0.45
+    """Energy of a lane instruction over that of a multiply-add of a product without tensor cores, which brings its operands from shared
+    memory [1].  On an H200 integer and floating-point instructions alone take 4 to 6 pJ at its reference voltage, such products 11
+    (`bundles/data/h200-sxm`)."""
+
+    THREAD_INSTRUCTIONS, NORM_REDUCTIONS = 100.0, {"layernorm": 2.0}
+    """Lane instructions of each thread of a row besides its elements', for the reductions and the row's start and end; a layer norm reduces
+    mean and variance.  Chosen on an H200's power: softmax 500, sums 500, RMS norm 430 and layer norm 890 pJ a thread."""
+
+    SECTOR_BYTES = 32.0
+    """Least traffic of L2 for one element [byte]: neighbouring elements of a transposed tensor lie in different sectors."""
+
     BROADCAST_INSTRUCTIONS = 16.0
     """Further instructions of an element where an operand is repeated along a dimension [1]: PyTorch then takes a kernel that computes
     every address and moves single elements (CUDALoops.cuh, gpu_kernel_impl; OffsetCalculator.cuh).  Two dimensions, each with a division
     by multiplication and its remainder (five) and an address in three tensors.  On an H200 PyTorch adds a bias at 0.62 and equal tensors
     at 1.39 TB/s (tile-ai/TileOPs, pull request 537).  Without them halves of the A100's runs err by 4.9 instead of 4.7 %, and the A10's
-    runs by the A100's fit by 4.1 instead of 3.4 %.  As events that cost energy they make power no better."""
+    runs by the A100's fit by 4.1 instead of 3.4 %."""
 
     BLOCK_ELEMENTS = 512.0
     """Elements of a block: 128 threads with four each (thread_constants.h: num_threads, thread_work_size); later versions have eight or
@@ -120,14 +132,17 @@ class Stream:
 
 
 ELEMENT_WORK: Final[dict[str, tuple[float, float, float]]] = {
-    "scalar_pow": (1.3, 1.3, 0.0), "scalar_div": (1.3, 1.3, 0.0), "div": (1.3, 1.3, 1.0), "pow": (2.5, 2.5, 2.0),
-    "batchnorm": (1.5, 1.5, 0.0), "softmax": (2.0, 2.0, 1.0), "layernorm": (2.0, 2.0, 0.0), "rmsnorm": (2.0, 1.5, 0.0),
-    "tanh": (2.5, 2.5, 1.0), "silu": (2.5, 2.0, 2.0), "sigmoid": (2.5, 2.5, 2.0), "exp": (1.5, 1.5, 1.0), "gelu": (3.0, 3.0, 1.0),
-    "sum": (1.0, 0.625, 0.0), "mean": (1.0, 0.625, 0.0), "max": (1.0, 0.625, 0.0),
+    "scalar_pow": (1.3, 10.0, 0.0), "scalar_div": (1.3, 10.0, 0.0), "div": (1.3, 16.0, 1.0), "pow": (2.5, 24.0, 2.0),
+    "batchnorm": (1.5, 12.0, 0.0), "softmax": (2.0, 47.0, 1.0), "layernorm": (2.0, 46.0, 0.0), "rmsnorm": (2.0, 21.0, 0.0),
+    "tanh": (2.5, 24.0, 1.0), "silu": (2.5, 24.0, 2.0), "sigmoid": (2.5, 24.0, 2.0), "exp": (1.5, 14.0, 1.0), "gelu": (3.0, 27.0, 1.0),
+    "sum": (1.0, 3.0, 0.0), "mean": (1.0, 3.0, 0.0), "max": (1.0, 3.0, 0.0),
+    "contiguous": (1.0, 47.0, 0.0), "transpose": (1.0, 47.0, 0.0),
 }  # fmt: skip
-"""Work of an element by operator: its issue time and the lane instructions executed, both relative to an addition, and special functions
+"""Work of an element by operator: its issue time relative to an addition, the lane instructions executed, and special functions
 (exponential, reciprocal, logarithm); an operator that is not named is an addition.  The issue time also covers latencies: a reduction
-stores almost nothing, an RMS norm has no mean to subtract."""
+stores almost nothing, an RMS norm has no mean to subtract.  Instructions of softmax, norms, sums, gelu and copies follow from an H200's
+power at 4.7 pJ an instruction, the others are assumed.  With them the energy of an instruction that whole models show is equal on A100,
+A10 and H100 within 10 % (before 50)."""
 
 VOLTA: Final = "volta"
 
@@ -141,7 +156,8 @@ Source: NVIDIA A100 Tensor Core GPU Architecture (whitepaper), L2 cache; the mea
 class StreamColumns:
     """Memory kernels as columns of shape (n,): total bytes, elements computed, weights, rows (0: none) and their length.
 
-    `weight` is the issue time of an element and `event_weight` the instructions executed for it, both relative to an addition;
+    `weight` is the issue time of an element relative to an addition, `instructions` are those that all lanes execute, `scattered_byte`
+    traffic of L2 for elements that are fetched one by one;
     `lanes` is the number of lane instructions that an SM issues in a clock, `passes` that of reads of the input from L2.  `blocks` have
     one or more rows each; `resident` of them share an SM, and each makes `steps` dependent loads.
     """
@@ -150,7 +166,8 @@ class StreamColumns:
     write_byte: Array
     elements: Array
     weight: Array
-    event_weight: Array
+    instructions: Array
+    scattered_byte: Array
     special: Array
     shared_byte: Array
     rows: Array
@@ -187,9 +204,9 @@ def stream_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
         },
         {
             "dram": total + again,
-            "l2": fetched,
+            "l2": fetched + c.scattered_byte,
             "shared": c.shared_byte,
-            "cuda": Stream.INSTRUCTIONS * c.elements * c.event_weight,
+            "cuda": Stream.INSTRUCTION_SHARE * c.instructions,
             "sfu": c.special * c.elements,
         },
         total.shape,
@@ -208,8 +225,8 @@ def _read_again(c: StreamColumns, gpu: GpuSpec) -> Array:
 def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
     """One kernel's row of StreamColumns."""
     name, width = operator.operator, BYTES_PER_ELEMENT[operator.precision]
-    weight, event_weight, special = ELEMENT_WORK.get(name, (1.0, 1.0, 0.0))
-    rows = dim = shared = blocks = 0.0
+    weight, instructions, special = ELEMENT_WORK.get(name, (1.0, Stream.INSTRUCTIONS, 0.0))
+    rows = dim = shared = blocks = threads = 0.0
     steps = passes = 1.0
     lanes = gpu.fp32_lanes
     resident = block_residency(gpu, Stream.THREADS, Stream.COPY_REGISTERS if operator.family in ("copy", "norm") else Stream.REGISTERS)
@@ -218,7 +235,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         out_h, out_w = conv_output_size(operator)
         read, written = b * channels * height * width_px, b * filters * out_h * out_w
         weight = Stream.DEPTHWISE_FIXED + Stream.DEPTHWISE_TAP * kernel_h * kernel_w
-        event_weight = 1.0 + Stream.TAP_INSTRUCTIONS * kernel_h * kernel_w / Stream.INSTRUCTIONS
+        instructions += Stream.TAP_INSTRUCTIONS * kernel_h * kernel_w
         passes = 1.0 + Stream.ROW_REFETCH * max(kernel_h - stride, 0.0)
         lanes = Stream.SCHEDULED_LANES
         resident = block_residency(gpu, Stream.DEPTHWISE_THREADS, Stream.DEPTHWISE_REGISTERS)
@@ -226,12 +243,14 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         written, read = operator.shape
         if repeats_operand(operator):
             weight += Stream.BROADCAST_INSTRUCTIONS / Stream.INSTRUCTIONS
+            instructions += Stream.BROADCAST_INSTRUCTIONS
     else:
         read = written = operator.shape[0] * operator.shape[1]
         if name not in ("batchnorm", "quantise_static"):  # inference: a channel-wise scale and shift, no row to reduce
             rows, dim = operator.shape
             blocks, resident, steps = (reduction_blocks if operator.family == "reduction" else row_blocks)(name, rows, dim, gpu)
             shared = rows * Stream.ROW_SHARED_BYTES
+            threads = rows * _threads_of_row(name, operator.family, dim, gpu)
     elements = written
     if operator.family == "reduction":
         written = rows
@@ -243,7 +262,8 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         passes = 1.0 + min(1.0, Stream.ROWS_UNDER_WAY * dim * width / gpu.shared_bytes_per_sm)
     return {
         "read_byte": read * width, "write_byte": written * BYTES_PER_ELEMENT[operator.precision_out or operator.precision],
-        "elements": elements, "weight": weight, "event_weight": event_weight, "special": special, "shared_byte": shared,
+        "elements": elements, "weight": weight, "instructions": instructions * elements + Stream.THREAD_INSTRUCTIONS * threads,
+        "scattered_byte": elements * (Stream.SECTOR_BYTES - width) * (name == "transpose"), "special": special, "shared_byte": shared,
         "rows": rows, "dim": dim, "blocks": blocks or max(elements / Stream.BLOCK_ELEMENTS, 1.0), "resident": resident, "steps": steps,
         "passes": passes, "lanes": lanes,
     }  # fmt: skip
@@ -282,6 +302,15 @@ def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[fl
     passes = 1.0 if 2.0 * dim <= Stream.SHARED_ROW_BYTES else Stream.ROW_PASSES
     steps = passes * math.ceil(dim / (Stream.ROW_THREADS * Stream.ROW_VECTOR)) + 1.0
     return rows, block_residency(gpu, Stream.ROW_THREADS, Stream.REGISTERS), steps
+
+
+def _threads_of_row(operator: str, family: str, dim: float, gpu: GpuSpec) -> float:
+    """Threads that reduce a row, once for each reduction."""
+    if operator == "softmax":
+        return Stream.ROW_THREADS if dim > _warp_row(gpu) else Stream.WARP_LANES / (2.0 if dim <= Stream.SHARED_WARP_ROW else 1.0)
+    if family == "reduction":
+        return Stream.WARP_LANES if dim < Stream.REDUCTION_LEAST * Stream.REDUCTION_THREADS else Stream.REDUCTION_THREADS
+    return Stream.NORM_THREADS * Stream.NORM_REDUCTIONS.get(operator, 1.0)
 
 
 def _warp_row(gpu: GpuSpec) -> float:

@@ -251,7 +251,8 @@ def test_a_repeated_operand_saves_bytes_and_costs_instructions(name):
     column = dict(zip(OVERLAPPED, phases.overlapped.T, strict=True))
     assert column["dram"][1] < column["dram"][0]
     assert column["issue"][1] > 1.5 * column["issue"][0]
-    np.testing.assert_array_equal(phases.events[0, -2:], phases.events[1, -2:])
+    assert phases.events[1, -2] > phases.events[0, -2]
+    assert phases.events[1, -1] == phases.events[0, -1]
 
 
 def test_one_operand_is_never_repeated():
