@@ -9,6 +9,7 @@ models those of fits without a fifth of the workloads.
 
 import hashlib
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +32,7 @@ from fitter.latency.intervals import SITES
 from fitter.rows.columns import KernelRows, Selection
 from fitter.rows.rejected import OTHER_GPU
 from fitter.rows.selection import read_selection
-from fitter.validate.predictions import WORKLOAD_FAMILY, compared, error_rows, kind_of, kind_text, label_of, predict_rows
+from fitter.validate.predictions import WORKLOAD_FAMILY, compared, error_rows, kind_of, label_of, predict_rows
 from scripts.thinning import thinned
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -134,7 +135,7 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
     parts = (
         [f"# {bundle.name}", "", f"Version {bundle.version}, {bundle.gpu.name}, {size / 1e3:.0f} kB, `{bundle.digest}`."],
         ["## Data", "", *_data_lines(bundle, recipe, laboratories)],
-        ["## Errors of latency [%]", "", *_error_lines(bundle.errors)],
+        ["## Errors [%]", "", *_error_lines(bundle.errors)],
         ["## Measured and forecast", "", *(f"* {line}" for line in _origin_lines(bundle, recipe))],
         ["## Not for", "", *(f"* {line}" for line in recipe.not_for)],
         ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle.notes))],
@@ -142,7 +143,7 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
     return "\n\n".join("\n".join(part).rstrip() for part in parts if len(part) > 2 or part is parts[0]) + "\n"
 
 
-SAID_ELSEWHERE: Final = ("as on ", "power as on ", "no clocks recorded", "names no laboratory")
+SAID_ELSEWHERE: Final = ("as on ", "power as on ", "prior: ", "no clocks recorded", "names no laboratory")
 """Beginnings of notes that other parts of a card, or bundles/README.md for all, say."""
 
 
@@ -157,37 +158,44 @@ def _note_lines(notes: Sequence[str]) -> list[str]:
 
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
-    """A line for each laboratory; rows of this GPU that the fit used, by file."""
-    files: dict[str, list[str]] = {}
+    """A line for each laboratory: its files, and the rows of this GPU that the fit used of them."""
     folders = {Path(file).name: laboratory_of(file) for file in recipe.data}
-    for one in bundle.provenance.datasets:
-        refused = {reason: count for reason, count in one.rejected.items() if reason != OTHER_GPU}
-        rejected = ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
-        of = f" of {one.used + sum(refused.values()):,} ({rejected})" if refused else ""
-        files.setdefault(folders[one.name], []).append(f"{one.name} {one.used:,}{of}")
     for lab in dict.fromkeys(folders.values()):
-        yield f"* {laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}. Rows used: {'; '.join(files[lab])}."
+        files = [one for one in bundle.provenance.datasets if folders[one.name] == lab]
+        refused: Counter[str] = Counter()
+        for one in files:
+            refused.update({reason: count for reason, count in one.rejected.items() if reason != OTHER_GPU})
+        used, rejected = sum(one.used for one in files), ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
+        of = f" of {used + refused.total():,} ({rejected})" if refused else ""
+        text = f"{laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}"
+        yield f"* {text}. Rows used: {used:,}{of}, from {', '.join(one.name for one in files)}."
 
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
-    yield from ("| kernels | rows | mean | median | 95 % | bias | inside [%] |", "|---|---|---|---|---|---|---|")
-    ends = []
+    """The table of errors; with columns of power where a kind has any."""
+    powered = any(row["power"] is not None for row in errors)
+    yield "| kernels | rows | mean, median, 95 % | bias | inside |" + (" power: mean, bias |" if powered else "")
+    yield "|---|---|---|---|---|" + ("---|" if powered else "")
     for row in errors:
         latency, power = row["latency"], row["power"]
         assert latency is not None
-        kind, inside = kind_text(label_of(row)[1:]), "–" if row["coverage"] is None else f"{100 * row['coverage']:.0f}"
-        cells = (f"{latency['mape']:.1f}", f"{latency['median']:.1f}", f"{latency['p95']:.0f}", f"{latency['bias']:+.1f}", inside)
-        yield f"| {kind} | {row['n']:,} | {' | '.join(cells)} |"
-        if power is not None:
-            ends.append(f"Power of {kind}: mean error {power['mape']:.1f} %, bias {power['bias']:+.1f} %.")
-    yield from ("", *ends)
+        inside = "–" if row["coverage"] is None else f"{100 * row['coverage']:.0f}"
+        cells = [".".join(filter(None, label_of(row)[1:])), f"{row['n']:,}"]
+        cells += [f"{latency['mape']:.1f}, {latency['median']:.1f}, {latency['p95']:.0f}", f"{latency['bias']:+.1f}", inside]
+        if powered:
+            cells.append("–" if power is None else f"{power['mape']:.1f}, {power['bias']:+.1f}")
+        yield f"| {' | '.join(cells)} |"
 
 
 def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     priors = set(unfitted_groups(bundle, bundle.groups))
     kinds = [name for name in bundle.groups if name.count(".") < 3 and BY not in name and ".n" not in name and name not in priors]
-    counts = sorted({bundle.groups[name].rows for name in kinds}, reverse=True)
-    measured = [f"{count:,} rows: {', '.join(f'`{name}`' for name in kinds if bundle.groups[name].rows == count)}" for count in counts]
+    rows = {name: bundle.groups[name].rows for name in kinds}
+    named = {(name.rpartition(".")[0], rows[name]) for name in kinds if name.count(".") == 2}  # family.operator.precision
+    named |= {(name.rpartition(".")[0], count) for name, count in named}
+    kinds = [name for name in kinds if (name, rows[name]) not in named]  # kinds whose rows a longer name has, too
+    counts = sorted({rows[name] for name in kinds}, reverse=True)
+    measured = [f"{count:,} rows: {', '.join(f'`{name}`' for name in kinds if rows[name] == count)}" for count in counts]
     lent = f" or as in {recipe.priors[0]}" if recipe.priors else ""
     yield f"Latency measured: {'; '.join(measured)}."
     widest = [name for name in sorted(priors) if not any(name.startswith(f"{other}.") for other in priors)]
