@@ -135,7 +135,7 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
     parts = (
         [f"# {bundle.name}", "", f"Version {bundle.version}, {bundle.gpu.name}, {size / 1e3:.0f} kB, `{bundle.digest}`."],
         ["## Data", "", *_data_lines(bundle, recipe, laboratories)],
-        ["## Errors [%]", "", *_error_lines(bundle.errors)],
+        ["## Errors of latency and power [%]", "", *_error_lines(bundle.errors)],
         ["## Measured and forecast", "", *(f"* {line}" for line in _origin_lines(bundle, recipe))],
         ["## Not for", "", *(f"* {line}" for line in recipe.not_for)],
         ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle.notes))],
@@ -172,19 +172,22 @@ def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laborato
 
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
-    """The table of errors; with columns of power where a kind has any."""
-    powered = any(row["power"] is not None for row in errors)
-    yield "| kernels | rows | mean, median, 95 % | bias | inside |" + (" power: mean, bias |" if powered else "")
-    yield "|---|---|---|---|---|" + ("---|" if powered else "")
+    """The table of errors, aligned; with columns of power where a kind has any."""
+    titles = ["kernels", "rows", "mean", "median", "p95", "bias", "inside"]
+    table = [[*titles, "power:mean", "bias"] if any(row["power"] is not None for row in errors) else titles]
     for row in errors:
         latency, power = row["latency"], row["power"]
         assert latency is not None
         inside = "–" if row["coverage"] is None else f"{100 * row['coverage']:.0f}"
-        cells = [".".join(filter(None, label_of(row)[1:])), f"{row['n']:,}"]
-        cells += [f"{latency['mape']:.1f}, {latency['median']:.1f}, {latency['p95']:.0f}", f"{latency['bias']:+.1f}", inside]
-        if powered:
-            cells.append("–" if power is None else f"{power['mape']:.1f}, {power['bias']:+.1f}")
-        yield f"| {' | '.join(cells)} |"
+        figures = [f"{latency['mape']:.1f}", f"{latency['median']:.1f}", f"{latency['p95']:.0f}", f"{latency['bias']:+.1f}", inside]
+        figures += [] if power is None else [f"{power['mape']:.1f}", f"{power['bias']:+.1f}"]
+        table.append([".".join(filter(None, label_of(row)[1:])), f"{row['n']:,}", *figures])
+    widths = [max(len(line[place]) for line in table if place < len(line)) for place in range(len(table[0]))]
+    yield "```text"
+    for kind, *figures in table:
+        cells = (figure.rjust(width) for figure, width in zip(figures, widths[1:], strict=False))
+        yield "  ".join((kind.ljust(widths[0]), *cells))
+    yield "```"
 
 
 def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
