@@ -190,6 +190,10 @@ def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
     yield "```"
 
 
+FEW_ROWS: Final = 50
+"""A card names kinds that were fitted on fewer rows."""
+
+
 def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     priors = set(unfitted_groups(bundle, bundle.groups))
     kinds = [name for name in bundle.groups if name.count(".") < 3 and BY not in name and ".n" not in name and name not in priors]
@@ -197,10 +201,12 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     named = {(name.rpartition(".")[0], rows[name]) for name in kinds if name.count(".") == 2}  # family.operator.precision
     named |= {(name.rpartition(".")[0], count) for name, count in named}
     kinds = [name for name in kinds if (name, rows[name]) not in named]  # kinds whose rows a longer name has, too
+    tested = {".".join(filter(None, label_of(row)[1:])) for row in bundle.errors}
+    kinds = [name for name in kinds if rows[name] < FEW_ROWS or not any(f"{one}.".startswith(f"{name}.") for one in tested)]
     counts = sorted({rows[name] for name in kinds}, reverse=True)
-    measured = [f"{count:,} rows: {', '.join(f'`{name}`' for name in kinds if rows[name] == count)}" for count in counts]
+    others = [f"{count:,} rows: {', '.join(f'`{name}`' for name in kinds if rows[name] == count)}" for count in counts]
     lent = f" or as in {recipe.priors[0]}" if recipe.priors else ""
-    yield f"Latency measured: {'; '.join(measured)}."
+    yield f"Latency measured: the kinds above{'; on few rows, or without errors: ' if others else ''}{'; '.join(others)}."
     widest = [name for name in sorted(priors) if not any(name.startswith(f"{other}.") for other in priors)]
     yield f"Latency at priors{lent}: {', '.join(f'`{name}`' for name in widest) or 'none'}."
     power = bundle.power
@@ -211,8 +217,12 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     else:
         deviation = f"deviation {100 * bundle.uncertainty['power']['gpu']:.0f} % (1 σ)"
         yield f"**Power is a forecast**: energies of {', '.join(recipe.priors)} carried by the rules of `docs/model.md`; {deviation}."
-    for name, table in (("Voltage", bundle.voltage), ("Rest power", bundle.idle)):
-        yield f"{name} over the clock: {'by rule, not measured' if table is None else table.source or 'measured'}."
+    tables = {"Voltage": bundle.voltage, "Rest power": bundle.idle}
+    if missing := [name for name, table in tables.items() if table is None]:
+        yield f"{' and '.join(missing).capitalize()} over the clock: by rule, not measured."
+    for name, table in tables.items():
+        if table is not None:
+            yield f"{name} over the clock: {table.source or 'measured'}."
     low, high = bundle.clocks_mhz
     yield f"Clocks: {low:g} to {high:g} MHz{'' if low < high else ' alone; others are an extrapolation'}."
     yield f"Host's launch cost: {1e6 * bundle.host.launch_s:.0f} µs, {bundle.host.source}."
