@@ -10,7 +10,7 @@ models those of fits without a fifth of the workloads.
 import hashlib
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -138,7 +138,7 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
         ["## Errors of latency and power [%]", "", *_error_lines(bundle.errors)],
         ["## Measured and forecast", "", *(f"* {line}" for line in _origin_lines(bundle, recipe))],
         ["## Not for", "", *(f"* {line}" for line in recipe.not_for)],
-        ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle.notes))],
+        ["## Notes of the fit", "", *(f"* {line}" for line in _note_lines(bundle.notes, _tested(bundle)))],
     )
     return "\n\n".join("\n".join(part).rstrip() for part in parts if len(part) > 2 or part is parts[0]) + "\n"
 
@@ -147,14 +147,28 @@ SAID_ELSEWHERE: Final = ("as on ", "power as on ", "prior: ", "no clocks recorde
 """Beginnings of notes that other parts of a card, or bundles/README.md for all, say."""
 
 
-def _note_lines(notes: Sequence[str]) -> list[str]:
-    """Notes, those of several files that say the same as one."""
+POORLY: Final = " of rows left out of the fit is poorly described, the model may lack something: "
+
+
+def _note_lines(notes: Sequence[str], tested: Collection[str]) -> list[str]:
+    """Notes, those of several files that say the same as one; without kinds whose errors the card states."""
     files: dict[str, list[str]] = {}
     for note in notes:
+        if POORLY in note:
+            quantity, _, listed = note.partition(POORLY)
+            kinds = [one for one in listed.split("), ") if ".".join(one.split()[:3]) not in tested]
+            if kinds:
+                files.setdefault(f"{quantity}{POORLY}{'), '.join(kinds).removesuffix(')')})", []).append("")
+            continue
         name, _, text = note.partition(": ")
         if not note.startswith(SAID_ELSEWHERE) and not text.startswith(SAID_ELSEWHERE):
             files.setdefault(text or note, []).append(name if text else "")
     return [f"{', '.join(names)}: {text}" if any(names) else text for text, names in files.items()]
+
+
+def _tested(bundle: Bundle) -> set[str]:
+    """Kinds whose errors a card states."""
+    return {".".join(filter(None, label_of(row)[1:])) for row in bundle.errors}
 
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
@@ -201,7 +215,7 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     named = {(name.rpartition(".")[0], rows[name]) for name in kinds if name.count(".") == 2}  # family.operator.precision
     named |= {(name.rpartition(".")[0], count) for name, count in named}
     kinds = [name for name in kinds if (name, rows[name]) not in named]  # kinds whose rows a longer name has, too
-    tested = {".".join(filter(None, label_of(row)[1:])) for row in bundle.errors}
+    tested = _tested(bundle)
     kinds = [name for name in kinds if rows[name] < FEW_ROWS or not any(f"{one}.".startswith(f"{name}.") for one in tested)]
     counts = sorted({rows[name] for name in kinds}, reverse=True)
     others = [f"{count:,} rows: {', '.join(f'`{name}`' for name in kinds if rows[name] == count)}" for count in counts]
