@@ -238,7 +238,7 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
         if table is not None:
             yield f"{name} over the clock: {table.source or 'measured'}."
     low, high = bundle.clocks_mhz
-    yield f"Clocks: {low:g} to {high:g} MHz{'' if low < high else ' alone; others are an extrapolation'}."
+    yield f"Clocks: {low:g} to {high:g} MHz." if low < high else f"Clocks: {low:g} MHz alone; others are an extrapolation."
     yield f"Host's launch cost: {1e6 * bundle.host.launch_s:.0f} µs, {bundle.host.source}."
 
 
