@@ -175,8 +175,7 @@ def _first_order(values, constant_s):
     for row, end in enumerate(inner[:, -1]):
         carries[row] = carry
         carry = end + carry / growth[-1]
-    passed: Array = (inner + carries[:, None] / growth).ravel()[: len(values)]
-    return passed
+    return (inner + carries[:, None] / growth).ravel()[: len(values)]
 
 
 # ------------------------------------------------------------------------------------------------------- the sensor
@@ -257,8 +256,7 @@ class _Sensor:
         edges = np.append(time, time[-1] + GRID_S) - GRID_S / 2
 
         def boxed(end, width):
-            mean: Array = (np.interp(end, edges, total) - np.interp(end - width, edges, total)) / width
-            return mean
+            return (np.interp(end, edges, total) - np.interp(end - width, edges, total)) / width
 
         if self.kernel == "boxcar":
             seen = boxed(ends, self.constant_s)

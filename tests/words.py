@@ -1,4 +1,9 @@
-"""Words of a command with other values for some of its options, and the one line of a `collect` that fails."""
+"""Words of a command with other values for some of its options, and what `collect` answers."""
+
+import json
+from contextlib import contextmanager
+
+import pytest
 
 from collector.cli import main
 
@@ -10,12 +15,26 @@ def changed(words, *change):
     return [*(word for place, word in enumerate(words) if place not in dropped), *change]
 
 
-def failure(capsys, *words):
-    """Exit status and the one line on stderr of a `collect` that must fail."""
+def answer(capsys, *words, status=0):
+    """The JSON of a `collect` that ends with this status."""
     capsys.readouterr()
-    status = main(words)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    assert "Traceback" not in captured.err
-    return status, captured.err
+    assert main([*map(str, words), "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, status, reason, *words):
+    """A `collect` that must end with this status, without a result, and with one short line on stderr that has the reason."""
+    capsys.readouterr()
+    assert main([*map(str, words)]) == status
+    out, err = capsys.readouterr()
+    assert reason in err
+    assert (out, err.count("\n"), "Traceback" in err, len(err) < 600) == ("", 1, False, True), err
+    return err
+
+
+@contextmanager
+def one_line(error, match=None):
+    """A block that must raise this error, whose text matches and is one line."""
+    with pytest.raises(error, match=match) as caught:
+        yield caught
+    assert "\n" not in str(caught.value)

@@ -85,8 +85,7 @@ Kind = Callable[[np.random.Generator], Hostile]
 
 
 def _grid(period_s, span_s):
-    ticks: Array = period_s * np.arange(float(int(span_s / period_s) + 2))
-    return ticks
+    return period_s * np.arange(float(int(span_s / period_s) + 2))
 
 
 def _mean(update_s):

@@ -29,14 +29,12 @@ class Made:
     def energy_j(self, start_s, end_s):
         sums = np.concatenate([[0.0], np.cumsum(self.true_w)]) * STEP_S
         edges = np.append(self.grid_s, self.grid_s[-1] + STEP_S)
-        result: Array = np.interp(end_s, edges, sums) - np.interp(start_s, edges, sums)
-        return result
+        return np.interp(end_s, edges, sums) - np.interp(start_s, edges, sums)
 
 
 def shape_of(place):
     """Power over an execution, as a share of its level: three plateaus."""
-    result: Array = np.where(place < 0.35, 1.15, np.where(place < 0.6, 0.8, 1.0))
-    return result
+    return np.where(place < 0.35, 1.15, np.where(place < 0.6, 0.8, 1.0))
 
 
 def made(
@@ -100,8 +98,7 @@ def _pole(x, tau_s):
     """First-order low-pass from rest."""
     keep = float(np.exp(-STEP_S / tau_s))
     kernel = (1.0 - keep) * keep ** np.arange(int(12.0 * tau_s / STEP_S))
-    result: Array = np.convolve(x, kernel)[: len(x)]
-    return result
+    return np.convolve(x, kernel)[: len(x)]
 
 
 def _seen(averaging, width_s, grid, power, until_s):
@@ -111,5 +108,4 @@ def _seen(averaging, width_s, grid, power, until_s):
     sums = np.concatenate([[0.0], np.cumsum(power)]) * STEP_S
     edges = np.append(grid, grid[-1] + STEP_S)
     before = np.minimum(until_s - width_s, 0.0) * REST_W
-    result: Array = (np.interp(until_s, edges, sums) - np.interp(until_s - width_s, edges, sums) - before) / width_s
-    return result
+    return (np.interp(until_s, edges, sums) - np.interp(until_s - width_s, edges, sums) - before) / width_s

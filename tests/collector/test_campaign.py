@@ -1,7 +1,7 @@
 """A campaign: the same seed gives the same file, nothing is measured twice or lost, and clocks come back."""
 
+from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +12,13 @@ from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import Campaign
 from collector.clocks import clocks_from_text
-from collector.dataset import DatasetError, operators_of, read_kernel_dataset, write_kernel_dataset
+from collector.dataset import operators_of, read_kernel_dataset, write_kernel_dataset
 from collector.dataset.log import log_path
 from collector.errors import CampaignError, ClockError, RunnerError
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators
 from tests.collector.campaigns import BOARD, CLOCKS, collected, planned, stop_after
 from tests.collector.dataset_rows import a_row
+from tests.words import one_line
 
 
 @pytest.fixture(scope="module")
@@ -32,29 +33,22 @@ def finished(tiny, calibration, tmp_path_factory):
 def test_every_kernel_is_measured_at_every_clock_and_the_file_says_what_measured_it(finished, tiny):
     dataset = read_kernel_dataset(finished)
     rows, metadata = dataset.table.to_pylist(), dataset.metadata
-    ordinary = [(op, row["sm_clock_mhz"]) for op, row in zip(operators_of(dataset.table), rows, strict=True) if row["operator"] != "add"]
-    operators = {operator for operator, _ in ordinary}
-    assert len(operators) == 10
-    assert sorted(ordinary, key=repr) == sorted(((operator, clock) for operator in operators for clock in CLOCKS), key=repr)
+    ordinary = Counter((op, row["sm_clock_mhz"]) for op, row in zip(operators_of(dataset.table), rows, strict=True) if op.operator != "add")
+    assert len({operator for operator, _ in ordinary}) == 10
+    assert list(ordinary.values()) == [1] * 10 * len(CLOCKS)
     anchors = [row for row in rows if row["operator"] == "add"]
     for clock in CLOCKS:
         trials = [row["trial"] for row in anchors if row["sm_clock_mhz"] == clock]
         assert trials == list(range(len(trials)))
     assert len(anchors) >= 3
     assert all(row["idle_before_w"] is not None for row in anchors)
-    assert metadata["complete"]
-    assert metadata["simulated"]
+    assert metadata["complete"] is metadata["simulated"] is True
     assert metadata["campaign"]["digest"] == tiny.digest
     assert metadata["sensor"]["averaging"] == "low-pass"
     assert [entry["sm_clock_mhz"] for entry in metadata["idle"]] == [entry["sm_clock_mhz"] for entry in metadata["voltage"]] == list(CLOCKS)
     assert all(30.0 < entry["power_w"] < 80.0 and entry["std_w"] < 2.0 for entry in metadata["idle"])
     assert set(metadata["drift"]) == {"latency", "power"}
     assert {"gpu", "schema_version", "driver", "seed", "versions", "key"} <= metadata.keys()
-
-
-def test_the_same_seed_gives_the_same_bytes(finished, tiny, calibration, tmp_path):
-    collected(tiny, tmp_path / "d.parquet", calibration)
-    assert (tmp_path / "d.parquet").read_bytes() == finished.read_bytes()
 
 
 def test_an_interrupted_campaign_goes_on_where_it_stopped(finished, tiny, calibration, tmp_path):
@@ -64,16 +58,15 @@ def test_an_interrupted_campaign_goes_on_where_it_stopped(finished, tiny, calibr
             collected(tiny, output, calibration, report=stop_after(rows), resume=True)
         assert not output.exists()
         assert read_kernel_dataset(log_path(output)).table.num_rows == rows
-    first = read_kernel_dataset(log_path(output)).table
+    first = read_kernel_dataset(log_path(output)).table.to_pylist()
     outcome = collected(tiny, output, calibration, resume=True)
     assert (outcome.rows_kept, outcome.rows) == (11, outcome.rows_planned)
     assert not log_path(output).exists()
     undisturbed, resumed = read_kernel_dataset(finished).table, read_kernel_dataset(output).table
     assert resumed.column("row_id").equals(undisturbed.column("row_id"))
     assert operators_of(resumed) == operators_of(undisturbed)
-    by_id = {row["row_id"]: row for row in resumed.to_pylist()}
-    assert all(by_id[row["row_id"]] == row for row in first.to_pylist())
-    assert [by_id[row["row_id"]] for row in undisturbed.to_pylist()[:4]] == undisturbed.to_pylist()[:4]
+    rows = resumed.to_pylist()
+    assert all(row in rows for row in (*first, *undisturbed.to_pylist()[:4]))
 
 
 def test_a_budget_ends_a_campaign_that_can_be_resumed(tiny, calibration, tmp_path):
@@ -124,23 +117,6 @@ def test_clocks_are_given_back_however_it_ends(ending, tiny, calibration, tmp_pa
         assert bench.gpu.state().sm_clock_mhz == at_rest
 
 
-def test_current_never_touches_the_clocks(tiny, calibration, tmp_path):
-    class Untouchable:
-        def __init__(self, gpu):
-            self._gpu = gpu
-
-        def __getattr__(self, name):
-            assert "lock" not in name, f"{name} was called"
-            return getattr(self._gpu, name)
-
-    with planned(tiny, (None,)) as (bench, plan, key):
-        careful = replace(bench, gpu=Untouchable(bench.gpu))
-        outcome = Campaign(careful, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration).run()
-    table = read_kernel_dataset(outcome.dataset).table
-    assert table.column("sm_clock_mhz").null_count == outcome.rows
-    assert table.column("sm_clock_measured_mhz").null_count == 0
-
-
 def test_a_kernel_that_cannot_run_is_counted_not_fatal(tiny, calibration, tmp_path):
     with planned(tiny) as (bench, plan, key):
         picky = replace(bench, runner=Refusing(bench, RunnerError("too large")))
@@ -159,16 +135,10 @@ def test_plans_depend_on_the_seed_alone(tiny):
 
 def test_a_family_filter_keeps_the_kernels_of_the_family(tiny):
     with open_bench(BOARD) as bench:
-        whole = plan_campaign(tiny, CLOCKS, (), 1, bench)
-        part = plan_campaign(tiny, CLOCKS, ("softmax",), 1, bench)
-        with pytest.raises(CampaignError, match="it has: gemm, softmax"):
-            plan_campaign(tiny, CLOCKS, ("sofmax",), 1, bench)
-    assert {p.operator for p in part.points if p.operator.family == "softmax"} == {
-        p.operator for p in whole.points if p.operator.family == "softmax"
-    }
+        whole, part, few = (plan_campaign(tiny, *how, 1, bench) for how in ((CLOCKS, ()), (CLOCKS, ("softmax",)), ((510.0,), ())))
+    softmax, other = ({point.operator for point in one.points if point.operator.family == "softmax"} for one in (whole, part))
+    assert softmax == other
     assert part.kernels == {"softmax": 4}
-    with open_bench(BOARD) as bench:
-        few = plan_campaign(tiny, (510.0,), (), 1, bench)
     row_ids = {point.row_id for point in few.points if not point.anchor}
     assert row_ids < {point.row_id for point in whole.points}, "a row's id is its point's, not its place's"
 
@@ -186,8 +156,10 @@ def test_shipped_campaigns_can_be_planned(name, least):
 
 
 def test_draws_are_stratified_and_within_their_limits():
-    shape = {"batch": Choice(values=(1.0,)), "m": LogRange(low=1, high=1024), "n": LogRange(low=64, high=4096, multiple=64),
-             "k": Derived(of="n", divide=(2.0,), least=1.0)}  # fmt: skip
+    shape = {
+        "batch": Choice(values=(1.0,)), "m": LogRange(low=1, high=1024), "n": LogRange(low=64, high=4096, multiple=64),
+        "k": Derived(of="n", divide=(2.0,), least=1.0),
+    }  # fmt: skip
     group = KernelGroup(family="gemm", operator="linear", precision="fp16", count=64, shape=shape)
     operators = draw_operators(group, "fp16", np.random.default_rng(1))
     assert len(set(operators)) == 64
@@ -198,27 +170,32 @@ def test_draws_are_stratified_and_within_their_limits():
     assert all(operator["n"] % 64 == 0 and operator["k"] == operator["n"] // 2 for operator in operators)
 
 
-DOCUMENT: dict[str, Any] = {
-    "name": "x", "description": "", "warmup_s": 1.0, "idle_settle_s": 1.0, "idle_window_s": 1.0, "kernels_per_block": 5, "anchor_every": 0,
-    "kernels": [{"family": "softmax", "operator": "softmax", "precision": "fp16", "count": 3, "shape": {"rows": 64, "dim": [32, 64, 128]}}],
-}  # fmt: skip
+SOFTMAX = {"family": "softmax", "operator": "softmax", "precision": "fp16", "count": 3, "shape": {"rows": 64, "dim": [32, 64, 128]}}
+DOCUMENT = {"name": "x", "kernels": [SOFTMAX]}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"count": 0}, r"\.count = 0"),
+        ({"precision": "fp12"}, r"\.precision = 'fp12'"),
+        ({"l2_state": "tepid"}, r"\.l2_state"),
+        ({"shape": {"rows": 1}}, "must give exactly rows, dim"),
+        ({"shape": {"rows": {"of": "dim"}, "dim": {"of": "rows"}}}, "derive from each other"),
+        ({"shape": {"rows": {"low": 9, "high": 3}, "dim": 1}}, "low <= high"),
+        ({"shape": {"rows": "height", "dim": 1}}, "needs another field"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused_with_its_path(change, reason):
+    with pytest.raises(CampaignError, match=rf"kernels\[0\].*{reason}"):
+        campaign_from_document({**DOCUMENT, "kernels": [{**SOFTMAX, **change}]}, "campaign x")
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"warmup": 1.0}, "warmup is unknown; known: .*warmup_s"),
-        ({"warmup_s": -1.0}, "warmup_s = -1 lies outside 0 to 3600 s"),
-        ({"measurement": {"window": 2}}, "measurement has an unknown field 'window'"),
         ({"kernels": []}, "at least one group"),
-        ({"kernels": [{**DOCUMENT["kernels"][0], "family": "fft"}]}, r"kernels\[0\].family = 'fft'"),
-        ({"kernels": [{**DOCUMENT["kernels"][0], "count": 0}]}, r"kernels\[0\].count = 0"),
-        ({"kernels": [{**DOCUMENT["kernels"][0], "precision": "fp12"}]}, r"kernels\[0\].precision = 'fp12'"),
-        ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": 1}}]}, "must give exactly rows, dim"),
-        ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": {"of": "dim"}, "dim": {"of": "rows"}}}]}, "derive from each other"),
-        ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": {"low": 9, "high": 3}, "dim": 1}}]}, "low <= high"),
-        ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": "height", "dim": 1}}]}, "needs another field"),
-        ({"kernels": [{**DOCUMENT["kernels"][0], "l2_state": "tepid"}]}, "l2_state"),
         ({"anchors": [{"family": "gemm", "operator": "linear", "precision": "fp16", "m": 1}]}, r"anchors\[0\]"),
     ],
 )
@@ -235,15 +212,11 @@ def test_clock_lists():
         assert clocks_from_text("all", gpu) == gpu.supported_clocks_mhz()
         assert clocks_from_text("current", gpu) == (None,)
         for text in ("", ",", "nan", "511", "1e9", "-900", "900:510:15", "510:900", "510:900:0", "fast"):
-            with pytest.raises(ClockError) as caught:
+            with one_line(ClockError):
                 clocks_from_text(text, gpu)
-            assert "\n" not in str(caught.value)
 
 
 def test_a_dataset_that_is_no_campaign_is_not_resumed(tmp_path):
     write_kernel_dataset([a_row()], {}, tmp_path / "d.parquet")
     with pytest.raises(CampaignError, match="not from a campaign"):
         kept_rows(tmp_path / "d.parquet", {"seed": 1})
-    (tmp_path / "cut.parquet").write_bytes((tmp_path / "d.parquet").read_bytes()[:-5])
-    with pytest.raises(DatasetError, match="truncated"):
-        kept_rows(tmp_path / "cut.parquet", {"seed": 1})

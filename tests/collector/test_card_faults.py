@@ -1,6 +1,8 @@
-"""What a lent card may do, planted: each is survived, and named in what is measured."""
+"""What a card and its surroundings may do, planted: each is survived, and flagged or reported in what is measured."""
 
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,14 +11,21 @@ from collector.bench import open_bench
 from collector.campaigns.context_guard import GuardedRunner, guarded_bench
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
+from collector.campaigns.running import Campaign, warm_up
+from collector.dataset import rows_to_table
 from collector.devices.protocols import THROTTLE_BITS
 from collector.devices.tracer import NOT_TRACED
 from collector.sampling import Sampler
-from collector.simulated.profile import Faults, load_board
+from collector.simulated.profile import Faults
 from estimator.vocabulary.workload import make_operator
 from microbench.sizing import launches_for
+from tests.collector.campaigns import Distorting, collected, planned
 
 BOARD = "sim:h100-sxm"
+CLOCKS = (900.0,)
+TRACED = re.compile("kernel_name|registers|shared_bytes|blocks_per_sm|tile_|stages|split_k|grid_|block_")
+"""Columns that only a trace tells."""
+
 LARGE = make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192)
 ADD = make_operator("elementwise", "add", "bf16", elements=2**26, reads=2**27)
 
@@ -82,7 +91,8 @@ def test_a_kernel_without_a_trace_runs_without_a_name(calibration, faults, trace
         assert bench.runner.run(prepared, 3).segment_s.mean() > 0.0
         row = measure_kernel(bench, Sampler(bench.gpu, bench.sensors), point(LARGE), MeasurementSettings(), calibration)
     assert ("kernel_untraced" in row["flags"]) == bool(why)
-    assert (row["kernel_name"] is None) == bool(why)
+    assert {value is None for name, value in row.items() if TRACED.match(name)} == {bool(why)}
+    assert rows_to_table([row], {}).num_rows == 1
 
 
 def test_a_start_up_takes_its_time_before_anything_is_read():
@@ -91,11 +101,37 @@ def test_a_start_up_takes_its_time_before_anything_is_read():
         assert math.isclose(slow.gpu.state().temperature_c, quick.gpu.state().temperature_c)
 
 
-@pytest.mark.parametrize(("fault", "guarded"), [("", False), ('hangs = "ffma_k8_u64"', True), ('kills = "ffma_k8_u64"', True)])
+@pytest.mark.parametrize(("fault", "guarded"), [("", False), ('hangs = "ffma_k8_u64"', True)])
 def test_a_board_that_hangs_is_guarded(tmp_path, repository, fault, guarded):
-    text = (repository / "configs" / "simulated-boards" / "h100-sxm.toml").read_text()
     board = tmp_path / "board.toml"
-    board.write_text(f"{text}\n[faults]\n{fault}\n")
-    assert load_board(str(board)).faults.startup_s == 0.0
+    board.write_text((repository / "configs" / "simulated-boards" / "h100-sxm.toml").read_text() + f"\n[faults]\n{fault}\n")
     with open_bench(f"sim:{board}") as bench, guarded_bench(bench, tmp_path / "d.parquet") as found:
         assert isinstance(found.runner, GuardedRunner) == guarded
+
+
+@pytest.mark.parametrize(
+    ("faults", "flag"),
+    [(Faults(throttle_share=0.3), "throttled"), (Faults(foreign_share=0.15), "shared_board"), (Faults(stale_share=0.15), "sensor_stuck")],
+    ids=["throttle", "foreign process", "frozen sensor"],
+)
+def test_what_something_passing_spoilt_is_flagged(faults, flag, tiny, calibration, tmp_path):
+    outcome = collected(tiny, tmp_path / "d.parquet", calibration, clocks=CLOCKS, faults=faults)
+    assert 0 < outcome.flags.get(flag, 0) < outcome.rows == outcome.rows_planned
+
+
+def test_a_foreign_process_is_seen_for_as_long_as_it_computes(tiny):
+    with planned(tiny, CLOCKS, faults=Faults(foreign_share=1.0)) as (bench, _, _):
+        assert bench.gpu.state().other_processes == ()
+        warm_up(bench, 1.0)
+        assert bench.gpu.state().other_processes == (4242,)
+
+
+@pytest.mark.parametrize("share_per_s", [0.0, 0.003])
+def test_a_planted_drift_is_found_in_the_anchors(share_per_s, tiny, calibration, tmp_path):
+    spec = replace(tiny, anchor_every=1, kernels_per_block=2)
+    with planned(spec, CLOCKS) as (plain, plan, key):
+        # A gain that grows with time, as a shunt's does that warms.
+        creeping = Distorting(plain.sensors[0], lambda part: part.power_w * (1.0 + share_per_s * part.host_ns * 1e-9))
+        bench = replace(plain, sensors=(creeping,))
+        outcome = Campaign(bench, spec, plan, key, tmp_path / "d.parquet", calibration=calibration).run()
+    assert (outcome.drift["power"] > 0.05) == (share_per_s > 0.0)

@@ -59,7 +59,7 @@ def test_jitter_that_adds_up_is_no_grid():
 )
 def test_a_period_is_right_within_its_errors_or_refused_with_what_would_tell(kind, told):
     """Changes at random times have no period; a clock of which little is seen has one."""
-    right, reasons = 0, list[str]()
+    right, reasons = 0, []
     for seed in range(100, 112):
         made = kind(np.random.default_rng(seed))
         try:

@@ -1,41 +1,27 @@
 """`collect correct`: what is printed, written and refused; real recordings beside simulated ones; nothing crashes it."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collector.commands.correct import correct_command
 from collector.errors import CollectorError
 from collector.recordings.reference import read_reference
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
-from estimator.options.command_line import run_command
-from estimator.vocabulary.errors import EstimatorError
 from tests.collector.made_readings import made
+from tests.words import answer, changed, refused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Printed:
-    """What a run printed."""
-
-    stdout: str
-    stderr: str
-
-
-def run(*arguments):
-    """Exit status as `collect` gives it, and what was printed."""
-    words = [str(word) for word in arguments]
-    with CliRunner().isolation() as streams:
-        status = run_command(correct_command, words, "collect correct", (CollectorError, EstimatorError))
-        return status, Printed(stdout=streams[0].getvalue().decode(), stderr=streams[1].getvalue().decode())
+def correct(files, capsys, *more, status=0):
+    """What `collect correct` says of files, which are named by its options."""
+    return answer(capsys, "correct", *(word for name, path in files.items() for word in (f"--{name}", path)), *more, status=status)
 
 
 def written(record, folder, origin_s=100.0):
@@ -59,11 +45,9 @@ def files(record, tmp_path):
     return written(record, tmp_path)
 
 
-def test_energy_with_and_without_the_load_is_true_within_its_error(record, files):
-    for load in ((), ("--load", files["load"])):
-        status, found = run("--readings", files["readings"], "--sensor", files["sensor"], *load, "--json")
-        assert status == 0, found.stderr
-        document = json.loads(found.stdout)
+def test_energy_with_and_without_the_load_is_true_within_its_error(record, files, capsys):
+    for given in ({name: path for name, path in files.items() if name != "load"}, files):
+        document = correct(given, capsys)
         start, end = document["start_s"] - 100.0, document["end_s"] - 100.0
         true = float(record.energy_j(np.array([start]), np.array([end]))[0])
         assert abs(document["energy_j"] - true) < 4.0 * document["energy_std_j"]
@@ -78,11 +62,9 @@ def test_energy_with_and_without_the_load_is_true_within_its_error(record, files
     assert document["recording"]["end_s"] > document["end_s"]
 
 
-def test_the_table_holds_the_power(record, files, tmp_path):
+def test_the_table_holds_the_power(record, files, tmp_path, capsys):
     out = tmp_path / "C.csv"
-    status, found = run("--readings", files["readings"], "--sensor", files["sensor"], "--load", files["load"], "--out", out)
-    assert status == 0, found.stderr
-    assert "naive" in found.stdout
+    correct(files, capsys, "--out", out)
     time_s, power, std = np.loadtxt(out, delimiter=",", skiprows=1).T
     assert np.all(np.diff(time_s) > 0)
     assert np.all(std > 0)
@@ -102,8 +84,8 @@ def test_a_single_execution_and_unequal_ones_are_corrected_too(record):
 
 
 @pytest.mark.parametrize("unknown", ["gain", "averaging", "all"])
-def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp_path, unknown):
-    nothing: dict[str, Any] = {}
+def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp_path, unknown, capsys):
+    nothing = {}
     if unknown in ("gain", "all"):
         nothing |= {"gain": None, "gain_std": None, "offset_w": None, "offset_std_w": None}
     if unknown in ("averaging", "all"):
@@ -112,32 +94,25 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp
         nothing |= {"update_period_s": None, "reading_noise_w": None, "update_jitter_s": None}
     blind = written(replace(record, calibration=replace(record.calibration, **nothing)), tmp_path)
     known = correct_recording(record.time_s, record.power_w, record.calibration, record.load)
-    status, found = run("--readings", blind["readings"], "--sensor", blind["sensor"], "--load", blind["load"], "--json")
-    document = json.loads(found.stdout)
+    document = correct(blind, capsys, status=0 if unknown == "gain" else 3)
     true = float(record.energy_j(record.load.start_s[:1], record.load.end_s[-1:])[0])
-    assert status == (0 if unknown == "gain" else 3)
     assert document["energy_std_j"] > known.span.energy_std_j
     assert abs(document["energy_j"] - true) < 3.0 * document["energy_std_j"]
     assert ("gain" if unknown != "averaging" else "averaging") in document["notes"]
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "reason"),
+    ("name", "value", "reason"),
     [
-        (("--readings", "none.csv"), 1, "none.csv"),
-        (("--sensor", "none.json"), 1, "none.json"),
-        (("--out", "no/such/folder/C.csv"), 1, "cannot be written"),
-        (("--column", "colour"), 1, "colour"),
+        ("--readings", "none.csv", "none.csv"),
+        ("--sensor", "none.json", "none.json"),
+        ("--out", "no/such/folder/C.csv", "cannot be written"),
+        ("--column", "colour", "colour"),
     ],
 )
-def test_bad_input_gives_one_line_and_writes_nothing(files, change, status, reason):
-    arguments = {"--readings": (files["readings"],), "--sensor": (files["sensor"],), change[0]: change[1:]}
-    before = sorted(files["sensor"].parent.iterdir())
-    code, found = run(*(word for name, values in arguments.items() for word in (name, *values)))
-    assert code == status
-    assert reason in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1
-    assert sorted(files["sensor"].parent.iterdir()) == before
+def test_bad_input_gives_one_line(files, name, value, reason, capsys):
+    words = ["correct", "--readings", files["readings"], "--sensor", files["sensor"]]
+    refused(capsys, 1, reason, *changed(list(map(str, words)), name, value))
 
 
 def logged(record, path, column, board):
@@ -158,59 +133,43 @@ def logged(record, path, column, board):
         ("recorded", "power.draw", 0),
     ],
 )
-def test_readings_of_another_field_than_the_sensors_are_a_warning(record, files, tmp_path, field, column, status):
-    files["sensor"].write_text(json.dumps(json.loads(files["sensor"].read_text()) | {"field": field}))
+def test_readings_of_another_field_than_the_sensors_are_a_warning(record, tmp_path, field, column, status, capsys):
+    known = written(replace(record, calibration=replace(record.calibration, field=field)), tmp_path)["sensor"]
     log = logged(record, tmp_path / "log.csv", column, "GPU-0")
-    code, found = run("--readings", log, "--sensor", files["sensor"], "--json")
-    assert code == status, found.stderr
-    assert ("field" in json.loads(found.stdout)["notes"]) == (status == 3)
+    found = answer(capsys, "correct", "--readings", log, "--sensor", known, status=status)
+    assert ("field" in found["notes"]) == (status == 3)
 
 
-def test_readings_of_another_board_than_the_sensors_are_refused(record, files, tmp_path):
-    files["sensor"].write_text(json.dumps(json.loads(files["sensor"].read_text()) | {"gpu_uuid": "GPU-abc"}))
-    for board, status in (("GPU-ABC", 0), ("GPU-def", 1)):
-        code, found = run("--readings", logged(record, tmp_path / "log.csv", "power.draw.instant", board), "--sensor", files["sensor"])
-        assert code == status, found.stderr
-        assert ("readings of board GPU-def, the sensor is that of board GPU-abc" in found.stderr) == bool(status)
+def test_readings_of_another_board_than_the_sensors_are_refused(record, tmp_path, capsys):
+    known = written(replace(record, calibration=replace(record.calibration, gpu_uuid="GPU-abc")), tmp_path)["sensor"]
+    own, other = (logged(record, tmp_path / f"{board}.csv", "power.draw.instant", board) for board in ("GPU-ABC", "GPU-def"))
+    answer(capsys, "correct", "--readings", own, "--sensor", known)
+    reason = "readings of board GPU-def, the sensor is that of board GPU-abc"
+    refused(capsys, 1, reason, "correct", "--readings", other, "--sensor", known)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.floats(1e-4, 0.5), st.floats(allow_nan=True, allow_infinity=True)), max_size=60),
-    st.sampled_from(["boxcar", "low-pass", "trailing-mean", "none", "undetermined"]),
-    st.one_of(st.none(), st.floats(0.0, 10.0)),
-    st.one_of(st.none(), st.floats(1e-3, 10.0)),
-    st.one_of(st.none(), st.floats(-5.0, 5.0)),
+    st.builds(
+        partial(SensorCalibration, gpu_uuid="", driver="", sensor="", field=""),
+        averaging=st.sampled_from(["boxcar", "low-pass", "trailing-mean", "none", "undetermined"]),
+        window_s=st.none() | st.floats(0.0, 10.0),
+        update_period_s=st.none() | st.floats(1e-3, 10.0),
+        delay_s=st.none() | st.floats(-5.0, 5.0),
+    ),
 )
-def test_no_readings_and_no_sensor_crash_it(
-    polls,
-    averaging,
-    window_s,
-    period_s,
-    delay_s,
-):
-    calibration = SensorCalibration(
-        gpu_uuid="",
-        driver="",
-        sensor="",
-        field="",
-        averaging=averaging,
-        n_updates=0,
-        window_s=window_s,
-        update_period_s=period_s,
-        delay_s=delay_s,
-    )
-    time_s = np.cumsum([step for step, _ in polls]) if polls else np.zeros(0)
-    power_w = np.array([value for _, value in polls], dtype=np.float64)
+def test_no_readings_and_no_sensor_crash_it(polls, calibration):
+    steps, power_w = np.array(polls, dtype=np.float64).reshape(-1, 2).T
     try:
-        document = correct_recording(time_s, power_w, calibration).document()
+        document = correct_recording(np.cumsum(steps), power_w, calibration).document()
     except CollectorError as error:
-        document = {"refused": str(error).splitlines()}
-    assert len(document.get("refused", ["one line"])) == 1
+        assert "\n" not in str(error)
+        return
     json.dumps(document, allow_nan=False)
 
 
-def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data, tmp_path):
+def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data, tmp_path, capsys):
     folder = shared_data / "sensors" / "a100_square_wave"
     published = SensorCalibration(
         gpu_uuid="", driver="535.54.03", sensor="nvidia-smi", field="instant", averaging="low-pass", n_updates=75, update_period_s=0.1012,
@@ -218,9 +177,8 @@ def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data, tmp_pa
         offset_w=-1.18, offset_std_w=1.0, reading_noise_w=1.0,
     )  # fmt: skip
     (tmp_path / "s.json").write_text(json.dumps(published.document()))
-    files = ("--readings", folder / "gpudata.csv", "--column", "power.draw.instant", "--load", folder / "timestamps.csv")
-    _, found = run(*files, "--sensor", tmp_path / "s.json", "--json")
-    document = json.loads(found.stdout)
+    paths = {"readings": folder / "gpudata.csv", "load": folder / "timestamps.csv", "sensor": tmp_path / "s.json"}
+    document = correct(paths, capsys, "--column", "power.draw.instant", status=3)
     meter = read_reference(folder / "PMD_data.bin")
     time_s, power = meter.time_s, meter.power_w
     zone_s = 3600.0 * round((document["start_s"] - 1.5 - time_s[0]) / 3600.0)

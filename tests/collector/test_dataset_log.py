@@ -1,5 +1,8 @@
-"""The log of a campaign cut off or damaged at any byte: whole rows are read, and what cannot be is told."""
+"""The log of a campaign cut off or damaged at any byte, and who writes it: whole rows are read, and what cannot be is told."""
 
+import multiprocessing
+import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -8,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.dataset import DatasetError, open_kernel_writer, read_kernel_dataset
+from collector.dataset import DatasetError, claimed_dataset, open_kernel_writer, read_kernel_dataset
 from collector.dataset.log import log_path, read_log
 from tests.collector.dataset_rows import METADATA, a_row, write_log
+from tests.words import one_line
 
 
 @pytest.mark.parametrize("behind", [b"", b"\0\0\0", b"damage\n\n"])
@@ -43,9 +47,8 @@ def test_whole_rows_behind_a_damaged_line_are_told_of(tmp_path):
 def test_a_log_without_a_whole_beginning_is_told(tmp_path, line):
     log = log_path(tmp_path / "d.parquet")
     log.write_bytes(line)
-    with pytest.raises(DatasetError, match="--fresh") as caught:
+    with one_line(DatasetError, "--fresh"):
         read_log(log)
-    assert "\n" not in str(caught.value)
 
 
 @settings(max_examples=60)
@@ -94,3 +97,35 @@ def test_a_log_that_somebody_removed_costs_no_row(tmp_path):
 def test_metadata_are_json_or_are_refused(tmp_path):
     with pytest.raises(DatasetError, match="JSON"), open_kernel_writer(tmp_path / "e.parquet", {"power": float("nan")}):
         pass
+
+
+def hold(told, output):
+    """Claim a dataset and be killed."""
+    with claimed_dataset(output):
+        told.send(True)
+        signal.pause()
+
+
+def test_one_process_at_a_time_writes_a_dataset_and_a_killed_one_bars_nobody(tmp_path):
+    output = tmp_path / "d.parquet"
+    mine, its = multiprocessing.Pipe()
+    writer = multiprocessing.get_context("fork").Process(target=hold, args=(its, output), daemon=True)
+    writer.start()
+    mine.recv()
+    with pytest.raises(DatasetError, match="another campaign is writing there"), claimed_dataset(output):
+        pass
+    os.kill(writer.pid or 0, signal.SIGKILL)
+    writer.join()
+    with claimed_dataset(output), pytest.raises(DatasetError, match="another campaign"), claimed_dataset(output):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_writer_had_not_finished_is_removed_by_the_next_one(tmp_path):
+    left = [".d.parquet.4711.0a1b2c3d.part", ".d.parquet.log.jsonl.part", ".d.parquet.killers.json.4711.0a1b2c3d.part"]
+    others = [".e.parquet.4711.0a1b2c3d.part", "d.parquet.part", ".d.parquet.part"]
+    for name in (*left, *others):
+        (tmp_path / name).write_bytes(b"x")
+    with claimed_dataset(tmp_path / "d.parquet", (".killers.json",)):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

@@ -5,7 +5,6 @@ Boards and recordings are simulated.
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -149,7 +148,6 @@ def test_a_one_second_mean_says_that_it_cannot_tell_what_lingers_in_pauses():
             starts = 3.0 + (0.1 + pause_s) * np.arange(50) + np.cumsum(np.random.default_rng(seed).uniform(-1e-3, 1e-3, 50))
             record = made("trailing-mean", 1.1, 0.1, starts, 0.1, seed=seed, linger_share=0.12, after_s=3.0)
             found = correct_recording(record.time_s, record.power_w, record.calibration, record.load).repeated
-            assert found is not None
             off.append((found.energy_j - record.energy_j(record.load.start_s, record.load.end_s).mean()) / found.energy_std_j)
     assert np.sqrt(np.mean(np.square(off))) < 1.6
     assert np.count_nonzero(np.abs(off) < 2.0) >= 10
@@ -160,7 +158,7 @@ def test_an_update_that_did_not_come_moves_no_energy_by_more_than_its_error():
     record, discard_s = planned("low-pass 12.5/101", 0.325, 3)
     (response,) = possible_responses(record.calibration).responses
     updates = board_updates(record.time_s, record.power_w, record.calibration)
-    given: dict[str, Any] = {"noise_w": 0.3, "discard_s": discard_s}
+    given = {"noise_w": 0.3, "discard_s": discard_s}
     whole = fit_executions(updates, response, record.load, **given)
     for place in np.flatnonzero(whole.used)[6::8]:
         value = updates.value.copy()

@@ -106,7 +106,6 @@ def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset, peered):
     found = read_instruction_rows(Table.of(table, Path("x")))
     rows, rejected = found.instructions, list(found.rejected)
     assert rejected == []
-    assert rows is not None
     found = link_energies(rows)
     assert set(found) == {"host_read.O3", "host_write.O3", "peer_read.O3", *COPY}
     planted = load_board(str(peered)).link

@@ -43,7 +43,6 @@ def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(toolchain, cali
     found = read_instruction_rows(Table.of(table, Path("few")))
     rows, rejected = found.instructions, list(found.rejected)
     assert [row.reason for row in rejected] == ["RESULT_WRONG", "RESULT_WRONG"]
-    assert rows is not None
     assert {row.kernel for row in rows.rows} == {"iadd3_k8_u64"}
 
 

@@ -1,7 +1,6 @@
 """Layouts of matrix products: what a campaign asks for reaches the dataset, and one that asks for none is the campaign that it was."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -16,9 +15,9 @@ from tests.collector.campaigns import collected
 
 BOARD = "sim:a100-pcie-40gb"
 SHAPE = {"batch": 1, "m": {"low": 16, "high": 8192, "multiple": 8}, "n": {"low": 64, "high": 8192, "multiple": 64}, "k": [512, 1024]}
-LINEAR: dict[str, Any] = {"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "shape": SHAPE}
-BMM: dict[str, Any] = {**LINEAR, "operator": "bmm", "l2_state": "cold", "shape": {**SHAPE, "batch": 4}}
-SOFTMAX: dict[str, Any] = {
+LINEAR = {"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "shape": SHAPE}
+BMM = {**LINEAR, "operator": "bmm", "l2_state": "cold", "shape": {**SHAPE, "batch": 4}}
+SOFTMAX = {
     "family": "softmax",
     "operator": "softmax",
     "precision": "fp32",

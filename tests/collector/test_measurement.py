@@ -10,7 +10,6 @@ from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
 from collector.dataset import rows_to_table
-from collector.devices.protocols import LaunchRecord
 from collector.sampling import Sampler
 from collector.sensing.steady import settle_time_s
 from estimator.vocabulary.workload import make_operator
@@ -27,7 +26,7 @@ class Recording:
     """A runner that remembers its last run."""
 
     def __init__(self, bench):
-        self.last: LaunchRecord | None = None
+        self.last = None
         self.prepare, self.supports, self._run = bench.runner.prepare, bench.runner.supports, bench.runner.run
 
     def run(self, prepared, launches):
@@ -65,7 +64,6 @@ def test_power_energy_and_time_are_true_within_their_errors(calibration):
                 board.gpu.lock_clock_mhz(clock)
                 operator = make_operator("gemm", "linear", "fp16", batch=1, m=size, n=size, k=size)
                 row = measure_kernel(bench, sampler, a_point(operator, clock), SETTINGS, calibration)
-                assert runner.last is not None
                 start = runner.last.start_ns + round(settle_time_s(calibration, SETTINGS.settle_s) * 1e9)
                 true_w = board.true_energy_j(start, runner.last.end_ns) / (runner.last.end_ns - start) * 1e9
                 deviations.append((row["power_w"] - true_w) / row["power_std_w"])

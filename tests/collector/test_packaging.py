@@ -48,7 +48,6 @@ def test_the_daemons_unit_waits_longer_than_the_daemon_drains_and_has_a_temporar
     text = (repository / "packaging" / "wattprint-collect.service").read_text()
     lines = text.splitlines()
     stop = re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
-    assert stop is not None
     assert int(stop[1]) > daemon_settings(repository / "packaging" / "daemon.toml").drain_s + 60
     wanted = {"Type=notify", "WatchdogSec=60", "KillMode=mixed", "NoNewPrivileges=yes", "CapabilityBoundingSet="}
     assert wanted | {"ExecStopPost=/usr/local/bin/collect clocks restore"} <= {line.removeprefix("-") for line in lines}

@@ -14,7 +14,7 @@ POLLS = 12
 
 def polled(monkeypatch, reading_ns):
     """When each poll began, the stamps and the values; the poll of a number takes `reading_ns`, others no time."""
-    now_ns, began, done = [0], list[int](), threading.Event()
+    now_ns, began, done = [0], [], threading.Event()
 
     def read():
         number = len(began)

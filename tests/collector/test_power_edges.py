@@ -7,7 +7,6 @@ from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.repeated import repeated_energy
 from collector.sensing.updates import BoardUpdates
-from estimator.vocabulary.quantities import Array
 
 PERIOD_S, WINDOW_S, NOISE_W, REST_W, STEP_W = 0.1, 0.05, 0.3, 70.0, 180.0
 
@@ -21,8 +20,7 @@ def exact(length_s, pause_s, late_s, seed):
     starts, ends = starts[:count], starts[:count] + lengths[:count]
 
     def on_s(time_s):
-        spent: Array = np.clip(time_s[:, None] - starts - late_s, 0.0, ends - starts - late_s).sum(axis=1)
-        return spent
+        return np.clip(time_s[:, None] - starts - late_s, 0.0, ends - starts - late_s).sum(axis=1)
 
     update = np.arange(0.113, 20.0, PERIOD_S)
     value = REST_W + STEP_W * (on_s(update) - on_s(update - WINDOW_S)) / WINDOW_S + random.normal(0.0, NOISE_W, len(update))

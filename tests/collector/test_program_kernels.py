@@ -13,6 +13,7 @@ from collector.sampling import Sampler
 from collector.sensing.live import characterise_sensor
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import Workload, make_operator
+from tests.words import refused
 
 BOARD = "sim:a100-pcie-40gb"
 
@@ -69,19 +70,13 @@ def test_kernels_that_alternate_with_gaps_share_their_energy_within_the_errors(t
 
 
 def test_a_program_without_kernels_says_what_to_do(capsys):
-    assert main(["run", "--gpu", BOARD, "--kernels", "--", "true"]) == 1
-    said = capsys.readouterr().err.strip()
-    assert said.count("\n") == 0
-    assert "no kernel was traced" in said
+    refused(capsys, 1, "no kernel was traced", "run", "--gpu", BOARD, "--kernels", "--", "true")
 
 
 @pytest.mark.parametrize("command", ["run", "practice"])
 @pytest.mark.parametrize("times", ["0", "00", "-5", "1.5", "a"])
 def test_a_program_runs_a_whole_number_of_times(workload, capsys, command, times):
-    assert main([command, "--gpu", BOARD, "--", workload, times]) == 1
-    said = capsys.readouterr().err.strip()
-    assert said.count("\n") == 0
-    assert "TIMES from 1 on" in said
+    refused(capsys, 1, "TIMES from 1 on", command, "--gpu", BOARD, "--", workload, times)
 
 
 def test_kernels_of_a_simulated_program_take_their_time_on_the_gpu(workload):
@@ -99,10 +94,9 @@ def test_kernels_of_a_simulated_program_take_their_time_on_the_gpu(workload):
 def test_the_good_practice_is_nearer_to_the_truth_than_the_naive_reading(workload, capsys):
     """The gain of the sensor stays in it: the paper has no meter."""
     assert main(["practice", "--gpu", BOARD, "--trials", "3", "--seed", "1", "--json", "--", workload]) == 0
-    document = json.loads(capsys.readouterr().out)
-    error = {row["method"]: abs(row["true_error"]) for row in document["methods"]}
+    methods = {row["method"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
+    error = {name: abs(row["true_error"]) for name, row in methods.items()}
     assert error["practice"] < error["naive"]
     assert error["corrected"] < 0.1
-    corrected = next(row for row in document["methods"] if row["method"] == "corrected")
-    assert np.isfinite(corrected["energy_std_j"])
+    assert np.isfinite(methods["corrected"]["energy_std_j"])
     assert main(["practice", "--gpu", BOARD, "--trials", "1", "--", "false"]) == 1

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,7 @@ FEW, SHORT_S = 3, 0.2
 
 def measured(capfd, *options):
     assert main(["run", "--gpu", BOARD, "--json", *options, "--", *QUICK]) == 0
-    document: dict[str, Any] = json.loads(capfd.readouterr().out)
-    return document
+    return json.loads(capfd.readouterr().out)
 
 
 def test_a_short_program_is_run_as_often_as_the_asked_error_takes(capfd):

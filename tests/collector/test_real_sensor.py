@@ -6,7 +6,6 @@ import math
 from itertools import combinations
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ QUICK = ("sensor-2", "sensor-3", "sensor-again-1", "sensor-4")
 RUNS = ("sensor-1", *QUICK)
 
 
-def identified(run: str, folder: Path) -> dict[str, Any]:
+def identified(run, folder):
     """What `collect sensor` determines from the readings and the runs of a recording.
 
     It is not replayed: a replay must wait as long as the fit that recorded it did, to the bit.
@@ -40,8 +39,7 @@ def identified(run: str, folder: Path) -> dict[str, Any]:
         path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     out = folder / f"{run}.json"
     assert main(["sensor", "--readings", str(files[0]), "--load", str(files[1]), "--out", str(out), "--quiet"]) == 0
-    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    return found
+    return json.loads(out.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +84,6 @@ def test_delays_agree_within_their_errors(sensors, one, other):
 
 def test_the_catalogue_has_this_sensor(sensors):
     entry = find_sensor("NVIDIA H200", "580.159.04", "instant")
-    assert entry is not None
     assert entry.averaging == "low-pass"
     assert find_sensor("NVIDIA H200", "580.159.04", "usage").name == "hopper"
     assert all(abs(sensors[run]["delay_s"] - entry.delay_s) < 2.0 * entry.delay_std_s for run in RUNS)

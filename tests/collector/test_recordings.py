@@ -1,7 +1,6 @@
 """Recorded logs: whatever their form, the same readings; what cannot be used is refused in one line."""
 
 import gzip
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -18,6 +17,7 @@ from collector.recordings.reference import read_reference
 from collector.recordings.rows import MOST_LATE, ordered
 from collector.recordings.run import read_run
 from collector.sensing.reference import tie_meter
+from tests.words import one_line
 
 COUNT = 400
 POLL_S = 0.007
@@ -45,43 +45,33 @@ def written(folder, content, name="log.csv"):
     return path
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        smi_text(),
-        smi_text("power.draw [W], timestamp, pstate", lambda i: f"{POWER[i]:.2f} W, {stamp(i * POLL_S)}, P0"),
-        smi_text("timestamp, power.draw", lambda i: f"{stamp(i * POLL_S)}, {POWER[i]:.2f} W"),
-        smi_text(newline="\r\n"),
-        "\ufeff" + smi_text(),
-        smi_text().encode("utf-16"),
-        smi_text("timestamp,power.draw [mW]", lambda i: f"{stamp(i * POLL_S)},{POWER[i] * 1e3:.0f}"),
-        smi_text("timestamp, power.draw [W], power.draw.instant [W]", lambda i: f"{stamp(i * POLL_S)}, [N/A], {POWER[i]:.2f}"),
-        smi_text("timestamp, power.draw.instant [W], power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, [Not Supported], {POWER[i]:.2f}"),
-        "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{POWER[i]:.2f}\n" for i in range(COUNT)),
-        '"power_w","t_s","note"\n' + "".join(f"{POWER[i]:.2f},{i * POLL_S:.3f},x\n" for i in range(COUNT)),
-        smi_text() + stamp(9.0) + ", 0, 1",
-        smi_text(row=lambda i: "\n".join([f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}"] * 3)),
-        smi_text(row=lambda i: f"{stamp(i * POLL_S).replace('/', '-').replace(' ', 'T')}, 0, {POWER[i]:.2f}"),
-    ],
-    ids=[
-        "plain",
-        "order",
-        "units",
-        "crlf",
-        "bom",
-        "utf-16",
-        "milliwatts",
-        "instant",
-        "fallback",
-        "seconds",
-        "quoted",
-        "truncated",
-        "thrice",
-        "iso",
-    ],
-)
-def test_a_log_reads_the_same_in_every_form(tmp_path, content):
-    found = read_readings(written(tmp_path, content))
+def seconds_text(scale=1.0):
+    return "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{scale * POWER[i]:.5f}\n" for i in range(COUNT))
+
+
+FORMS = {
+    "plain": smi_text(),
+    "order": smi_text("power.draw [W], timestamp, pstate", lambda i: f"{POWER[i]:.2f} W, {stamp(i * POLL_S)}, P0"),
+    "units": smi_text("timestamp, power.draw", lambda i: f"{stamp(i * POLL_S)}, {POWER[i]:.2f} W"),
+    "crlf": smi_text(newline="\r\n"),
+    "bom": "\ufeff" + smi_text(),
+    "utf-16": smi_text().encode("utf-16"),
+    "milliwatts": smi_text("timestamp,power.draw [mW]", lambda i: f"{stamp(i * POLL_S)},{POWER[i] * 1e3:.0f}"),
+    "instant": smi_text("timestamp, power.draw [W], power.draw.instant [W]", lambda i: f"{stamp(i * POLL_S)}, [N/A], {POWER[i]:.2f}"),
+    "fallback": smi_text(
+        "timestamp, power.draw.instant [W], power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, [Not Supported], {POWER[i]:.2f}"
+    ),
+    "seconds": seconds_text(),
+    "quoted": '"power_w","t_s","note"\n' + "".join(f"{POWER[i]:.2f},{i * POLL_S:.3f},x\n" for i in range(COUNT)),
+    "truncated": smi_text() + stamp(9.0) + ", 0, 1",
+    "thrice": smi_text(row=lambda i: "\n".join([f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}"] * 3)),
+    "iso": smi_text(row=lambda i: f"{stamp(i * POLL_S).replace('/', '-').replace(' ', 'T')}, 0, {POWER[i]:.2f}"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_log_reads_the_same_in_every_form(tmp_path, form):
+    found = read_readings(written(tmp_path, FORMS[form]))
     assert found.power_w == pytest.approx(POWER)
     assert found.time_s - found.time_s[0] == pytest.approx(np.arange(COUNT) * POLL_S, abs=1e-3)
 
@@ -125,17 +115,14 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
     ("content", "reason"),
     [
         ("", "is empty"),
-        ("   \n\n", "is empty"),
         ("t_s,power_w\n", "no rows"),
         ("t_s,power_w\n1.0,50\n", "holds 1 rows"),
         ("time,watts\n1,2\n", "needs the columns t_s,power_w"),
         ("t_s,watts\n1,2\n", "no column 'power_w'"),
         ("2023/07/14 10:12:46.483, 0, 56.12\n", "with its header"),
-        ("t_s,power_w\n" + "".join(f"{i * 7000},50\n" for i in range(9)), "are no seconds"),
         ("t_s,power_w\n" + "".join(f"{i * 7},50\n" for i in range(9)), "are no seconds"),
         ("t_s,power_w\n" + "".join(f"{i * 0.007},{56120 + i}\n" for i in range(9)), "milliwatts"),
         ("t_s,power_w\n" + "1.0,50\n" * 9, "same time"),
-        ("timestamp, power.draw [W]\n", "no rows"),
         ("timestamp, utilization.gpu [%]\n2023/07/14 10:12:46.483, 0\n", "no power column"),
         (smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, [N/A]"), "N/A"),
         (smi_text(row=lambda i: f"yesterday, 0, {POWER[i]}"), r"no cell of timestamp .* 'yesterday'; read are seconds .* 2024/"),
@@ -150,30 +137,18 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
         (gzip.compress(smi_text().encode(), mtime=0), "header"),
         ("t_s;power_w\n1,0;50,5\n2,0;60,5\n", "needs the columns t_s,power_w"),
         (smi_text() * 2, "lies before that of an earlier row"),
-        ("t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{0.001 * POWER[i]:.5f}\n" for i in range(COUNT)), "less than any board draws"),
+        (seconds_text(0.001), "less than any board draws"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, content, reason):
-    with pytest.raises(CollectorError, match=reason) as caught:
+    with one_line(CollectorError, f"log.csv.*({reason})"):
         read_readings(written(tmp_path, content))
-    assert "\n" not in str(caught.value)
-    assert "log.csv" in str(caught.value)
 
 
-@pytest.mark.parametrize("slip", ["1e308", "99999"])
-def test_a_power_that_nothing_draws_is_left_out_and_counted(tmp_path, slip):
-    log = written(tmp_path, smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, {slip if i == 7 else POWER[i]}"))
-    read = read_readings(log)
+def test_a_power_that_nothing_draws_is_left_out_and_counted(tmp_path):
+    read = read_readings(written(tmp_path, smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, {99999 if i == 7 else POWER[i]}")))
     assert len(read.time_s) == COUNT - 1
     assert "1 of 400 rows have" in " ".join(read.left_out)
-
-
-def test_files_that_are_not_there_are_refused(tmp_path):
-    for read in (read_readings, read_load, read_reference):
-        with pytest.raises(CollectorError, match="cannot be read|is not known"):
-            read(tmp_path / "none.csv")  # type: ignore[operator]
-    with pytest.raises(SensorError, match="cannot be read"):
-        read_readings(tmp_path)
 
 
 def test_parquet_gives_what_csv_gives(tmp_path):
@@ -185,20 +160,6 @@ def test_parquet_gives_what_csv_gives(tmp_path):
     pq.write_table(pa.table({"t_s": ["a", "b"], "power_w": [[1.0], [2.0]]}), path)
     with pytest.raises(CollectorError, match="column 'power_w' holds list<element: double>; expected plain numbers or text"):
         read_readings(path)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    head=st.sampled_from(
-        [b"", b"t_s,power_w\n", b"timestamp, index, power.draw [W]\n", b"t_s,level\n", b"PAR1", b"\xff\xfe", b"\xef\xbb\xbf"]
-    ),
-    body=st.one_of(st.binary(max_size=300), st.text(alphabet='0123456789.,-+eEnaiNf \n\r"/:[]W\x00é', max_size=400).map(str.encode)),
-)
-def test_no_bytes_break_a_reader(tmp_path, head, body):
-    path = written(tmp_path, head + body)
-    for read in (read_readings, read_load, read_reference):
-        with suppress(CollectorError):
-            read(path)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -216,17 +177,10 @@ def test_whatever_the_figures_time_ascends_and_power_is_finite(tmp_path, cells):
 def test_a_load_is_read_as_runs_with_levels(tmp_path):
     text = "t_s,level\n0,0\n1.0,1\n1.5,0\n2.0,0.5\n3.0,1\n4.0,1\n5.0,0\n"
     load = read_load(written(tmp_path, text))
-    assert load.start_s.tolist() == [1.0, 2.0, 3.0]
-    assert load.end_s.tolist() == [1.5, 3.0, 5.0]
-    assert load.levels.tolist() == [1.0, 0.5, 1.0]
-    assert load.edges == 5
-    assert load.known_until_s == float("inf")
-
-
-def test_a_load_that_stays_on_is_unknown_after_its_last_edge():
-    load = stamps_of_levels(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 1.0]))
-    assert load.end_s.tolist() == [2.0]
-    assert load.known_until_s == 3.0
+    assert [column.tolist() for column in (load.start_s, load.end_s, load.levels)] == [[1.0, 2.0, 3.0], [1.5, 3.0, 5.0], [1.0, 0.5, 1.0]]
+    assert (load.edges, load.known_until_s) == (5, float("inf"))
+    stays_on = stamps_of_levels(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 1.0]))
+    assert (stays_on.end_s.tolist(), stays_on.known_until_s) == ([2.0], 3.0), "unknown after its last edge"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +201,7 @@ def test_a_load_that_says_nothing_is_refused(tmp_path, rows, reason):
 
 
 def test_readings_and_load_must_share_time(tmp_path):
-    readings = written(tmp_path, "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{POWER[i]:.2f}\n" for i in range(COUNT)), "r.csv")
+    readings = written(tmp_path, seconds_text(), "r.csv")
     load = written(tmp_path, "t_s,level\n1000000,1\n1500000,0\n", "l.csv")
     with pytest.raises(SensorError, match="shares no time with the readings"):
         read_run(readings, load)
@@ -258,7 +212,6 @@ def test_a_local_log_is_moved_to_its_loads_zone(tmp_path):
     edge = (BEGIN - timedelta(hours=5, minutes=30)).timestamp()
     load = written(tmp_path, f"t_s,level\n{edge + 0.5:.6f},1\n{edge + 2.0:.6f},0\n", "l.csv")
     run = read_run(readings, load)
-    assert run.record.load is not None
     assert run.record.load.start_s[0] == pytest.approx(0.5, abs=1e-3)
     assert "-5.5 h" in run.remarks["time_zone"]
 
@@ -267,13 +220,9 @@ def test_published_traces_are_read(shared_data):
     folder = shared_data / "sensors" / "a100_square_wave"
     run = read_run(folder / "gpudata.csv", folder / "timestamps.csv", folder / "PMD_data.bin")
     assert run.column == "power.draw.instant"
-    assert run.record.load is not None
-    assert run.record.meter_s is not None
-    assert run.record.meter_w is not None
     assert len(run.record.load.start_s) == 76
     assert "-1 h" in run.remarks["time_zone"]
     tie = tie_meter(run.record.meter_s, run.record.meter_w, run.record.load)
-    assert tie is not None
     assert tie.rate == pytest.approx(-591e-6, abs=10e-6)
 
 

@@ -4,7 +4,6 @@ import gzip
 import json
 import math
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -157,16 +156,16 @@ class Device:
 
 def test_any_method_of_any_device_and_its_errors_are_recorded_and_played_back(tmp_path):
     path = tmp_path / "x"
-    with open_bench(BOARD) as bench, recorded_bench(replace(bench, clock=cast(Any, Device())), path) as recording:
-        known = [recording.gpu.identity(), recording.sensors[0].fields(), cast(Any, recording.clock).doubled(np.int64(3))]
+    with open_bench(BOARD) as bench, recorded_bench(replace(bench, clock=Device()), path) as recording:
+        known = [recording.gpu.identity(), recording.sensors[0].fields(), recording.clock.doubled(np.int64(3))]
         for number, error in enumerate(ERRORS, 1):
             with pytest.raises(type(error)):
-                cast(Any, recording.clock).doubled(-number)
+                recording.clock.doubled(-number)
     with open_replay(path) as played:
-        assert [played.gpu.identity(), played.sensors[0].fields(), cast(Any, played.clock).doubled(3)] == known
+        assert [played.gpu.identity(), played.sensors[0].fields(), played.clock.doubled(3)] == known
         for number, error in enumerate(ERRORS, 1):
             with pytest.raises(DeviceError) as caught:
-                cast(Any, played.clock).doubled(-number)
+                played.clock.doubled(-number)
             assert (type(caught.value), str(caught.value)) == (type(error), str(error))
 
 

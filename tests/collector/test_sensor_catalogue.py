@@ -40,7 +40,6 @@ BOARDS = {
 @pytest.mark.parametrize("board", BOARDS)
 def test_a_board_has_its_own_sensor_or_that_of_its_generation(board):
     found = find_sensor(board, "550.90.07", "instant")
-    assert found is not None
     assert found.name == BOARDS[board]
     assert found.generation == (found.name in ARCHITECTURES.values())
     assert ("the class " in found.source()) == found.generation
@@ -143,7 +142,7 @@ def test_sensors_are_listed_for_people_and_programs(capsys):
 
 
 def test_a_board_without_a_row_has_its_generations():
-    assert find_sensor("Quadro RTX 4000", "535.54.03", "usage").name == "turing"  # type: ignore[union-attr]
+    assert find_sensor("Quadro RTX 4000", "535.54.03", "usage").name == "turing"
 
 
 # Entries of a laboratory's own -----------------------------------------------------------------------------------------------------
@@ -170,7 +169,6 @@ def test_a_characterised_sensor_sent_as_an_entry_is_found_before_others(board, o
     taken = given_sensor(board, "GPU-2", "550.90.07", "instant")
     assert (taken.averaging, taken.window_s, taken.update_period_s, taken.gain) == ("boxcar", 0.031, 0.1, None)
     found = find_sensor(board, "550.54.15", "instant")
-    assert found is not None
     assert (found.gain, found.offset_w, found.transient, found.runs) == (1.01, -2.5, "instant", 1)
     assert find_sensor("NVIDIA H100 PCIe", "550.54.15", "instant") is not None, "what comes along stays"
 

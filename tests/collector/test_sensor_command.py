@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from random_sensors import PlantedSensor, record
 
-from collector.cli import main
+from tests.words import answer, refused
 
 CONTRACT = {
     "update_period_s", "averaging", "window_s", "tau_s", "window_std_s", "delay_s", "rise_time_s", "transient", "gain", "offset_w",
@@ -20,19 +19,9 @@ CONTRACT = {
 }  # fmt: skip
 
 PLANTED = PlantedSensor(
-    kernel="boxcar",
-    width_s=0.025,
-    period_s=0.1,
-    rigid=True,
-    gain=0.97,
-    offset_w=4.0,
-    delay_s=1e-3,
-    load_period_s=0.127,
-    poll_s=0.005,
-    noise_w=0.3,
-    step_w=120.0,
-    jitter_s=3e-4,
-)
+    kernel="boxcar", width_s=0.025, period_s=0.1, rigid=True, gain=0.97, offset_w=4.0, delay_s=1e-3, load_period_s=0.127,
+    poll_s=0.005, noise_w=0.3, step_w=120.0, jitter_s=3e-4,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +42,10 @@ def files(recording, tmp_path_factory):
     return folder
 
 
-def run(capsys, *arguments):
-    """Exit status and JSON document."""
-    status = main(["sensor", *arguments, "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return status, found
-
-
 def test_three_files_give_every_field_of_the_contract(files, tmp_path, capsys):
     out = tmp_path / "sensor.json"
     inputs = ["--readings", str(files / "readings.csv"), "--load", str(files / "load.csv"), "--reference", str(files / "meter.csv")]
-    status, found = run(capsys, *inputs, "--out", str(out))
-    assert status == 0
+    found = answer(capsys, "sensor", *inputs, "--out", out)
     assert found == json.loads(out.read_text())
     assert found.keys() >= CONTRACT
     assert found["averaging"] == "boxcar"
@@ -78,8 +59,7 @@ def test_three_files_give_every_field_of_the_contract(files, tmp_path, capsys):
 
 
 def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
-    status, found = run(capsys, "--readings", str(files / "readings.csv"))
-    assert status == 0
+    found = answer(capsys, "sensor", "--readings", files / "readings.csv")
     assert found["update_period_s"] == pytest.approx(PLANTED.period_s, abs=1e-4)
     for key in ("window_s", "gain", "offset_w", "delay_s", "rise_time_s", "transient", "sampled_fraction"):
         assert found[key] is None
@@ -97,17 +77,13 @@ def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
     ],
 )
 def test_wrong_use_is_one_line(arguments, status, words, capsys):
-    assert main(["sensor", *arguments]) == status
-    said = capsys.readouterr().err.strip()
-    assert words in said
-    assert len(said.splitlines()) == 1
+    refused(capsys, status, words, "sensor", *arguments)
 
 
 def test_a_log_without_a_clock_ends_with_a_warning(tmp_path, capsys):
     path = tmp_path / "flat.csv"
     path.write_text("t_s,power_w\n" + "".join(f"{i * 0.01:.2f},60\n" for i in range(500)))
-    status, found = run(capsys, "--readings", str(path))
-    assert status == 3
+    found = answer(capsys, "sensor", "--readings", path, status=3)
     assert "0 changes" in found["notes"]["update_period_s"]
 
 
@@ -115,9 +91,8 @@ def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(recording
     log = tmp_path / "low.csv"
     power = recording.reading_w.copy()
     power[7:11] = 0.3
-    np.savetxt(
-        log, np.stack([recording.time_s, power], axis=1), fmt="%.6f", delimiter=",", header="t_s,power_w", comments="", footer="what"
-    )
-    _, found = run(capsys, "--readings", str(log))
+    columns = np.stack([recording.time_s, power], axis=1)
+    np.savetxt(log, columns, fmt="%.6f", delimiter=",", header="t_s,power_w", comments="", footer="what")
+    found = answer(capsys, "sensor", "--readings", log, status=3)
     assert "1 line(s) are no row" in found["notes"]["readings"]
     assert "4 of " in found["notes"]["readings"]

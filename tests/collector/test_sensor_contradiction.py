@@ -1,6 +1,5 @@
 """A sensor that the readings contradict is said; the right one never is; real recordings beside simulated ones."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ from collector.recordings.run import read_run
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
 from tests.collector.made_readings import made
-from tests.collector.test_correct_command import run, written
+from tests.collector.test_correct_command import correct, written
 
 AGAINST = ("sensor", "update_period_s")
 A100 = SensorCalibration(
@@ -69,12 +68,9 @@ def test_an_update_period_of_another_sensor_is_said(record, period_s, said):
     assert ("update_period_s" in against(record, calibration)) is said
 
 
-def test_a_contradicted_sensor_warns_and_gives_status_3(record, tmp_path):
+def test_a_contradicted_sensor_is_a_note_and_gives_status_3(record, tmp_path, capsys):
     paths = written(replace(record, calibration=replace(record.calibration, delay_s=0.05)), tmp_path)
-    status, printed = run("--readings", paths["readings"], "--sensor", paths["sensor"], "--load", paths["load"], "--json")
-    assert status == 3
-    assert "warning: the readings contradict the sensor" in printed.stderr
-    assert "sensor" in json.loads(printed.stdout)["notes"]
+    assert "the readings contradict the sensor" in correct(paths, capsys, status=3)["notes"]["sensor"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +100,6 @@ def test_executions_that_the_recording_cuts_contradict_nothing(first, last):
     found = correct_recording(case.time_s[kept], case.power_w[kept], case.calibration, case.load)
     assert "lie wholly within" in found.notes["load"]
     assert not set(found.notes) & set(AGAINST)
-    assert found.repeated is not None
     left_w = (found.updates.value - found.repeated.fit.predicted_w)[found.repeated.fit.used]
     assert np.sqrt(np.mean(left_w**2)) < 2.0, "readings of what was cut are none of a board at rest"
     inside = (starts > begin_s) & (starts + 0.3 < end_s)

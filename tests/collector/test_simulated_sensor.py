@@ -8,7 +8,6 @@ import pytest
 from collector.bench import open_simulated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import board_names, load_board
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
@@ -46,8 +45,7 @@ def true_power(board, end_s, profile):
     edges = np.arange(0.0, (window_s if boxcar else 6.0 * window_s) + 5e-5, 1e-4)
     energy = board.world.trace.energy_j((end_s[:, None] - edges).ravel()).reshape(len(end_s), -1)
     weights = np.ones(len(edges) - 1) if boxcar else np.exp(-2.0 * edges[1:] / window_s)
-    result: Array = np.diff(-energy, axis=1) / 1e-4 @ (weights / weights.sum())
-    return result
+    return np.diff(-energy, axis=1) / 1e-4 @ (weights / weights.sum())
 
 
 @boards

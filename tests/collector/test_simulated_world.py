@@ -26,7 +26,7 @@ def run_for(board, operator, seconds, clock_mhz):
 
 def transcript(name, seed):
     """Everything that a small session can see, as bytes."""
-    parts: list[bytes] = []
+    parts = []
     with open_simulated(name, seed=seed) as board:
         for clock in board.gpu.supported_clocks_mhz()[::30]:
             for operator in (PRODUCT, ADDITION):

@@ -348,7 +348,7 @@ def queue(folder):
     file = folder / "jobs" / "queue.sqlite"
     for left in (folder / "jobs").iterdir():
         left.unlink()
-    job: dict[str, Any] = {"board": "sim:rtx-3090", "campaign": "quick", "title": "quick", "budget_s": 60.0}
+    job = {"board": "sim:rtx-3090", "campaign": "quick", "title": "quick", "budget_s": 60.0}
     with open_store(folder / "jobs") as store:
         for number in range(3):
             store.submit(Job(**job, arguments=("--seed", "1"), out=f"/tmp/{number}.parquet", fresh=False, priority=0))
@@ -379,7 +379,7 @@ def queue(folder):
 HELPER = (ROOT / "packaging" / "clocks.toml").read_text()
 
 
-EXAMPLES: dict[str, Callable[[Path], Example]] = {
+EXAMPLES = {
     **{
         make.__name__: make
         for make in (

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,7 +130,7 @@ def with_false_sizes(path, size):
     path.write_bytes(content[:start] + content[start:].replace(old, new, 1))
 
 
-FLOODS: dict[str, Callable[[Path], None]] = {
+FLOODS = {
     "equal rows": equal_rows,
     "equal table": equal_table,
     "long table": lambda path: equal_table(path, 60),
@@ -145,7 +144,7 @@ FLOODS: dict[str, Callable[[Path], None]] = {
     "large pages": large_pages,
     "false footer": false_footer,
 }
-COMMANDS: dict[str, tuple[str, ...]] = {
+COMMANDS = {
     "export": ("collect", "export", "{}", "--to", "csv", "--out", "{}.csv"),
     "fit": ("fit", "{}", "--gpu", "a100-pcie-40gb", "-o", "{}.json"),
     "sensor": ("collect", "sensor", "--readings", "{}"),

@@ -171,7 +171,7 @@ def _cases(cases, seed, pipe):
 def fuzz(kinds, count, seed):
     """Run `count` cases, shared out among the kinds: what was found, how many ran, and the highest memory of a process [byte]."""
     cases = [(kinds[number % len(kinds)], number // len(kinds)) for number in range(count)]
-    found: list[str] = []
+    found = []
     ran = peak = 0
     context = multiprocessing.get_context("fork")
     while cases:

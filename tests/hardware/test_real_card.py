@@ -222,7 +222,7 @@ def test_a_process_that_the_driver_holds_does_not_hold_the_call():
             def wait(self, timeout):
                 raise subprocess.TimeoutExpired("held", timeout)
 
-        kill(Held())  # type: ignore[arg-type]
+        kill(Held())
         assert sleeper.wait(10.0) == -signal.SIGKILL
 
 

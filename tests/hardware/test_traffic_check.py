@@ -57,7 +57,7 @@ def profiled(bundle, *, noise, bias):
     known = load_bundle(str(bundle))
     derived = derived_bytes(OPERATORS, known.gpu, known, [None] * len(OPERATORS))
     random = np.random.default_rng(1)
-    launches: list[tuple[str, dict[str, float]]] = []
+    launches = []
     for number in range(len(OPERATORS)):
         traffic = {level: float(derived[level][number]) for level in LEVELS}
         launches.append((f"{MARK}{number}()", counters(dict.fromkeys(LEVELS, 0.0))))

@@ -4,7 +4,6 @@ Written anew, after a look at what changed, by:  python -m tests.microbench.exec
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from microbench.check import DIGEST_BYTES, EXPECTED, result_name, results_digest, written_bytes
 from microbench.families import KERNELS, SWEEP
@@ -78,8 +77,8 @@ def shortened(kernel, results):
 
 def main():
     """Execute every kernel's small launches and write the file."""
-    exact: dict[str, bytes] = {}
-    others: dict[str, NDArray[np.uint8]] = {}
+    exact = {}
+    others = {}
     for kernel in SHIPPED:
         for pattern in kernel.patterns:
             results = executed_results(kernel, kernel.check_launch(pattern))
@@ -88,7 +87,7 @@ def main():
             else:
                 others[result_name(kernel, pattern)] = np.frombuffer(written_bytes(kernel, shortened(kernel, results)), dtype=np.uint8)
     digests = np.frombuffer(b"".join(exact.values()), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
-    np.savez_compressed(EXPECTED, exact=np.array(list(exact)), digests=digests, **others)  # type: ignore[arg-type]
+    np.savez_compressed(EXPECTED, exact=np.array(list(exact)), digests=digests, **others)
     print(EXPECTED, EXPECTED.stat().st_size)
 
 

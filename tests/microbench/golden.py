@@ -39,7 +39,7 @@ def operand_forms(kernels, architecture, level, toolchain):
 
 def operand_table(toolchain):
     """Form → the targets on which it is seen, as "sm_80-O0 sm_90-O3"."""
-    table: dict[str, list[str]] = {}
+    table = {}
     for architecture in OPERAND_ARCHITECTURES:
         for level in OPTIMISATION_LEVELS:
             for form in operand_forms(kernels_at(architecture, level), architecture, level, toolchain):

@@ -26,7 +26,7 @@ MIN_FLIPS = 0.3
 
 def small(kernel, iterations, pattern="random"):
     block = kernel.fixed_block or (32, 1, 1)
-    return replace(kernel.check_launch(pattern), grid=(1, 1, 1), block=block, iterations=iterations)  # type: ignore[arg-type]
+    return replace(kernel.check_launch(pattern), grid=(1, 1, 1), block=block, iterations=iterations)
 
 
 @pytest.mark.parametrize("kernel", INTERPRETED, ids=lambda kernel: kernel.name)

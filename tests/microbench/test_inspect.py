@@ -71,7 +71,7 @@ def test_the_loop_ends_at_its_branch_and_leaves_callees_out():
     ],
 )
 def test_each_departure_from_the_promised_loop_has_its_complaint(level, body, expected, complaint):
-    promise = Expectation(opcodes=("FFMA",), fewest=64, most=64, **expected)  # type: ignore[arg-type]
+    promise = Expectation(opcodes=("FFMA",), fewest=64, most=64, **expected)
     said = body_complaint(promise, entry(**body), level)
     assert complaint in said
     assert bool(said) == bool(complaint)

@@ -1,7 +1,6 @@
 """The interpreter against arithmetic done in another way: whole numbers and fractions."""
 
 import struct
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -37,7 +36,7 @@ def chosen_bytes(a, b, selector):
     return int.from_bytes(bytes((255 if byte & 128 else 0) if spread else byte for byte, spread in found), "little")
 
 
-WHOLE: dict[str, Callable[[int, int, int], int]] = {
+WHOLE = {
     "mul.hi.s32": lambda a, b, _: signed(a) * signed(b) >> 32,
     "mad.hi.u32": lambda a, b, c: (a * b >> 32) + c,
     "mul24.hi.u32": lambda a, b, _: (a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16,
@@ -85,7 +84,7 @@ def distances(values, kind):
 
 
 def numbers(width, largest):
-    return st.floats(width=width, allow_subnormal=False, min_value=-largest, max_value=largest).filter(lambda x: abs(x) > 1 / largest)  # type: ignore[call-overload]
+    return st.floats(width=width, allow_subnormal=False, min_value=-largest, max_value=largest).filter(lambda x: abs(x) > 1 / largest)
 
 
 # Just below the middle of two neighbours: rounding to float64 first would land on the middle, and go the wrong way.

@@ -36,7 +36,7 @@ def open_fake_board(*, tracer=None, raw_kernels=None, **world_settings):
 
     `raw_kernels` are what compiled entries do, by name.
     """
-    world = World(**world_settings)  # type: ignore[arg-type]
+    world = World(**world_settings)
     cublas, cupti = FakeCublas(world), FakeCupti()
 
     def seen(name):

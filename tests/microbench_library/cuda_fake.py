@@ -5,10 +5,8 @@ the one before has ended.  Arrays lie in host memory, so that products are reall
 """
 
 import ctypes
-from collections.abc import Callable
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -33,11 +31,11 @@ class CuptiError(Exception):
     """As cupti-python raises."""
 
 
-class Array(np.ndarray):  # type: ignore[type-arg]
+class Array(np.ndarray):
     """Device memory; `data.ptr` is its address."""
 
     @property
-    def data(self):  # type: ignore[override]
+    def data(self):
         return SimpleNamespace(ptr=self.ctypes.data)
 
     def set(self, values):
@@ -51,20 +49,20 @@ class World:
     def __init__(self, *, kernel_s=50e-6, total_bytes=10**12, computes=True, boards=1):
         self.computes = computes
         self.boards = boards
-        self.peers_open: set[int] = set()
+        self.peers_open = set()
         self.damages_copies = False
         self.host_s = 100.0
         self.busy_until_s = 100.0
         self.kernel_s = kernel_s
         self.total_bytes = total_bytes
         self.largest_allocation = 0
-        self.launched: list[str] = []
+        self.launched = []
         self.graphs_launched = 0
-        self.captured: list[tuple[str, Callable[[], None], int]] | None = None
-        self.fail_launch: BaseException | None = None
-        self.fail_sync: BaseException | None = None
-        self.addresses: list[int] = []
-        self.seen: Callable[[str], None] = lambda name: None
+        self.captured = None
+        self.fail_launch = None
+        self.fail_sync = None
+        self.addresses = []
+        self.seen = lambda name: None
 
     def now_ns(self):
         return round(self.host_s * 1e9)
@@ -222,8 +220,8 @@ class FakeCublas:
         self.world = world
         self.status = 0
         self.workspace_bytes = 0
-        self.compute_types: list[int] = []
-        self.operations: list[tuple[int, int, int, int]] = []
+        self.compute_types = []
+        self.operations = []
 
     def __getattr__(self, name):
         assert name in ("cublasCreate_v2", "cublasDestroy_v2")
@@ -294,11 +292,11 @@ class FakeCupti:
     ActivityKind = SimpleNamespace(KERNEL=3, CONCURRENT_KERNEL=10, MEMSET=2)
 
     def __init__(self):
-        self.enabled: set[int] = set()
-        self.pending: list[Any] = []
+        self.enabled = set()
+        self.pending = []
         self.refuse_enable = False
-        self.requested: Any = None
-        self.completed: Any = None
+        self.requested = None
+        self.completed = None
 
     def activity_register_callbacks(self, requested, completed):
         size, records = requested()

@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_refused(device, world):
 
 @pytest.mark.parametrize("location", ["host", "peer"])
 def test_a_buffer_elsewhere_is_filled_reached_by_its_address_and_read_back(location):
-    seen: list[int] = []
+    seen = []
 
     def elsewhere(grid, block, arguments):
         source, result, iterations, _ = arguments

@@ -74,5 +74,5 @@ def test_between_two_uses_of_a_buffer_more_than_the_cache_is_read(working_set, l
         (H200, 0, 32, 0, 0),
     ],
 )
-def test_resident_blocks_are_those_of_the_occupancy_calculator(gpu, threads, registers, shared, blocks):  # type: ignore[no-untyped-def]
+def test_resident_blocks_are_those_of_the_occupancy_calculator(gpu, threads, registers, shared, blocks):
     assert resident_blocks(gpu, threads, registers, shared) == blocks

@@ -25,7 +25,6 @@ from estimator.model.tile_names import NO_TILE, named_tile, tile_from_name
 )
 def test_a_public_name_is_read(name, tile):
     found = named_tile(name)
-    assert found is not None
     assert (found.first, found.second, found.tile_k, found.stages) == tile
 
 

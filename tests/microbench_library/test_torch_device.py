@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -42,7 +41,7 @@ def fake_torch(calls, fault=None):
 
 
 def test_work_goes_on_the_stream_that_was_given_is_captured_once_and_memory_comes_back():
-    calls: list[Any] = []
+    calls = []
     with open_torch_device(fake_torch(calls), 1, 0x5000) as device:
         assert device.device == "cuda:1"
         assert ("enter stream", "stream 0x5000 on cuda:1") in calls

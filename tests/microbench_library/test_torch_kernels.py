@@ -1,14 +1,12 @@
 """PyTorch's kernels compute what their operators say, on the CPU; skipped where PyTorch is not installed."""
 
 import importlib.util
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 from microbench.errors import DeviceLostError, KernelFailedError, UnsupportedError
 from microbench.runners.torch_device import TorchDevice, load_torch
 from microbench.runners.torch_kernels import BACKENDS, torch_kernel
@@ -46,7 +44,7 @@ def flat(name, reads, elements=360, family="elementwise", **more):
 CONVOLUTION = {"batch": 2, "channels": 4, "height": 9, "width": 7, "filters": 6, "kernel_h": 3, "kernel_w": 3, "stride": 2, "padding": 1}
 ATTENTION = {"batch": 2, "heads": 4, "head_dim": 8, "window": 0}
 
-CASES: list[tuple[Operator, Callable[..., Any]]] = [
+CASES = [
     (rows("softmax", "softmax"), softmax),
     (rows("norm", "layernorm"), layernorm),
     (rows("norm", "rmsnorm"), rmsnorm),

@@ -87,7 +87,7 @@ found.trace(lambda: time.sleep(60))
 def test_where_cupti_refuses_the_work_is_done_and_the_reason_kept():
     cupti = FakeCupti()
     cupti.refuse_enable = True
-    done: list[int] = []
+    done = []
     tracer = CuptiTracer(cupti)
     assert tracer.trace(lambda: done.append(1)) == ()
     assert done == [1]
@@ -99,7 +99,7 @@ def test_a_cupti_that_cannot_start_is_no_tracer():
         raise CuptiError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
 
     cupti = FakeCupti()
-    cupti.activity_register_callbacks = refuse  # type: ignore[method-assign]
+    cupti.activity_register_callbacks = refuse
     assert "MULTIPLE_SUBSCRIBERS" in open_tracer(cupti).missing()
 
 

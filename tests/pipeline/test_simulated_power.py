@@ -3,9 +3,6 @@
 Simulated figures show plumbing and statistics, not physics.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 
 from collector.cli import main
@@ -15,7 +12,7 @@ from estimator.engine.kernel_table import predict_kernels
 from estimator.model.lowering import KnownTiles
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.calibration import Calibration, calibrate
+from fitter.bundle.calibration import calibrate
 from fitter.rows.selection import read_selection
 
 BOARD = "a100-pcie-40gb"
@@ -70,7 +67,6 @@ def power_errors(calibration):
 
 
 def power_of(calibration):
-    assert calibration.bundle.power is not None
     return calibration.bundle.power
 
 
@@ -128,7 +124,6 @@ def planted_static_power_leakage_and_the_edge_of_l2_come_back(honest, _folder):
     assert abs(power.busy_w - profile.power.sm_clock_w * scale) < 3.0 * power.busy_std_w
     assert abs(power.active_w - profile.power.active_w) < 3.0 * power.active_std_w
     assert idle is not None
-    assert power.rest_c is not None
     warm_c = power.operating_c + power.operating_k_per_w * TYPICAL_POWER_W
     at_work, at_rest = (leakage_w(profile, power.reference_voltage_v, one) for one in (warm_c, power.rest_c))
     assert abs(power.leakage_w_per_k - (at_work - at_rest) / (warm_c - power.rest_c)) < 3.0 * power.leakage_std_w_per_k
@@ -136,7 +131,6 @@ def planted_static_power_leakage_and_the_edge_of_l2_come_back(honest, _folder):
 
 def a_told_temperature_predicts_power_better_than_the_usual_one(honest, _folder):
     rows = honest.selection.kernels
-    assert rows is not None
     rows = rows.select(np.flatnonzero(np.isfinite(rows.power_w) & ~rows.at_limit & (rows.sm_clock_asked_mhz > 1400.0)))
     known = KnownTiles(tile_m=rows.tile_m, tile_n=rows.tile_n, split=rows.split_k)
     gpu = load_gpu(BOARD)
@@ -148,7 +142,7 @@ def a_told_temperature_predicts_power_better_than_the_usual_one(honest, _folder)
     assert np.median(np.abs(told / rows.power_w - 1.0)) < np.median(np.abs(usual / rows.power_w - 1.0))
 
 
-LAWS: tuple[Callable[[Calibration, Path], None], ...] = (
+LAWS = (
     latency_of_kernels_left_out_is_predicted,
     an_effect_that_the_equations_lack_raises_the_error_and_a_warning,
     power_of_kernels_left_out_is_predicted,

@@ -151,8 +151,7 @@ class Place:
             assert there(job) or job.state in ("queued", "running"), f"{job.state}: {job.message}"
             return job if there(job) else None
 
-        job: Job = until(seen, f"job {number} {what}")
-        return job
+        return until(seen, f"job {number} {what}")
 
     def wait_for(self, number, state):
         """A job once it is in a state."""

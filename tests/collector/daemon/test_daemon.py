@@ -69,7 +69,7 @@ def test_a_daemon_killed_in_the_middle_goes_on_with_the_same_rows(place, capsys)
 
 def test_sigterm_drains_after_the_running_kernel_and_the_next_daemon_goes_on_with_what_is_left_of_the_budget(place):
     budget_s = 20.0
-    later: list[int] = []
+    later = []
 
     def terminate(_number, daemon):
         later.append(place.queue(place.campaign(FEW, "later.toml"), f"later{len(later)}.parquet"))

@@ -23,7 +23,7 @@ REQUEST = Job(
 
 
 def queued(store, out, **changes):
-    return store.submit(replace(REQUEST, out=out, **changes))  # type: ignore[arg-type]
+    return store.submit(replace(REQUEST, out=out, **changes))
 
 
 @settings(max_examples=15)
@@ -60,7 +60,6 @@ def test_a_board_takes_its_own_jobs_alone_and_none_before_its_time(tmp_path):
         assert store.next_job("sim:a") is None
         store.requeue(number, "board_lost", "gone", 0.0, forget_attempt=True)
         job = store.next_job("sim:a")
-        assert job is not None
         assert job.attempts == 0
 
 
@@ -147,7 +146,6 @@ def test_processes_that_all_find_no_queue_make_one_and_none_sees_it_half_made(tm
     command = [sys.executable, "-c", MAKER, str(folder)]
     makers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     for maker in makers:
-        assert maker.stdin is not None
         maker.stdin.write("now\n")
         maker.stdin.flush()
     assert [maker.communicate()[0] for maker in makers] == ["0\n"] * len(makers)

@@ -10,7 +10,6 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import load_campaign
@@ -20,7 +19,6 @@ from collector.campaigns.running import Campaign, campaign_key
 from collector.commands.output import stoppable
 from collector.dataset import claimed_dataset
 from collector.devices.nvml import open_board
-from collector.devices.protocols import Gpu
 from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd
 from collector.sensing.calibration import load_calibration
@@ -130,7 +128,7 @@ def _measure(order, report):
         meters = (stack.enter_context(open_pmd(order.meter_port)),) if order.meter_port else ()
         bench = Bench(
             word="0",
-            gpu=cast(Gpu, ClockedBoard(board.gpu, driver.gpu)),
+            gpu=ClockedBoard(board.gpu, driver.gpu),
             sensors=(board.sensor, *meters),
             runner=board.runner,
             clock=board.clock,

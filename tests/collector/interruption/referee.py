@@ -103,7 +103,7 @@ def open_arena(folder):
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         with suppress(AttributeError):
-            multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+            multiprocessing.forkserver._forkserver._stop()
 
 
 class Contestant:
@@ -115,8 +115,8 @@ class Contestant:
         self.process.start()
         arena.processes.append(self.process)
         mouth.close()
-        self.events: list[str] = []
-        self.rows: list[str] = []
+        self.events = []
+        self.rows = []
         self.message = ""
         self.silent = False
 
@@ -223,12 +223,12 @@ def bout(arena, number, chance, *, ending=signal.SIGKILL, blows, characterise=0.
     """One campaign, resumed after every blow until it comes to its end or so many blows have fallen; the blows that fell."""
     folder = arena.folder / f"bout-{number}"
     folder.mkdir()
-    output, told, fallen = folder / "d.parquet", set[str](), 0
+    output, told, fallen = folder / "d.parquet", set(), 0
     events = len(arena.planned) + PHASES
     while fallen < blows:
         sensor = None if chance.random() < characterise else arena.sensor
         contestant = Contestant(arena, arena.order(output, sensor=sensor))
-        struck: list[float] = []
+        struck = []
 
         def blow(contestant=contestant, struck=struck):
             struck.append(time.monotonic())

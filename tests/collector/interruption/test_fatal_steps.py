@@ -27,7 +27,7 @@ def context():
     started.set_forkserver_preload(["tests.collector.interruption.fatal_step", "pandas"])  # Arrow looks for pandas
     yield started
     with suppress(AttributeError):
-        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        multiprocessing.forkserver._forkserver._stop()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def check_whole(task):
     assert files_in(folder) == {str(file.relative_to(folder))}
 
 
-KINDS: dict[str, dict[str, bool]] = {
+KINDS = {
     "a file": {},
     "a file in the place of another": {"fresh": True},
     "a part": {"parts": True},

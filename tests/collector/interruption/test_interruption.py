@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from collector.devices.clock_record import left_records, write_record
 from tests.collector.interruption.campaign_process import INTERRUPTED
 from tests.collector.interruption.referee import (
     PATIENCE_S,
-    Arena,
     Contestant,
     bout,
     check_failure,
@@ -155,11 +153,10 @@ def restore(arena):
     """Boards whose clock `collect clocks restore` gives back."""
     command = [sys.executable, "-m", "collector.cli", "clocks", "restore", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    restored: list[str] = json.loads(ended.stdout)["restored"]
-    return restored
+    return json.loads(ended.stdout)["restored"]
 
 
-EXITS: dict[str, Callable[[Arena, Path], tuple[Contestant, int]]] = {
+EXITS = {
     "normal end": lambda arena, output: (Contestant(arena, arena.order(output)), 0),
     "end of the budget": lambda arena, output: (Contestant(arena, arena.order(output, budget_s=25.0)), 0),
     "error": by_error,

@@ -18,6 +18,7 @@ from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import Campaign, campaign_key
 from collector.clocks import clocks_from_text
 from collector.commands.doctor import examine
+from collector.dataset import read_kernel_dataset
 from collector.devices.nvml_library import open_nvml
 from collector.devices.protocols import LaunchRecord, PreparedKernel
 from collector.sensing.calibration import SensorCalibration
@@ -88,7 +89,9 @@ def test_a_campaign_and_doctor_at_the_current_clock_call_no_setter(boards, tmp_p
         known = replace(sensor, averaging="none", update_period_s=0.02, settle_s=0.05)
         out = tmp_path / "d.parquet"
         outcome = Campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), 0), out, calibration=known).run()
-    assert outcome.rows == 2
+    table = read_kernel_dataset(out).table
+    assert table.column("sm_clock_mhz").null_count == outcome.rows == 2
+    assert table.column("sm_clock_measured_mhz").null_count == 0
     findings = [finding for finding in examine("0") if finding.check.startswith("GPU 0")]
     assert findings
     assert not any("nvidia-smi" in finding.remedy for finding in findings)

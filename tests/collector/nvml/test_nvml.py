@@ -56,8 +56,8 @@ def test_a_board_says_who_it_is(board):
 def test_states_and_readings_are_what_the_driver_says(boards, board):
     boards.set(power_mw=345_678, sm_mhz=1755, temp_c=63, reasons=0x04)
     assert [readings.field for readings in board.sensor.read()] == ["instant"]
-    powers: list[list[float]] = []
-    states: list[tuple[float, float, int]] = []
+    powers = []
+    states = []
 
     def heard():
         powers.append([float(readings.power_w[-1]) if readings.power_w.size else 0.0 for readings in board.sensor.read()])

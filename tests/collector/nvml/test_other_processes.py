@@ -17,9 +17,7 @@ def test_processes_that_come_later_are_seen_and_this_one_is_not(boards, environm
     boards.set(processes=1)
     command = [sys.executable, "-c", WATCH]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as watcher:
-        assert watcher.stdin is not None
-        assert watcher.stdout is not None
-        seen: list[list[int]] = []
+        seen = []
         for count in (1, 2, 3, 0):
             boards.set(processes=count)
             watcher.stdin.write("now\n")

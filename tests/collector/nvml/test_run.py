@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,7 +48,7 @@ def at_rest(boards):
 def known_sensor(tmp_path):
     """A sensor that shows the present power every 20 ms."""
     path = tmp_path / "sensor.json"
-    document: dict[str, Any] = {
+    document = {
         "gpu_uuid": UUID,
         "driver": "570.86.15",
         "sensor": "nvml",

@@ -24,7 +24,7 @@ class EmulatedPort:
 @contextmanager
 def emulated_port(**state):
     """A meter that lives in a thread until the end of the block, or until it is unplugged."""
-    ready: SimpleQueue[EmulatedPort] = SimpleQueue()
+    ready = SimpleQueue()
     stop = Event()
 
     def live():

@@ -23,7 +23,7 @@ def arrivals(span_s, ticks_per_ms, seed, drift=0.0):
 
 def turns_found(ticks, host_ns, announced=None):
     """What a watch answers to each arrival."""
-    watch, answers, turned = TurnWatch(), list[int](), 0
+    watch, answers, turned = TurnWatch(), [], 0
     for i, (tick, host) in enumerate(zip(ticks.tolist(), host_ns.tolist(), strict=True)):
         answers.append(watch.turns(tick + STAMP_TURN * turned, host, after_break=i == announced))
         turned += answers[-1]

@@ -6,7 +6,7 @@ from time import monotonic_ns
 import numpy as np
 import pytest
 
-from collector.devices.protocols import PowerReadings, PowerSensor
+from collector.devices.protocols import PowerReadings
 from collector.errors import DeviceError
 from collector.pmd.emulated import wave_w
 from collector.pmd.meter import open_meter
@@ -21,7 +21,7 @@ LATEST_S = 0.02
 
 def read_for(sensor, seconds):
     """Readings of so many seconds, joined, by rail."""
-    parts: list[tuple[PowerReadings, ...]] = []
+    parts = []
     until = monotonic_ns() + round(seconds * 1e9)
     while monotonic_ns() < until:
         parts.append(sensor.read())
@@ -38,7 +38,7 @@ def read_for(sensor, seconds):
 @in_real_time
 def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_it_took(port_of):
     with port_of(clock_error_ppm=400.0) as port, open_pmd(port.path) as sensor:
-        power_sensor: PowerSensor = sensor
+        power_sensor = sensor
         assert (power_sensor.name(), power_sensor.fields()) == ("pmd", ("pcie1", "pcie2", "eps1", "eps2"))
         assert power_sensor.read_energy() is None
         rails = read_for(sensor, 0.6)

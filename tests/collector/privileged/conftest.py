@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,7 +50,7 @@ class Place:
         }
         for name in ("LISTEN_PID", "LISTEN_FDS", "WATCHDOG_USEC"):
             self.environment.pop(name, None)
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes = []
         self.listener = socket.socket(socket.AF_UNIX)
         self.write_config()
 
@@ -148,8 +147,7 @@ class Line:
             if not more:
                 return None
             came += more
-        reply: dict[str, Any] = json.loads(came)
-        return reply
+        return json.loads(came)
 
     def ask(self, **content):
         self.send(json.dumps({"version": 1, **content}).encode() + b"\n")
@@ -182,7 +180,7 @@ def place(nvml):
 
 @pytest.fixture
 def opened(place):
-    lines: list[Line] = []
+    lines = []
 
     def connect():
         lines.append(Line(place.socket))

@@ -62,8 +62,6 @@ class Holder:
         place.processes.append(self.process)
 
     def tell(self, order):
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(f"{order}\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()

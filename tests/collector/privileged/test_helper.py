@@ -138,7 +138,7 @@ def test_the_clock_comes_back_from_kills_of_the_helper_at_random_moments(place):
     for _ in range(6):
         client = Line(place.socket)
         ended = time.monotonic() + chance.uniform(0.0, 0.1)  # from before the record to after the clock is back
-        requests: list[dict[str, object]] = [{"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}, {"do": "unlock"}]
+        requests = [{"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}, {"do": "unlock"}]
         for request in itertools.cycle(requests):
             client.send(json.dumps({"version": 1, **request}).encode() + b"\n")
             if time.monotonic() > ended:
@@ -187,7 +187,6 @@ def test_who_begins_to_compute_on_a_board_ends_the_lock_of_another(place, opened
     assert client.lock()["ok"]
     place.boards.set(processes=1)
     reply = client.receive()
-    assert reply is not None
     assert reply["error"] == "board_shared"
     assert back(place)
     assert client.receive() is None
@@ -201,7 +200,6 @@ def test_a_flood_of_one_user_is_bounded_and_stops_no_other(place, opened):
     for line in held:
         assert line.ask(do="status")["ok"]
     reply = opened().receive()
-    assert reply is not None
     assert reply["error"] == "too_many"
     greedy = held.pop()
     while (reply := greedy.ask(**next(LOCK_AND_UNLOCK)))["ok"]:
@@ -278,7 +276,7 @@ def as_foreigner(path, groups):
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as end:
-        said: dict[str, object] = json.loads(end.read())
+        said = json.loads(end.read())
     os.waitpid(child, 0)
     return said
 

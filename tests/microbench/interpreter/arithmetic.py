@@ -4,23 +4,21 @@ Fused multiply-adds are rounded once: sums are taken in float64 with their error
 Sources: Dekker (1971), Knuth's two-sum; Boldo and Melquiond, "Emulation of FMA and correctly rounded sums" (2008).
 """
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.vocabulary.quantities import Array
 from microbench.numbers import decode, encode, nearest_codes
 from tests.microbench.interpreter.program import InterpreterError
 
 Word = NDArray[Any]
 Opcode = tuple[str, ...]
 
-UNSIGNED: Final[dict[int, Any]] = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-FLOATING: Final = frozenset({"f16", "f16x2", "bf16x2", "f32", "f64"})
-LOW_WORD: Final = np.uint64(0xFFFFFFFF)
-SPLITTER: Final = 2.0**27 + 1.0
+UNSIGNED = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+FLOATING = frozenset({"f16", "f16x2", "bf16x2", "f32", "f64"})
+LOW_WORD = np.uint64(0xFFFFFFFF)
+SPLITTER = 2.0**27 + 1.0
 """Dekker's constant for float64."""
 
 
@@ -72,14 +70,14 @@ def fused(kind, x, y, z):
     return top + odd_sum(middle_error, top_error)
 
 
-FUNCTIONS: Final[dict[str, Callable[..., Array]]] = {
+FUNCTIONS = {
     "mul": np.multiply, "min": np.fmin, "max": np.fmax, "abs": np.abs, "sqrt": np.sqrt,
     "div": np.divide, "rcp": lambda x: 1.0 / x, "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "sin": np.sin, "cos": np.cos, "lg2": np.log2, "ex2": np.exp2, "tanh": np.tanh,
 }  # fmt: skip
 """Functions of floating-point numbers; approximate ones are computed exactly and rounded."""
 
-OWN_ARITHMETIC: Final = frozenset({"div", "rcp", "sqrt"})
+OWN_ARITHMETIC = frozenset({"div", "rcp", "sqrt"})
 """Those whose f32 form is computed in f32: a rounding of the rounded float64 could differ."""
 
 
@@ -194,11 +192,11 @@ def summed(terms, c):
     return (terms.sum(axis=1) & 0xFFFFFFFF).astype(np.uint32) + c
 
 
-COMPARISONS: Final[dict[str, Callable[[Word, Word], Word]]] = {
+COMPARISONS = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
 
-INTEGER: Final[dict[str, Callable[..., Word]]] = {
+INTEGER = {
     "add": lambda o, a, b: a + b,
     "sub": lambda o, a, b: a - b,
     "and": lambda o, a, b: a & b,

@@ -7,9 +7,9 @@ local memory of all threads, and the constants.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,16 @@ from tests.microbench.interpreter.program import InterpreterError
 Word = NDArray[Any]
 Mask = NDArray[np.bool_]
 
-MAX_STATEMENTS: Final = 200_000
+MAX_STATEMENTS = 200_000
 """Statements after which a program is taken to run for ever: a check launch needs at most some thousands."""
 
-SEGMENT_BITS: Final = 24
+SEGMENT_BITS = 24
 """Segments of 16 MiB: the buffers of small launches take at most one."""
 
-NOTHING: Final = frozenset({"bar", "membar", "fence", "nanosleep", "wgmma"})
+NOTHING = frozenset({"bar", "membar", "fence", "nanosleep", "wgmma"})
 """Instructions that change no number: order and sleep."""
 
-ATOMIC: Final[dict[str, Callable[[int, int, int], int]]] = {
+ATOMIC = {
     "add": lambda old, given, _: old + given,
     "max": lambda old, given, _: max(old, given),
     "exch": lambda _, given, __: given,
@@ -102,11 +102,11 @@ class _Machine:
         self.registers = {name: np.zeros(number.shape, dtype=UNSIGNED[bits]) for name, bits in program.registers.items()}
         self.counter = np.zeros(number.shape, dtype=np.int64)
         self.carry = np.zeros(number.shape, dtype=np.uint64)
-        self.flips: Counter[str] = Counter()
+        self.flips = Counter()
 
     def run(self):
         """Run until every thread has ended."""
-        counts: Counter[str] = Counter()
+        counts = Counter()
         with np.errstate(all="ignore"):
             for _ in range(MAX_STATEMENTS):
                 place = int(self.counter.min())

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +11,16 @@ class InterpreterError(Exception):
     """A PTX text outside the generated subset, or one that goes wrong."""
 
 
-REGISTER_BITS: Final[dict[str, int]] = {"pred": 1, "b16": 16, "b32": 32, "b64": 64}
+REGISTER_BITS = {"pred": 1, "b16": 16, "b32": 32, "b64": 64}
 
-_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_ENTRY: Final = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\((.*?)\)\s*((?:\.\w+[^{;]*?)*)\{(.*)\}", re.DOTALL)
-_PARAMETER: Final = re.compile(r"\.param\s+\.u(32|64)\s+(\w+)")
-_VARIABLE: Final = re.compile(r"\.(shared|local)\s+\.align\s+(\d+)\s+\.b(8|16|32|64)\s+(\w+)(?:\[(\d+)\])?$")
-_CONSTANT: Final = re.compile(r"\.const\s+\.align\s+4\s+\.u32\s+(\w+)\[(\d+)\]\s*=\s*\{(.*?)\};", re.DOTALL)
-_LABEL: Final = re.compile(r"^(\w+):\s*")
-_OPERAND: Final = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*")
-_STATEMENT: Final = re.compile(r"^(?:@(!?)(\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_ENTRY = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\((.*?)\)\s*((?:\.\w+[^{;]*?)*)\{(.*)\}", re.DOTALL)
+_PARAMETER = re.compile(r"\.param\s+\.u(32|64)\s+(\w+)")
+_VARIABLE = re.compile(r"\.(shared|local)\s+\.align\s+(\d+)\s+\.b(8|16|32|64)\s+(\w+)(?:\[(\d+)\])?$")
+_CONSTANT = re.compile(r"\.const\s+\.align\s+4\s+\.u32\s+(\w+)\[(\d+)\]\s*=\s*\{(.*?)\};", re.DOTALL)
+_LABEL = re.compile(r"^(\w+):\s*")
+_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*")
+_STATEMENT = re.compile(r"^(?:@(!?)(\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +59,11 @@ def parse(text, declarations=""):
     entry = _ENTRY.search(plain)
     assert entry
     name, parameters, _, body = entry.groups()
-    registers: dict[str, int] = {}
-    places: dict[str, dict[str, int]] = {"shared": {}, "local": {}}
+    registers = {}
+    places = {"shared": {}, "local": {}}
     sizes = {"shared": 0, "local": 0}
-    statements: list[Statement] = []
-    labels: dict[str, int] = {}
+    statements = []
+    labels = {}
     for piece in body.split(";"):
         line = piece.strip()
         while label := _LABEL.match(line):

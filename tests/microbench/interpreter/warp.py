@@ -4,7 +4,7 @@ Arrays of registers have shape (n,) with n a multiple of 32; a warp is 32 neighb
 Source of the layouts: PTX ISA, "Matrix fragments for mma".
 """
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from tests.microbench.interpreter.arithmetic import values, words
 Word = NDArray[Any]
 Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 
-NUMBER_BITS: Final[dict[str, int]] = {
+NUMBER_BITS = {
     "f16": 16,
     "bf16": 16,
     "tf32": 32,
@@ -29,7 +29,7 @@ NUMBER_BITS: Final[dict[str, int]] = {
     "e5m2": 8,
     "s32": 32,
 }
-STORED: Final[dict[str, str]] = {
+STORED = {
     "f16": "f16x2",
     "bf16": "bf16x2",
     "s8": "s8x4",
@@ -38,13 +38,13 @@ STORED: Final[dict[str, str]] = {
     "e4m3": "e4m3x4",
     "e5m2": "e5m2x4",
 }
-TF32_MASK: Final = np.uint32(0xFFFFE000)
+TF32_MASK = np.uint32(0xFFFFE000)
 """The 19 bits of a 32-bit word that a tf32 product reads."""
 
-OF_BITS: Final = ("and", "popc")
+OF_BITS = ("and", "popc")
 """What a product of single bits is: both set, and the number of such places."""
 
-PACKED_METADATA: Final = 0x44444444
+PACKED_METADATA = 0x44444444
 
 
 def by_warp(word):
@@ -70,7 +70,7 @@ def match_any(word):
     """For each lane, the lanes that hold the same word."""
     lanes = by_warp(word)
     same = lanes[:, :, None] == lanes[:, None, :]
-    lanes_as_bits: Word = (same.astype(np.uint64) << np.arange(WARP_LANES, dtype=np.uint64)).sum(axis=2).astype(np.uint32)
+    lanes_as_bits = (same.astype(np.uint64) << np.arange(WARP_LANES, dtype=np.uint64)).sum(axis=2).astype(np.uint32)
     return lanes_as_bits.ravel()
 
 
@@ -103,14 +103,14 @@ def fragment(part, kind, registers, shape):
     register, place = number // packed, number % packed
     if part == "c":
         element = number
-        return np.broadcast_arrays(group + 8 * (element // 2 % 2), thread * 2 + element % 2)  # type: ignore[return-value]
+        return np.broadcast_arrays(group + 8 * (element // 2 % 2), thread * 2 + element % 2)
     inner = thread * packed + place
     if part == "b":
-        return np.broadcast_arrays(inner + 4 * packed * register, group)  # type: ignore[return-value]
+        return np.broadcast_arrays(inner + 4 * packed * register, group)
     tall = shape[0] == 16
     rows = group + (8 * (register % 2) if tall else 0)
     steps = register // 2 if tall else register
-    return np.broadcast_arrays(rows, inner + 4 * packed * steps)  # type: ignore[return-value]
+    return np.broadcast_arrays(rows, inner + 4 * packed * steps)
 
 
 def _numbers(registers, kind):
