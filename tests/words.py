@@ -18,17 +18,18 @@ def changed(words, *change):
 def answer(capsys, *words, status=0):
     """The JSON of a `collect` that ends with this status."""
     capsys.readouterr()
-    assert main([*map(str, words), "--json"]) == status
-    return json.loads(capsys.readouterr().out)
+    found = main([*map(str, words), "--json"])
+    out, err = capsys.readouterr()
+    assert found == status, err
+    return json.loads(out)
 
 
 def refused(capsys, status, reason, *words):
     """A `collect` that must end with this status, without a result, and with one short line on stderr that has the reason."""
     capsys.readouterr()
-    assert main([*map(str, words)]) == status
+    found = main([*map(str, words)])
     out, err = capsys.readouterr()
-    assert reason in err
-    assert (out, err.count("\n"), "Traceback" in err, len(err) < 600) == ("", 1, False, True), err
+    assert (found, reason in err, out, err.count("\n"), "Traceback" in err, len(err) < 600) == (status, True, "", 1, False, True), err
     return err
 
 

@@ -1,9 +1,9 @@
 """Rows of datasets for tests."""
 
-from collector.dataset import (
-    open_kernel_writer,
-    operator_columns,
-)
+import resource
+from contextlib import contextmanager
+
+from collector.dataset import open_kernel_writer, operator_columns
 from collector.dataset.log import log_path
 from estimator.vocabulary.workload import make_operator
 
@@ -36,3 +36,14 @@ def write_log(folder, count):
         for index in range(count):
             writer.append(a_row(f"r{index}"))
     return log_path(output)
+
+
+@contextmanager
+def disk_with(size):
+    """No file grows beyond this size, as on a disk that is full."""
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, unlimited[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)

@@ -15,6 +15,7 @@ from collector.clocks import clocks_from_text
 from collector.dataset import operators_of, read_kernel_dataset, write_kernel_dataset
 from collector.dataset.log import log_path
 from collector.errors import CampaignError, ClockError, RunnerError
+from estimator.vocabulary.errors import WorkloadError
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators
 from tests.collector.campaigns import BOARD, CLOCKS, collected, planned, stop_after
 from tests.collector.dataset_rows import a_row
@@ -220,3 +221,21 @@ def test_a_dataset_that_is_no_campaign_is_not_resumed(tmp_path):
     write_kernel_dataset([a_row()], {}, tmp_path / "d.parquet")
     with pytest.raises(CampaignError, match="not from a campaign"):
         kept_rows(tmp_path / "d.parquet", {"seed": 1})
+
+
+def group(count, rows, dim):
+    return KernelGroup(family="softmax", operator="softmax", precision="fp16", count=count, shape={"rows": rows, "dim": dim})
+
+
+def test_more_kernels_than_there_can_be_are_refused():
+    few = group(100_000, Choice(values=(1.0, 2.0)), LogRange(low=64, high=640, multiple=64))
+    with pytest.raises(WorkloadError, match="only 20 of 100000 kernels lie within its ranges and limits"):
+        draw_operators(few, "fp16", np.random.default_rng(1))
+
+
+def test_every_kernel_of_small_ranges_can_be_drawn():
+    for low, high, multiple in ((64, 640, 64), (1, 12, 1), (60, 200, 64), (3, 5, 8)):
+        rule = LogRange(low=low, high=high, multiple=multiple)
+        there = {min(max(multiple * max(1, round(raw / multiple)), low), high) for raw in np.linspace(low, high, 2000).tolist()}
+        drawn = draw_operators(group(len(there), Choice(values=(1.0,)), rule), "fp16", np.random.default_rng(2))
+        assert {int(operator["dim"]) for operator in drawn} == there

@@ -24,7 +24,8 @@ from collector.dataset.log import log_path, read_log
 from collector.dataset.schema import repeated_rows
 from collector.dataset.writer import export_dataset
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, TABLED, ZERO_ALLOWED, make_operator
-from tests.collector.dataset_rows import METADATA, a_row, write_log
+from tests.collector.dataset_rows import METADATA, a_row, disk_with, write_log
+from tests.words import one_line
 
 
 def operators():
@@ -121,34 +122,25 @@ def test_a_campaign_run_again_is_more_data_a_copied_file_is_not(tmp_path):
 def test_what_cannot_be_read_is_told_in_one_line(tmp_path):
     table = rows_to_table([a_row()], METADATA)
     newer = {b"wattprint": json.dumps({"schema_version": "2.0"}).encode()}
-    latency = table.schema.get_field_index("latency_s")
-    for name, content in {
-        "good": table,
-        "foreign": pa.table({"a": [1]}),
-        "newer": table.replace_schema_metadata(newer),
-        "lacking": table.drop_columns(["latency_s"]),
-        "typed": table.set_column(latency, "latency_s", pa.array(["fast"])),
-        "twice": rows_to_table([a_row(), a_row()], METADATA),
-    }.items():
-        pq.write_table(content, tmp_path / f"{name}.parquet")
-    (tmp_path / "cut.parquet").write_bytes((tmp_path / "good.parquet").read_bytes()[:-9])
-    (tmp_path / "empty.parquet").write_bytes(b"")
-    (tmp_path / "folder").mkdir()
-    cases = {
-        "missing.parquet": "no such file",
-        "cut.parquet": "truncated",
-        "empty.parquet": "no Parquet file",
-        "foreign.parquet": "no kernel dataset",
-        "newer.parquet": "schema version .2.0",
-        "lacking.parquet": "columns are missing: latency_s",
-        "typed.parquet": "another type",
-        "twice.parquet": "more than once",
-        "folder": "no Parquet file in this folder",
-    }
-    for name, reason in cases.items():
-        with pytest.raises(DatasetError, match=reason) as caught:
-            read_kernel_dataset(tmp_path / name)
-        assert "\n" not in str(caught.value)
+    path, latency = tmp_path / "d.parquet", table.schema.get_field_index("latency_s")
+    for content, reason in (
+        (pa.table({"a": [1]}), "no kernel dataset"),
+        (table.replace_schema_metadata(newer), "schema version .2.0"),
+        (table.drop_columns(["latency_s"]), "columns are missing: latency_s"),
+        (table.set_column(latency, "latency_s", pa.array(["fast"])), "another type"),
+        (rows_to_table([a_row(), a_row()], METADATA), "more than once"),
+    ):
+        pq.write_table(content, path)
+        with one_line(DatasetError, reason):
+            read_kernel_dataset(path)
+    for content, reason in ((path.read_bytes()[:-9], "truncated"), (b"", "no Parquet file")):
+        path.write_bytes(content)
+        with one_line(DatasetError, reason):
+            read_kernel_dataset(path)
+    path.unlink()
+    for gone, reason in ((path, "no such file"), (tmp_path, "no Parquet file in this folder")):
+        with one_line(DatasetError, reason):
+            read_kernel_dataset(gone)
 
 
 @pytest.mark.parametrize(("changes", "reason"), [({"m": -5}, "m = -5"), ({"m": None}, "lacks the field 'm'"), ({"family": "fft"}, "fft")])
@@ -160,34 +152,26 @@ def test_a_row_that_is_no_operator_is_named(changes, reason):
 
 def test_a_full_disk_keeps_the_rows_and_says_how_to_go_on(tmp_path):
     output = tmp_path / "d.parquet"
-    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     with open_kernel_writer(output, METADATA) as writer:
         writer.append(a_row("r0"))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (log_path(output).stat().st_size + 100, unlimited[1]))
-        try:
-            with pytest.raises(DatasetError, match=r"1 rows are safe.*--resume"):
-                writer.append(a_row("r1"))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+        with disk_with(log_path(output).stat().st_size + 100), pytest.raises(DatasetError, match=r"1 rows are safe.*--resume"):
+            writer.append(a_row("r1"))
     recovered = read_log(log_path(output))
     assert recovered.table.column("row_id").to_pylist() == ["r0"]
     assert recovered.torn_bytes == 0, "what the disk took of the second row is cut off again"
     with open_kernel_writer(output, METADATA, recovered.table) as writer:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (log_path(output).stat().st_size, unlimited[1]))
-        try:
-            with pytest.raises(DatasetError, match=r"cannot be written.*all 1 rows are safe in .*log\.jsonl; .* --resume finishes it"):
-                writer.finish(METADATA)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+        told = r"cannot be written.*all 1 rows are safe in .*log\.jsonl; .* --resume finishes it"
+        with disk_with(log_path(output).stat().st_size), pytest.raises(DatasetError, match=told):
+            writer.finish(METADATA)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet.log.jsonl"]
 
 
 def test_export_gives_the_same_rows(tmp_path):
-    write_kernel_dataset([a_row("a", flags=["hot", "drifting"], kernel_name="k\x1b[31m"), a_row("b")], METADATA, tmp_path / "d.parquet")
-    assert export_dataset(tmp_path / "d.parquet", "csv", tmp_path / "d.csv") == 2
-    lines = (tmp_path / "d.csv").read_text().splitlines()
-    assert len(lines) == 3
-    assert "hot;drifting" in lines[1]
-    assert "k?[31m" in lines[1], "a terminal would obey an escape sequence"
-    export_dataset(tmp_path / "d.parquet", "parquet", tmp_path / "copy.parquet")
-    assert read_kernel_dataset(tmp_path / "copy.parquet").table.equals(read_kernel_dataset(tmp_path / "d.parquet").table)
+    path, copy = tmp_path / "d.parquet", tmp_path / "copy.parquet"
+    write_kernel_dataset([a_row("a", flags=["hot", "drifting"], kernel_name="k\x1b[31m"), a_row("b")], METADATA, path)
+    assert export_dataset(path, "csv", tmp_path / "d.csv") == 2
+    first = (tmp_path / "d.csv").read_text().splitlines()[1]
+    assert "hot;drifting" in first
+    assert "k?[31m" in first, "a terminal would obey an escape sequence"
+    export_dataset(path, "parquet", copy)
+    assert read_kernel_dataset(copy).table.equals(read_kernel_dataset(path).table)

@@ -1,6 +1,5 @@
-"""What `--fresh` and `--record` may replace, what a flipped byte of a Parquet file is worth, and kernels that do not exist."""
+"""What `--fresh` and `--record` may replace, and what a flipped byte of a Parquet file is worth."""
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -8,9 +7,7 @@ import pytest
 from collector.cli import main
 from collector.dataset.reader import check_replaceable, read_kernel_dataset
 from collector.errors import DatasetError
-from estimator.vocabulary.errors import WorkloadError
 from fitter.rows.tables import open_table
-from microbench.shapes import Choice, KernelGroup, LogRange, draw_operators
 from tests.collector.campaigns import campaign_words
 
 CAMPAIGN = """
@@ -94,21 +91,3 @@ def test_a_flipped_byte_in_a_page_is_noticed_by_every_reader(measured, tmp_path)
         read_kernel_dataset(damaged)
     with pytest.raises(DatasetError, match=r"CRC checksum verification failed.*collect it again"):
         open_table(damaged, frozenset({"row_id"}))
-
-
-def group(count, rows, dim):
-    return KernelGroup(family="softmax", operator="softmax", precision="fp16", count=count, shape={"rows": rows, "dim": dim})
-
-
-def test_more_kernels_than_there_can_be_are_refused():
-    few = group(100_000, Choice(values=(1.0, 2.0)), LogRange(low=64, high=640, multiple=64))
-    with pytest.raises(WorkloadError, match="only 20 of 100000 kernels lie within its ranges and limits"):
-        draw_operators(few, "fp16", np.random.default_rng(1))
-
-
-def test_every_kernel_of_small_ranges_can_be_drawn():
-    for low, high, multiple in ((64, 640, 64), (1, 12, 1), (60, 200, 64), (3, 5, 8)):
-        rule = LogRange(low=low, high=high, multiple=multiple)
-        there = {min(max(multiple * max(1, round(raw / multiple)), low), high) for raw in np.linspace(low, high, 2000).tolist()}
-        drawn = draw_operators(group(len(there), Choice(values=(1.0,)), rule), "fp16", np.random.default_rng(2))
-        assert {int(operator["dim"]) for operator in drawn} == there

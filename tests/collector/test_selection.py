@@ -1,7 +1,8 @@
-"""The part of a plan that a budget is spent on: laws of the choice, on plans of a simulated board."""
+"""The part of a plan that a budget is spent on, and the time that a plan states: laws of the choice, on simulated boards."""
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,15 +12,17 @@ from collector.bench import open_bench
 from collector.campaigns.files import load_campaign
 from collector.campaigns.measurement import POWER_COLUMNS
 from collector.campaigns.plan import chosen_plan, plan_campaign
-from collector.campaigns.running import campaign_key
+from collector.campaigns.running import Campaign, campaign_key
 from collector.campaigns.selection import hastened, kind_of, point_costs
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
+from collector.sensing.live import characterisation_s
+from collector.simulated.profile import board_names
 from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD, softmax_of_many_sizes
+from tests.collector.campaigns import BOARD, planned
 
 CLOCKS = (510.0, 900.0, 1410.0)
-BOARD = "sim:a100-pcie-40gb"
 SPEC = load_campaign("quick")
 HASTY = hastened(SPEC)
 
@@ -119,3 +122,37 @@ def test_what_is_chosen_and_what_cannot_be_is_said(words, capsys):
     enough = capsys.readouterr().err.strip().rpartition("at least ")[2].replace(" ", "")
     assert main([*words, "--budget", enough, "--dry-run"]) == 0
     assert "too small for one kernel of every kind" in capsys.readouterr().err
+
+
+def test_a_known_sensor_takes_no_time(tiny):
+    with open_bench(BOARD) as bench:
+        unknown, known = (plan_campaign(tiny, (900.0,), (), 0, bench, sensor_known=one).estimated_s for one in (False, True))
+    assert unknown - known == pytest.approx(characterisation_s(), rel=0.02)
+
+
+@pytest.mark.parametrize("board", board_names())
+@pytest.mark.parametrize("part", [1.0, 0.3])
+def test_a_campaign_takes_as_long_and_as_much_as_its_plan_states(board, part, tiny, tmp_path):
+    """Preparation as planted included; the energy is a rule of thumb."""
+    with open_bench(f"sim:{board}", seed=4) as bench:
+        spec, plan = tiny, plan_campaign(tiny, (600.0, 900.0), (), 0, bench)
+        if part < 1.0:
+            spec = hastened(tiny)
+            plan = chosen_plan(spec, plan, bench.gpu_spec, plan.fixed_s + part * (plan.estimated_s - plan.fixed_s), 0)
+        begun_ns = bench.clock.now_ns()
+        Campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), 0), tmp_path / "d.parquet").run()
+        took_s = (bench.clock.now_ns() - begun_ns) * 1e-9
+        took_j = bench.planted_energy_j(begun_ns, bench.clock.now_ns())
+    assert plan.estimated_s == pytest.approx(took_s, rel=0.15)
+    assert plan.estimated_j == pytest.approx(took_j, rel=0.35)
+
+
+def test_a_budget_that_ends_before_the_first_row_leaves_nothing_and_a_larger_one_begins_anew(tiny, calibration, tmp_path):
+    output = tmp_path / "d.parquet"
+    with planned(tiny, (900.0,)) as (bench, whole, key):
+        plan = replace(whole, fixed_s=0.0)  # the sensor takes longer than anybody could know
+        with pytest.raises(CampaignError, match="nothing was measured: the budget ended before the first row"):
+            Campaign(bench, tiny, plan, key, output, budget_s=25.0).run()
+        assert list(tmp_path.iterdir()) == []
+        outcome = Campaign(bench, tiny, plan, key, output, calibration=calibration, budget_s=25.0).run()
+    assert 0 < outcome.rows == read_kernel_dataset(output).table.num_rows

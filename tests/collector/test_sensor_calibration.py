@@ -1,11 +1,14 @@
-"""The sensor of the simulated board as it is found live, and the sensor file: it survives JSON, foreign ones are refused."""
+"""The sensor of the simulated board as it is found live, which load is run next, and the sensor file: foreign ones are refused."""
 
 import json
 
+import numpy as np
 import pytest
 
 from collector.errors import SensorError
 from collector.sensing.calibration import calibration_from_document, read_calibration
+from collector.sensing.decision import informative_ratio
+from collector.sensing.regression import Fit
 
 
 def test_the_planted_sensor_is_found_with_a_meter(calibration):
@@ -13,6 +16,7 @@ def test_the_planted_sensor_is_found_with_a_meter(calibration):
     assert calibration.tau_s == pytest.approx(0.0125, abs=0.0008)
     assert calibration.update_period_s == pytest.approx(0.1012, abs=1e-4)
     assert calibration.gain == pytest.approx(0.954, abs=3.0 * calibration.gain_std)
+    assert calibration.gain_std < 0.004
     assert calibration.offset_w == pytest.approx(-1.18, abs=3.0 * calibration.offset_std_w)
     assert calibration.transient == "instant"
     assert 0.02 < calibration.settle_s < 0.2
@@ -64,3 +68,30 @@ def test_files_that_are_no_calibration_are_refused(tmp_path):
             read_calibration(path, "", "")
     with pytest.raises(SensorError, match="cannot be read"):
         read_calibration(tmp_path / "none.json", "", "")
+
+
+PERIOD_S = 0.1
+
+
+def fit(kernel, width_s):
+    step = np.array([60.0, 190.0])
+    return Fit(
+        kernel=kernel, width_s=width_s, delay_s=0.0, score=0.0, each=step, level=step, level_std=step, residual=step,
+        predicted=step, noise_w=0.4, jitter_s=4e-4, explained=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kernel", "width_s", "good", "blind"),
+    [
+        ("boxcar", 0.010, (0.57, 2.3), 7.37),
+        ("boxcar", 0.100, (1.2, 12.3), 0.91),
+        ("low-pass", 0.025, (0.57, 4.7), 12.3),
+        ("low-pass", 0.680, (4.7, 12.3), 0.91),
+    ],
+)
+def test_the_next_load_is_one_that_tells_the_kernels_apart(kernel, width_s, good, blind):
+    """The informative periods of sensor-method.md 3: short ones for short windows, long ones for long windows."""
+    chosen = informative_ratio(fit(kernel, width_s), PERIOD_S)
+    assert good[0] <= chosen <= good[1]
+    assert chosen != blind

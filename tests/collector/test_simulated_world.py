@@ -1,10 +1,13 @@
-"""Laws of the simulated world: energy, heat, clocks, and repetition to the bit."""
+"""Laws of the simulated world: energy, heat, clocks, and what its sensor shows."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from collector.bench import open_simulated
 from collector.devices.protocols import limiting_reasons
+from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from collector.simulated.silicon import rest_power_w, voltage_v
 from collector.simulated.trace import PowerTrace
@@ -22,30 +25,6 @@ def run_for(board, operator, seconds, clock_mhz):
     prepared = board.runner.prepare(operator)
     board.runner.run(prepared, max(1, int(seconds / board.planted_latency_s(prepared, clock_mhz))))
     return prepared
-
-
-def transcript(name, seed):
-    """Everything that a small session can see, as bytes."""
-    parts = []
-    with open_simulated(name, seed=seed) as board:
-        for clock in board.gpu.supported_clocks_mhz()[::30]:
-            for operator in (PRODUCT, ADDITION):
-                prepared = run_for(board, operator, 0.3, clock)
-                record = board.runner.run(prepared, 50)
-                board.clock.wait(0.1)
-                states = board.gpu.read_states()
-                columns = (record.segment_s, states.sm_clock_mhz, states.temperature_c, states.host_ns)
-                parts += [column.tobytes() for column in columns] + [repr(prepared).encode(), str(record.end_ns).encode()]
-                parts += [column.tobytes() for reading in board.sensor.read() for column in (reading.host_ns, reading.power_w)]
-                parts += [board.meter.read()[0].power_w.tobytes()]
-    return b"".join(parts)
-
-
-@boards
-def test_a_seed_repeats_to_the_bit_and_another_does_not(name):
-    first = transcript(name, 7)
-    assert first == transcript(name, 7)
-    assert first != transcript(name, 8)
 
 
 def test_board_energy_is_in_the_end_what_the_silicon_drew():
@@ -112,15 +91,75 @@ def test_a_hot_board_or_a_throttled_run_slows_down_and_says_so(sink_k, faults, c
         assert limiting_reasons(int(states.throttle_mask[-1])) == ("sw_thermal_slowdown",)
 
 
-def test_faults_are_off_unless_asked_for_and_then_show():
-    def latency_and_power(faults):
-        with open_simulated("a100-pcie-40gb", faults=faults) as board:
-            prepared = board.runner.prepare(make_operator("gemm", "linear", "bf16", batch=1, m=2048, n=2048, k=2048))
-            point = board.runner.loaded(prepared)(900.0)
-            return point.gpu_s, point.added_w
+def quiet_board(name, **changes):
+    """A board whose sensor has no noise and whose power follows the silicon at once."""
+    profile = load_board(name)
+    still = {"jitter_s": 0.0, "wander_s": 0.0, "noise_w": 0.0, "skip_share": 0.0, "quantum_w": 1e-6, "clock": "rigid"}
+    sensor = replace(profile.sensor, **(still | changes))
+    transient = replace(profile.transient, fast_time_s=1e-5, slow_share=0.0, creep_share=0.0)
+    return SimulatedBoard(replace(profile, sensor=sensor, transient=transient), 0)
 
-    plain_s, plain_w = latency_and_power(None)
-    hidden_s, hidden_w = latency_and_power(Faults(hidden_pj_per_byte=30.0, hidden_slowdown=0.2))
-    assert latency_and_power(Faults()) == (plain_s, plain_w)
-    assert hidden_s == pytest.approx(1.2 * plain_s, rel=1e-3)
-    assert hidden_w > plain_w + 3.0
+
+def drive(board, high_s, low_s, cycles):
+    """A square wave of load."""
+    board.gpu.lock_clock_mhz(board.gpu.supported_clocks_mhz()[20])
+    prepared = board.runner.prepare(PRODUCT)
+    launches = max(1, int(high_s / board.planted_latency_s(prepared, board.gpu.supported_clocks_mhz()[20])))
+    for _ in range(cycles):
+        board.runner.run(prepared, launches)
+        board.clock.wait(low_s)
+
+
+def true_power(board, end_s, profile):
+    """The window's mean of the true power, by direct summation over a fine grid."""
+    window_s, boxcar = profile.sensor.window_s, profile.sensor.kind == "boxcar"
+    edges = np.arange(0.0, (window_s if boxcar else 6.0 * window_s) + 5e-5, 1e-4)
+    energy = board.world.trace.energy_j((end_s[:, None] - edges).ravel()).reshape(len(end_s), -1)
+    weights = np.ones(len(edges) - 1) if boxcar else np.exp(-2.0 * edges[1:] / window_s)
+    return np.diff(-energy, axis=1) / 1e-4 @ (weights / weights.sum())
+
+
+@boards
+@pytest.mark.parametrize("change", [{}, {"delay_s": 0.02}], ids=["", "delayed"])
+def test_a_value_is_gain_times_the_windowed_power_plus_offset(name, change):
+    board = quiet_board(name, **change)
+    board.sensor.read()
+    drive(board, 0.137, 0.091, 12)
+    sensor = board.world.profile.sensor
+    reading = board.sensor.read()[0]
+    updates = board.sensor._seen[0, -60:]
+    values = board.sensor._seen[1, -60:]
+    expected = sensor.gain * true_power(board, updates - sensor.delay_s, board.world.profile) + sensor.offset_w
+    assert np.ptp(values) > 20.0
+    assert values == pytest.approx(expected, abs=0.3)
+    assert np.isin(np.round(reading.power_w[-20:], 6), np.round(values, 6)).all()
+
+
+@boards
+def test_readings_do_not_depend_on_how_often_they_are_fetched(name):
+    def readings(fetches):
+        with open_simulated(name, seed=5) as board:
+            parts = []
+            for number in range(8):
+                drive(board, 0.11, 0.07, 3)
+                if number >= 8 - fetches:
+                    parts.append(board.sensor.read())
+            return [b"".join(reading.power_w.tobytes() for reading in field) for field in zip(*parts, strict=True)]
+
+    assert readings(8) == readings(1)
+
+
+def test_the_average_field_trails_the_instant_one_by_half_a_second():
+    with open_simulated("rtx-3090") as board:
+        board.gpu.lock_clock_mhz(900.0)
+        prepared = board.runner.prepare(PRODUCT)
+        board.sensor.read()
+        edge_ns = board.clock.now_ns()
+        board.runner.run(prepared, int(4.0 / board.planted_latency_s(prepared, 900.0)))
+        instant, average = board.sensor.read()
+        top = average.power_w[-50:].mean()
+        half = 0.5 * (average.power_w[0] + top)
+        reached = (average.host_ns[np.argmax(average.power_w > half)] - edge_ns) * 1e-9
+        assert 0.4 < reached < 0.8
+        assert top == pytest.approx(instant.power_w[-50:].mean(), rel=0.01)
+        assert (instant.host_ns[np.argmax(instant.power_w > half)] - edge_ns) * 1e-9 < 0.25

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,11 @@ import pytest
 
 from collector.campaigns.files import load_campaign
 from collector.cli import main
+from collector.dataset import read_kernel_dataset, write_kernel_dataset
 from collector.dataset.log import log_path
-from collector.dataset.reader import read_kernel_dataset
 from collector.devices.protocols import THROTTLE_BITS, PowerReadings, StateReadings
 from collector.sampling import Trace
-from scripts.anchor_check import FIGURES, WANTED, AnchorError, agreement
+from scripts.anchor_check import WANTED, AnchorError, agreement
 from scripts.anchor_check import main as anchor_check
 from scripts.card_call import Call, kill, pack, unpack
 from scripts.card_smoke import decided, limit_lag
@@ -59,15 +60,9 @@ def measured(tmp_path_factory):
 
 def scaled(source, target, factor, **changes):
     """The dataset with every energy times a factor, and columns replaced."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(source)
-    energy = pa.array(np.array(table.column("energy_j").to_pylist(), dtype=np.float64) * factor)
-    columns = {"energy_j": energy, **{name: pa.array(values, table.schema.field(name).type) for name, values in changes.items()}}
-    for name, values in columns.items():
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), values)
-    pq.write_table(table, target)
+    found = read_kernel_dataset(source)
+    rows = [{**row, "energy_j": factor * row["energy_j"], **changes} for row in found.table.to_pylist()]
+    write_kernel_dataset(rows, found.metadata, target)
     return target
 
 
@@ -85,19 +80,15 @@ def test_two_measurements_differ_by_what_they_differ_by(measured, tmp_path, fact
 
 
 def test_datasets_that_share_too_little_are_refused_in_one_line(measured, tmp_path, capsys):
-    rows = len(read_kernel_dataset(measured).table)
-    other = scaled(measured, tmp_path / "other.parquet", 1.0, rows=[7] * rows)
+    other = scaled(measured, tmp_path / "other.parquet", 1.0, rows=7)
     with pytest.raises(AnchorError, match="share 0 kernels, 3 are the least"):
         agreement(measured, other)
-    blind = scaled(measured, tmp_path / "blind.parquet", 1.0, power_w=[None] * rows)
+    blind = scaled(measured, tmp_path / "blind.parquet", 1.0, power_w=None)
     (tmp_path / "no.parquet").write_bytes(b"no dataset")
     for second in (other, blind, tmp_path / "no.parquet", tmp_path / "missing.parquet"):
         assert anchor_check([str(measured), str(second)]) == 1
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert said.err.startswith("anchor_check: ")
-        assert said.err.count("\n") == 1
-    assert set(FIGURES) == {"latency", "power", "energy"}
+        out, err = capsys.readouterr()
+        assert (out, err.partition(":")[0], err.count("\n")) == ("", "anchor_check", 1)
 
 
 def test_the_campaigns_of_the_stages_are_shipped_and_leave_room_for_power():
@@ -110,18 +101,15 @@ def test_the_campaigns_of_the_stages_are_shipped_and_leave_room_for_power():
 
 
 def test_a_call_without_time_begins_nothing_and_packs_what_is_there(tmp_path):
-    folder, out = tmp_path / "results", tmp_path / "out"
+    folder, out, came = (tmp_path / name for name in ("results", "out", "elsewhere"))
     folder.mkdir()
     (folder / "campaign.parquet").write_bytes(b"rows of the call before")
     assert real_card(["--call-s", "1", "--gpu", "sim:h100-sxm", "--folder", str(folder), "--out", str(out)]) == 3
-    on_card = {name for name, stage in STAGES.items() if stage.on_card}
-    for came in (folder, tmp_path / "elsewhere"):
-        if came != folder:
-            assert real_card(["setup", "--pieces", str(out), "--gpu", "sim:h100-sxm", "--folder", str(came)]) == 0
-            assert (came / "campaign.parquet").read_bytes() == b"rows of the call before"
-        stages = json.loads((came / "state.json").read_text())["stages"]
-        assert set(stages) == on_card
-        assert {one["state"] for one in stages.values()} == {"part"}
+    assert real_card(["setup", "--pieces", str(out), "--gpu", "sim:h100-sxm", "--folder", str(came)]) == 0
+    assert (came / "campaign.parquet").read_bytes() == b"rows of the call before"
+    for place in (folder, came):
+        stages = json.loads((place / "state.json").read_text())["stages"]
+        assert {name: one["state"] for name, one in stages.items()} == {name: "part" for name, stage in STAGES.items() if stage.on_card}
 
 
 def test_what_did_not_come_back_and_unknown_stages_are_told_in_a_line(tmp_path, capsys):
@@ -167,13 +155,9 @@ def test_what_is_seen_decides(found, poll_ms, trace, timed_s):
 def under_load(clock_mhz, count):
     """A run of three seconds at the power limit with `count` states, whose clock is a function of the time [s]."""
     stamps = np.linspace(0, 3_000_000_000, count).astype(np.int64)
-    states = StateReadings(
-        host_ns=stamps,
-        sm_clock_mhz=clock_mhz(stamps * 1e-9),
-        temperature_c=np.full(count, 50.0),
-        voltage_v=np.full(count, math.nan),
-        throttle_mask=np.full(count, THROTTLE_BITS["sw_power_cap"]),
-    )
+    temperature, volt, mask = (np.full(count, value) for value in (50.0, math.nan, THROTTLE_BITS["sw_power_cap"]))
+    clocks = clock_mhz(stamps * 1e-9)
+    states = StateReadings(host_ns=stamps, sm_clock_mhz=clocks, temperature_c=temperature, voltage_v=volt, throttle_mask=mask)
     return Trace(states=states, board=PowerReadings(field="instant", host_ns=stamps, power_w=np.linspace(600, 700, count)), reference=None)
 
 
@@ -193,7 +177,6 @@ def test_a_limit_has_settled_once_the_clock_steps_no_further_than_at_the_end(lag
     ("program", "limit_s", "why"),
     [
         ("print(7)", 30.0, ""),
-        ("raise SystemExit(3)", 30.0, ""),
         ("raise SystemExit(1)", 30.0, "exit status 1"),
         ("import time\nwhile True: print(end='x', flush=True); time.sleep(0.1)", 1.5, "time limit"),
         ("import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)", 30.0, "nothing written for 1 s"),
@@ -205,12 +188,8 @@ def test_a_process_ends_in_its_time_and_a_hang_is_ended_at_once(tmp_path, progra
     assert call.run("step", [sys.executable, "-c", program], limit_s, stall_s=1.0) == why
     assert 50.0 < call.left_s() < 60.0
     assert (tmp_path / "step.json").exists() == (limit_s > 0)
-    assert why or "7" not in program or (tmp_path / "step.json").read_text() == "7\n"
-
-
-def test_a_program_that_is_missing_fails_its_step_alone(tmp_path):
-    call = Call(tmp_path, 60.0, dict(os.environ), time.monotonic())
-    assert call.run("count", ["no-such-profiler"], 30.0) == "no-such-profiler cannot be started (No such file or directory)"
+    assert why or (tmp_path / "step.json").read_text() == "7\n"
+    assert call.run("count", ["no-such-profiler"], 30.0).startswith("no-such-profiler cannot be started")
 
 
 def test_a_process_that_the_driver_holds_does_not_hold_the_call():
@@ -226,37 +205,34 @@ def test_a_process_that_the_driver_holds_does_not_hold_the_call():
         assert sleeper.wait(10.0) == -signal.SIGKILL
 
 
-def test_results_come_back_in_pieces_that_may_travel(tmp_path):
-    folder, out, back = (tmp_path / name for name in ("results", "out", "back"))
-    (folder / "recordings").mkdir(parents=True)
-    back.mkdir()
+@pytest.fixture
+def places(tmp_path):
+    """Folders of results, of what travels, and of what came back."""
+    folders = tuple(tmp_path / name for name in ("results", "out", "back"))
+    for folder in folders:
+        folder.mkdir()
+    return folders
+
+
+def test_results_come_back_in_pieces_that_may_travel_also_where_they_are_fewer_than_before(places):
+    folder, out, back = places
+    (folder / "recordings").mkdir()
+    large = folder / "recordings" / "a.recording"
     content = np.random.default_rng(1).bytes(16 << 20)
-    (folder / "recordings" / "a.recording").write_bytes(content)
+    large.write_bytes(content)
     pack(folder, out)
     assert [path.name for path in sorted(out.iterdir())] == ["results.tar.gz.00", "results.tar.gz.01"]
     assert max(path.stat().st_size for path in out.iterdir()) <= 16 << 20
     unpack(out, back)
     assert (back / "recordings" / "a.recording").read_bytes() == content
-
-
-def test_fewer_pieces_than_before_are_whole(tmp_path):
-    folder, out, back = (tmp_path / name for name in ("results", "out", "back"))
-    folder.mkdir()
-    back.mkdir()
-    large = folder / "campaign.parquet.log.jsonl"
-    large.write_bytes(np.random.default_rng(1).bytes(16 << 20))
-    pack(folder, out)
-    large.unlink()
-    (folder / "campaign.parquet").write_bytes(b"rows")
+    large.write_bytes(b"rows")
     pack(folder, out)
     unpack(out, back)
-    assert [path.name for path in back.iterdir()] == ["campaign.parquet"]
+    assert (back / "recordings" / "a.recording").read_bytes() == b"rows"
 
 
-def test_the_log_of_an_earlier_call_does_not_stay_beside_the_dataset_that_it_became(tmp_path):
-    folder, out, here = (tmp_path / name for name in ("results", "out", "here"))
-    for place in (folder, here):
-        place.mkdir()
+def test_the_log_of_an_earlier_call_does_not_stay_beside_the_dataset_that_it_became(places):
+    folder, out, here = places
     for name in ("campaign-1.parquet", "anchors-1.parquet"):
         assert log_path(here / name).write_text("rows of the first call")
     assert (folder / "campaign-1.parquet").write_text("all rows")
@@ -265,10 +241,8 @@ def test_the_log_of_an_earlier_call_does_not_stay_beside_the_dataset_that_it_bec
     assert {path.name for path in here.iterdir()} == {"campaign-1.parquet", "anchors-1.parquet.log.jsonl"}
 
 
-def test_results_that_grow_while_they_are_packed_cost_no_stage(tmp_path):
-    folder, out, back = (tmp_path / name for name in ("results", "out", "back"))
-    folder.mkdir()
-    back.mkdir()
+def test_results_that_grow_while_they_are_packed_cost_no_stage(places):
+    folder, out, back = places
     (folder / "a.log").write_bytes(bytes(64 << 20))
     writes = "import sys, time\nwith open(sys.argv[1], 'ab') as log:\n  while True: log.write(b'row'); log.flush(); time.sleep(1e-4)"
     with subprocess.Popen([sys.executable, "-c", writes, str(folder / "a.log")]) as writer:
@@ -281,10 +255,8 @@ def test_results_that_grow_while_they_are_packed_cost_no_stage(tmp_path):
     assert (back / "a.log").stat().st_size >= 64 << 20
 
 
-def test_a_call_that_is_killed_leaves_what_its_running_stage_wrote(tmp_path, repository):
-    folder, out, back = (tmp_path / name for name in ("results", "out", "back"))
-    folder.mkdir()
-    back.mkdir()
+def test_a_call_that_is_killed_leaves_what_its_running_stage_wrote(places, repository):
+    folder, out, back = places
     writes = "open('rows', 'w').write('first rows')\nimport time\ntime.sleep(60)"
     program = f"""
 import os, sys, time
@@ -311,10 +283,9 @@ def rehearsed(folder, board, *stages, call_s=900):
 @pytest.fixture
 def boards(tmp_path, repository):
     """Two boards of one kind, which differ by their UUIDs, and one of another kind."""
+    kinds = {"first": "h100-sxm", "second": "h100-sxm", "other": "h200-sxm"}
     profiles = repository / "configs" / "simulated-boards"
-    for name, kind in (("first", "h100-sxm"), ("second", "h100-sxm"), ("other", "h200-sxm")):
-        (tmp_path / f"{name}.toml").write_text((profiles / f"{kind}.toml").read_text())
-    return {name: tmp_path / f"{name}.toml" for name in ("first", "second", "other")}
+    return {name: shutil.copy(profiles / f"{kind}.toml", tmp_path / f"{name}.toml") for name, kind in kinds.items()}
 
 
 def test_a_call_on_another_board_goes_on_there(tmp_path, boards):
@@ -328,17 +299,14 @@ def test_a_call_on_another_board_goes_on_there(tmp_path, boards):
     assert agreement(folder / "anchors-1.parquet", folder / "again-2.parquet")["kernels"] == 30
 
 
-def test_a_fourth_board_has_its_sensor_characterised_too(tmp_path):
+@pytest.mark.parametrize(("state", "characterised", "passed"), [("done", False, False), ("done", True, True), ("failed", False, True)])
+def test_a_fourth_board_has_its_sensor_characterised_too(tmp_path, state, characterised, passed):
+    stages = {"sensor": {"state": state, "calls": 3}, "anchors": {"state": "done", "calls": 1}}
     call = Call(tmp_path, 60.0, {}, time.monotonic())
-    for calls, state, characterised, passed in ((3, "done", False, False), (3, "done", True, True), (3, "failed", False, True)):
-        stages = {"sensor": {"state": state, "calls": calls}, "anchors": {"state": "done", "calls": 1}}
-        card = Card(gpu="0", stall_s=1.0, call=call, state={"stages": stages, "boards": ["a", "b", "c", "d"], "board": "d"})
-        if characterised:
-            (tmp_path / "sensor-4.json").write_text("{}")
-        assert over(card, "sensor") == passed
-        (tmp_path / "sensor-4.json").unlink(missing_ok=True)
-        assert over(card, "anchors")
-        assert not over(card, "campaign")
+    card = Card(gpu="0", stall_s=1.0, call=call, state={"stages": stages, "boards": ["a", "b", "c", "d"], "board": "d"})
+    if characterised:
+        (tmp_path / "sensor-4.json").write_text("{}")
+    assert (over(card, "sensor"), over(card, "anchors"), over(card, "campaign")) == (passed, True, False)
 
 
 def test_rows_measured_before_the_sensor_was_known_stop_no_later_stage(tmp_path, boards):
@@ -358,8 +326,6 @@ def test_a_board_of_another_kind_is_refused_in_a_line(tmp_path, boards, capsys):
 
 def test_a_stage_that_fails_alike_is_not_repeated(tmp_path, boards, capsys):
     """An error before any row, such as a missing assembler, costs one start and not four."""
-    folder = tmp_path / "results"
-    folder.mkdir()
-    (folder / "real-card-anchors.toml").write_text("no campaign")
-    assert rehearsed(folder, boards["first"], "anchors") == 3
+    (tmp_path / "real-card-anchors.toml").write_text("no campaign")
+    assert rehearsed(tmp_path, boards["first"], "anchors") == 3
     assert capsys.readouterr().out.count("== anchors, ") == 1

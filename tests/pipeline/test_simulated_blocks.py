@@ -1,7 +1,4 @@
-"""A sweep over grids on the simulated A100, fitted and asked: every form predicts grids of many rounds that it has not seen.
-
-Simulated figures show plumbing and statistics, not physics.
-"""
+"""From a campaign to an estimate on the simulated A100: the usual path, and grids of many rounds that were not measured."""
 
 import json
 
@@ -12,6 +9,7 @@ from estimator.blocks.model import models_from_section
 from estimator.bundle.files import load_bundle
 from estimator.cli import main as estimate
 from fitter.cli import main as fit
+from tests.collector.campaign_texts import SHORT_HEAD
 
 CAMPAIGN = """
 description = "two kernels over their number of blocks"
@@ -57,3 +55,30 @@ def test_grids_that_were_measured_predict_others(toolchain, tmp_path, capsys):
     platform = tmp_path / "platform.xml"
     assert estimate(["blocks", "--bundle", str(bundle), "--simgrid", str(platform), "--quiet"]) == 0
     assert platform.read_text().count("<host ") == 2
+
+
+PRODUCT_CAMPAIGN = """
+[[kernels]]
+family = "gemm"
+operator = "linear"
+precision = "fp16"
+count = 20
+[kernels.shape]
+batch = 1
+m = { low = 64, high = 8192, multiple = 8 }
+n = { low = 256, high = 8192, multiple = 64 }
+k = { low = 256, high = 8192, multiple = 64 }
+"""
+
+
+def test_collect_fit_and_estimate_follow_each_other(tmp_path, repository, capsys):
+    few, data, bundle = tmp_path / "few.toml", tmp_path / "d.parquet", tmp_path / "b.json"
+    few.write_text(SHORT_HEAD + PRODUCT_CAMPAIGN)
+    assert collect(["--gpu", "sim:a100-pcie-40gb", "--freqs", "900,1410", "--pmd", "sim", "--campaign", str(few), "--out", str(data)]) == 0
+    capsys.readouterr()
+    assert fit([str(data), "-o", str(bundle)]) == 0
+    verdict = capsys.readouterr().out.splitlines()
+    assert verdict[0].endswith("the simulated a100-pcie-40gb at 900 to 1410 MHz")
+    assert verdict[1].startswith("held-out kernels err by ")
+    assert " in energy on average (40 rows)" in verdict[1]
+    assert estimate([str(repository / "examples" / "gpt2-prefill.json"), "--bundle", str(bundle), "--freq", "900"]) == 0
