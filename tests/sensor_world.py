@@ -26,21 +26,16 @@ class Truth:
     """What was planted. `width_ms` is the box, twice the time constant of a low-pass, twice the mean lag of a
     trailing mean, and 0 without averaging. `delay_ms` is the stamp at which a value appears less the end of its
     kernel. `offset_w` is against the meter, whose own zero error is part of it; `gain` and `offset_w` mean
-    reading = gain * power + offset. `period_ms` is the clock's mean, `recorded_period_ms` that of this recording.
+    reading = gain * power + offset. `recorded_period_ms` is the clock's mean in this recording.
     """
 
     seed: int
     kernel: str
     width_ms: float
-    period_ms: float
     recorded_period_ms: float
-    clock: str
     gain: float
     offset_w: float
     delay_ms: float
-    board: str
-    plan: str
-    poll_ms: float
 
 
 @dataclass(frozen=True)
@@ -69,12 +64,12 @@ def draw(seed, meter=False):
     """Draw the board, sensor, load and read path of `seed`; the same ones with and without a meter."""
     sensor_rng, board_rng, load_rng, read_rng, meter_rng = (np.random.default_rng([seed, stream]) for stream in range(5))
     sensor = _Sensor.drawn(sensor_rng)
-    starts, ends, plan = _plan(load_rng, sensor.period_s)
+    starts, ends = _plan(load_rng, sensor.period_s)
     last = ends[-1] + load_rng.uniform(0.3, 2.0)
-    time, power, board = _board_power(board_rng, starts, ends, last)
+    time, power = _board_power(board_rng, starts, ends, last)
     slots, updates = sensor.updates(sensor_rng, last)
     values = sensor.values(sensor_rng, updates, time, power)
-    stamps, readings, early_s, poll_ms = _poll(read_rng, updates, values, last)
+    stamps, readings, early_s = _poll(read_rng, updates, values, last)
     zero = meter_rng.uniform(-1.0, 3.0)
     measured = _metered(meter_rng, time, power + zero, last) if meter else None
     edges = np.stack([starts, ends], 1).ravel()
@@ -84,15 +79,10 @@ def draw(seed, meter=False):
         seed=seed,
         kernel=sensor.kernel,
         width_ms=1e3 * sensor.width_s(),
-        period_ms=1e3 * sensor.period_s,
         recorded_period_ms=1e3 * float(recorded),
-        clock=sensor.clock,
         gain=sensor.gain,
         offset_w=sensor.offset_w - (sensor.gain * zero if meter else 0.0),
         delay_ms=1e3 * (sensor.lag_s - early_s),
-        board=board,
-        plan=plan,
-        poll_ms=poll_ms,
     )
     levels = np.tile([1.0, 0.0], len(starts))
     return Recording(truth, (stamps, readings), (edges, levels), measured, (time, power))
@@ -102,7 +92,7 @@ def draw(seed, meter=False):
 
 
 def _plan(rng, period_s):
-    """Return starts and ends of the load's executions (s) by one of four plans, and its name."""
+    """Return starts and ends of the load's executions (s) by one of four plans."""
     plan = str(rng.choice(["set", "square", "locked", "blocks"], p=[0.45, 0.3, 0.1, 0.15]))
     if plan == "set":
         cycles = [(1.27 * period_s, 6.0), (2.3 * period_s, 4.0), (4.7 * period_s, 4.0), (6.0, 6.0)]
@@ -118,14 +108,14 @@ def _plan(rng, period_s):
     lengths = np.concatenate(halves)
     lengths = lengths * (1 + scatter * rng.standard_normal(len(lengths)))
     edges = rng.uniform(0.5, 1.5) + np.concatenate([[0.0], np.cumsum(lengths)])
-    return edges[0:-1:2], edges[1::2], plan
+    return edges[0:-1:2], edges[1::2]
 
 
 # -------------------------------------------------------------------------------------------------------- the board
 
 
 def _board_power(rng, starts, ends, last):
-    """Return the grid (s), the true power on it (W) and the board's kind for executions stamped `starts`, `ends`."""
+    """Return the grid (s) and the true power on it (W) for executions stamped `starts`, `ends`."""
     idle, step = rng.uniform(50, 135), rng.uniform(60, 280)
     board = str(rng.choice(["at once", "late boost"]))
     at_once = rng.uniform(0.60, 0.75) if board == "late boost" else 1.0
@@ -157,11 +147,9 @@ def _board_power(rng, starts, ends, last):
     ripple = rng.uniform(0.01, 0.02) * np.sin(2 * np.pi * (rng.uniform(20, 150) * time + rng.uniform()))
     noise = _first_order(rng.standard_normal(len(time)), 3e-3) * np.sqrt(2 * 3e-3 / GRID_S)
     power += (power - idle) * ripple + rng.uniform(0.3, 1.5) * noise
-    board += " that is remembered" if board == "late boost" and remembers_s else ""
     if rng.uniform() < 0.1:
         power = np.minimum(power, idle + step * rng.uniform(0.95, 1.05))
-        board += ", capped"
-    return time, power, board
+    return time, power
 
 
 def _first_order(values, constant_s):
@@ -275,7 +263,7 @@ class _Sensor:
 
 
 def _poll(rng, updates, values, last):
-    """Return each poll's stamp (s) and value (W), the mean time (s) from stamp to read, and the poll period (ms)."""
+    """Return each poll's stamp (s) and value (W), and the mean time (s) from stamp to read."""
     poll_ms = float(rng.choice([2.0, 5.0, 7.0, 8.0, 13.0]))
     gaps = poll_ms + rng.exponential(0.05 * poll_ms, int(last / poll_ms * 1e3) + 1)
     slow = rng.uniform(size=len(gaps))
@@ -289,7 +277,7 @@ def _poll(rng, updates, values, last):
         stamps = np.floor(stamps * 1e3) / 1e3
     kept = np.append(True, np.diff(stamps) > 0)
     current = np.searchsorted(updates, reads, "right") - 1
-    return stamps[kept], values[current][kept], float(np.mean((reads - stamps)[kept])), poll_ms
+    return stamps[kept], values[current][kept], float(np.mean((reads - stamps)[kept]))
 
 
 def _metered(rng, time, power, last):

@@ -32,6 +32,16 @@ class Made:
         return np.interp(end_s, edges, sums) - np.interp(start_s, edges, sums)
 
 
+def a_sensor(**changes):
+    """A sensor that shows the mean of the last 0.1 s every 0.1 s, but for some changes."""
+    known = {
+        "gpu_uuid": "GPU-0", "driver": "1", "sensor": "nvml", "field": "instant", "averaging": "boxcar", "n_updates": 100,
+        "update_period_s": 0.1, "window_s": 0.1, "delay_s": 0.0, "delay_std_s": 2e-4, "gain": 1.0, "gain_std": 0.0,
+        "offset_w": 0.0, "offset_std_w": 0.0, "reading_noise_w": 0.3,
+    }  # fmt: skip
+    return SensorCalibration(**{**known, **changes})
+
+
 def shape_of(place):
     """Power over an execution, as a share of its level: three plateaus."""
     return np.where(place < 0.35, 1.15, np.where(place < 0.6, 0.8, 1.0))
@@ -79,10 +89,9 @@ def made(
     )
     poll = np.cumsum(random.uniform(0.9, 1.2, int((end + after_s) / POLL_S)) * POLL_S)
     poll = poll[(poll > update[0]) & (poll < grid[-1])]
-    calibration = SensorCalibration(
-        gpu_uuid="GPU-0", driver="1", sensor="nvml", field="instant", averaging=averaging, n_updates=100,
-        update_period_s=period_s, update_jitter_s=3e-4, window_s=width_s, window_std_s=2e-4, delay_s=delay_s, delay_std_s=2e-4,
-        gain=gain, gain_std=0.0, offset_w=offset_w, offset_std_w=0.0, reading_noise_w=noise_w,
+    calibration = a_sensor(
+        averaging=averaging, update_period_s=period_s, update_jitter_s=3e-4, window_s=width_s, window_std_s=2e-4, delay_s=delay_s,
+        gain=gain, offset_w=offset_w, reading_noise_w=noise_w,
     )  # fmt: skip
     return Made(
         time_s=poll,

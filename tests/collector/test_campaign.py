@@ -197,6 +197,7 @@ def test_a_group_that_cannot_be_is_refused_with_its_path(change, reason):
     [
         ({"warmup": 1.0}, "warmup is unknown; known: .*warmup_s"),
         ({"kernels": []}, "at least one group"),
+        ({"attention": "xformers"}, "^campaign x: attention"),
         ({"anchors": [{"family": "gemm", "operator": "linear", "precision": "fp16", "m": 1}]}, r"anchors\[0\]"),
     ],
 )

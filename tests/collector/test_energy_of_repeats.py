@@ -21,7 +21,7 @@ from collector.sensing.known_sensor import possible_responses
 from collector.sensing.repeated import repeated_energy
 from collector.sensing.repeated_measurement import measure_repeated, plan_repeats
 from collector.sensing.updates import BoardUpdates, board_updates
-from tests.collector.made_readings import made
+from tests.collector.made_readings import a_sensor, made
 
 SENSORS = {
     "boxcar 100/100": ("boxcar", 0.1, 0.09997),
@@ -185,11 +185,7 @@ def exact(length_s, pause_s, late_s, seed):
 
     update = np.arange(0.113, 20.0, UPDATE_S)
     value = REST_W + STEP_W * (on_s(update) - on_s(update - WINDOW_S)) / WINDOW_S + random.normal(0.0, NOISE_W, len(update))
-    calibration = SensorCalibration(
-        gpu_uuid="", driver="", sensor="log", field="power_w", averaging="boxcar", n_updates=200, update_period_s=UPDATE_S,
-        update_jitter_s=2e-5, window_s=WINDOW_S, window_std_s=5e-5, delay_s=0.0, delay_std_s=5e-5, gain=1.0, gain_std=0.0, offset_w=0.0,
-        offset_std_w=0.0, reading_noise_w=NOISE_W,
-    )  # fmt: skip
+    calibration = a_sensor(update_jitter_s=2e-5, window_s=WINDOW_S, window_std_s=5e-5, delay_std_s=5e-5)
     updates = BoardUpdates(time_s=update, value=value, period_s=UPDATE_S, time_std_s=2e-5, note="")
     found = repeated_energy((update, value), updates, LoadStamps(start_s=starts, end_s=ends), calibration)
     drawn = STEP_W * (ends - starts - late_s)

@@ -50,19 +50,12 @@ def peered(words):
 COPY = {load.name: load for load in COPIES}
 
 
-def test_copies_are_named_like_kernels_and_idleness_is_none():
-    assert generated_loads([LoadGroup(kernels=("copy_*",), without=("copy_d*", "copy_peer"))], load_gpu(BOARD)) == (COPIES[:1], {})
-
-
 def test_data_over_a_link_go_at_most_at_its_rate(loads, peered):
     with open_simulated(str(peered)) as board:
         links = board.world.profile.link
         for name, load in (loads | COPY).items():
             point = board.world.load_generated(load)(1410.0)
-            if isinstance(load, CopyLoad):
-                moved = float(load.bytes_moved)
-            else:
-                moved = load.link_bytes()
+            moved = load.bytes_moved if isinstance(load, CopyLoad) else load.link_bytes()
             most = load_gpu(BOARD).dram_bytes_per_s if load.link == "device" else links[load.link].bytes_per_s
             rate = moved / point.gpu_s
             assert rate <= most, name

@@ -48,15 +48,6 @@ def test_energy_is_what_the_board_drew_and_windows_add_up(board, workload):
     assert (row["energy_j"], row["step_energy_j"]) == (block.energy_j, step.energy_j)
 
 
-def test_several_boards_are_added_and_their_errors_are_independent(workload):
-    with measure(gpu=[BOARD, "sim:a100-pcie-40gb"]) as m:
-        m.simulated_program(workload)
-    own = list(m.boards.values())
-    assert list(m.boards) == [BOARD, "sim:a100-pcie-40gb"]
-    assert m.energy_j == pytest.approx(sum(one.energy_j for one in own))
-    assert m.energy_std_j == pytest.approx(math.hypot(*(one.energy_std_j for one in own)))
-
-
 def test_functions_tasks_and_errors():
     measuring = measure(gpu=BOARD)
 
@@ -78,16 +69,15 @@ def test_functions_tasks_and_errors():
     with pytest.raises(ZeroDivisionError), measuring as m:
         1 / 0  # noqa: B018 - any error
     assert m.energy_j > 0.0
+    with pytest.raises(CollectorError, match="generator"):
+        measuring(lambda: (yield))
+    with pytest.raises(CollectorError, match="no-such"), measure(gpu="sim:no-such"):
+        pass
     with measuring as m:
         with pytest.raises(CollectorError, match="in use"), measuring:
             pass
         with pytest.raises(CollectorError, match="not ended"):
             m.energy_j  # noqa: B018 - a property
-
-
-def test_unknown_boards_are_refused():
-    with pytest.raises(CollectorError, match="no-such"), measure(gpu="sim:no-such"):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -117,14 +107,6 @@ def test_results_are_the_blocks_not_the_measures(workload):
         measuring.energy_j  # noqa: B018 - a property
 
 
-def test_a_generator_is_refused():
-    def steps():
-        yield 1
-
-    with pytest.raises(CollectorError, match="generator"):
-        measure(gpu=BOARD)(steps)
-
-
 def test_no_window_is_later_than_its_block(workload):
     with measure(gpu=BOARD) as m:
         late = m.window("late")
@@ -137,12 +119,15 @@ def test_no_window_is_later_than_its_block(workload):
 
 
 def test_boards_of_one_block_share_its_time(workload):
-    """Simulated boards of different pace: a block takes as long as the slowest one, and power is that of all at once."""
+    """Simulated boards of different pace: a block takes as long as the slowest one, power is that of all, errors are independent."""
     with measure(gpu=["sim:a100-pcie-40gb", "sim:v100-pcie-32gb"]) as m, m.window("run"):
         m.simulated_program(workload)
-    durations = {one.duration_s for one in m.boards.values()}
+    own = m.boards.values()
+    durations = {one.duration_s for one in own}
     assert max(durations) - min(durations) < 0.05
-    assert m.power_w == pytest.approx(sum(one.power_w for one in m.boards.values()), rel=0.02)
+    assert m.power_w == pytest.approx(sum(one.power_w for one in own), rel=0.02)
+    assert m.energy_j == pytest.approx(sum(one.energy_j for one in own))
+    assert m.energy_std_j == pytest.approx(math.hypot(*(one.energy_std_j for one in own)))
     assert m.windows["run"].duration_s <= m.duration_s
 
 

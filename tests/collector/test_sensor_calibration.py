@@ -41,15 +41,10 @@ def test_a_calibration_survives_json(calibration, tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"gain": -1.0}, "gain"),
-        ({"gain": "much"}, "gain"),
-        ({"update_period_s": 0.0}, "update_period_s"),
         ({"averaging": "magic"}, "averaging"),
         ({"colour": 1}, "colour"),
-        ({"n_updates": 1.5}, "n_updates"),
         ({"notes": "none"}, "notes"),
         ({"transient": "slow"}, "transient"),
-        ({"window_s": float("inf")}, "window_s"),
         ({"gain": 1e-6}, "gain"),
         ({"update_period_s": 1e-200}, "update_period_s"),
         ({"gain_offset_correlation": 2.0}, "gain_offset_correlation"),
@@ -58,16 +53,6 @@ def test_a_calibration_survives_json(calibration, tmp_path):
 def test_a_foreign_calibration_is_refused_by_key(calibration, change, reason):
     with pytest.raises(SensorError, match=reason):
         calibration_from_document({**calibration.document(), **change})
-
-
-def test_files_that_are_no_calibration_are_refused(tmp_path):
-    for name, content in (("a.json", "{"), ("b.json", "[1]"), ("c.json", "{}")):
-        path = tmp_path / name
-        path.write_text(content)
-        with pytest.raises(SensorError, match=name):
-            read_calibration(path, "", "")
-    with pytest.raises(SensorError, match="cannot be read"):
-        read_calibration(tmp_path / "none.json", "", "")
 
 
 PERIOD_S = 0.1

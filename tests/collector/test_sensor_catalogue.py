@@ -13,6 +13,7 @@ from collector.sensing.board_power import GRID_S, Signal
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.catalogue import catalogue, entry_text, era_of, find_sensor, given_sensor, missing_s
 from collector.sensing.response import seen
+from tests.words import answer, one_line, refused
 
 QUERIES = {"power.draw": "usage", "power.draw.average": "average", "power.draw.instant": "instant"}
 ARCHITECTURES = {
@@ -115,19 +116,14 @@ def test_an_entry_is_found_by_its_name_and_is_possible():
     ],
 )  # fmt: skip
 def test_what_does_not_exist_is_refused_with_what_does(text, said):
-    with pytest.raises(SensorError) as caught:
+    with one_line(SensorError, said):
         given_sensor(text, field="instant")
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_recording_is_corrected_by_an_entry(shared_data, capsys):
     readings = shared_data / "sensors" / "a100_square_wave" / "gpudata.csv"
-    assert main(["correct", "--readings", str(readings), "--sensor", "a100-pcie-40gb", "--json"]) == 3
-    out, err = capsys.readouterr()
-    found = json.loads(out)
+    found = answer(capsys, "correct", "--readings", readings, "--sensor", "a100-pcie-40gb", status=3)
     assert "this board was not characterised" in found["notes"]["catalogue"]
-    assert "this board was not characterised" in err
     assert 0.05 < found["power_std_w"] / found["power_w"] < 0.15  # what boards differ by in gain and offset
 
 
@@ -135,14 +131,8 @@ def test_sensors_are_listed_for_people_and_programs(capsys):
     assert main(["sensors"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if not line.startswith("  note: ")]) == 1 + len(catalogue())
-    assert main(["sensors", "NVIDIA H100 PCIe", "--json"]) == 0
-    assert {entry["name"] for entry in json.loads(capsys.readouterr().out)} == {"h100-pcie", "hopper"}
-    assert main(["sensors", "rtx-309"]) == 1
-    assert "lists them" in capsys.readouterr().err
-
-
-def test_a_board_without_a_row_has_its_generations():
-    assert find_sensor("Quadro RTX 4000", "535.54.03", "usage").name == "turing"
+    assert {entry["name"] for entry in answer(capsys, "sensors", "NVIDIA H100 PCIe")} == {"h100-pcie", "hopper"}
+    refused(capsys, 1, "lists them", "sensors", "rtx-309")
 
 
 # Entries of a laboratory's own -----------------------------------------------------------------------------------------------------
@@ -198,8 +188,7 @@ def test_an_entry_with_a_fault_is_refused_with_its_place(old, new, said, own_fol
 
 def test_a_folder_that_is_not_there_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("WATTPRINT_SENSORS", "/no/such")
-    assert main(["sensors"]) == 1
-    assert "WATTPRINT_SENSORS=/no/such" in capsys.readouterr().err
+    refused(capsys, 1, "WATTPRINT_SENSORS=/no/such", "sensors")
     monkeypatch.delenv("WATTPRINT_SENSORS")
     assert main(["sensors", "h300", "--entry", "sensor.json"]) == 2
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
 from collector.sensing.deconvolve import unread_std_j as unseen_std_j
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates, board_updates
-from tests.collector.made_readings import made
+from tests.collector.made_readings import a_sensor, made
 
 PERIOD_S, STEP_S = 0.1, 1e-3
 BOXCAR = SensorResponse(kernel="boxcar", width_s=PERIOD_S, delay_s=0.0)
@@ -72,11 +71,7 @@ def test_stated_errors_hold_what_a_board_did_in_a_hole(rest_first):
     value = np.round(value + random.normal(0.0, 0.3, len(value)), 2)
     poll_s = np.arange(0.25, END_S - 0.2, 0.004)
     poll_s = poll_s[(poll_s < 4.9) | (poll_s > 5.3 + hole_s)]
-    calibration = SensorCalibration(
-        gpu_uuid="", driver="", sensor="nvml", field="instant", averaging="boxcar", n_updates=100, update_period_s=PERIOD_S,
-        window_s=PERIOD_S, window_std_s=3e-4, delay_s=0.0, delay_std_s=3e-4, gain=1.0, gain_std=0.0,
-        offset_w=0.0, offset_std_w=0.0, reading_noise_w=0.3,
-    )  # fmt: skip
+    calibration = a_sensor(window_std_s=3e-4, delay_std_s=3e-4)
     span = correct_recording(poll_s, value[np.searchsorted(tick_s, poll_s, side="right") - 1], calibration).span
     true_j = float(np.interp(span.end_s, edge_s, energy) - np.interp(span.start_s, edge_s, energy))
     assert abs(span.energy_j - true_j) < 2.0 * span.energy_std_j

@@ -7,7 +7,7 @@ import random
 import sqlite3
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from estimator.vocabulary.errors import EstimatorError
 from fitter.commands.fit import run as fit
 from fitter.errors import FitterError
 from fitter.rows.selection import read_selection
-from tests.collector.dataset_rows import LINEAR, METADATA, a_row, write_log
+from tests.collector.dataset_rows import LINEAR, a_row, write_log
 from tests.collector.pmd.streams import stream
 
 ROOT = Path(__file__).parents[2]
@@ -92,19 +92,22 @@ def plain(content, suffix, run):
     return lambda _: Example(content=content.encode() if isinstance(content, str) else content, suffix=suffix, run=run)
 
 
-PRODUCT = {"batch": 1, "dimM": 1024, "dimN": 2048, "dimK": 1024, "precM": "bf16", "precA": "bf16", "useTensorCore": True}
-PAIRS = [
-    [PRODUCT, ["gemm", "tc", "bf16_bf16"]],
-    [{"batch": 2048, "dim": 1024, "prec": "bf16"}, ["layernorm", "bf16"]],
-    [PRODUCT, ["gemm", "tc", "bf16_bf16"]],
-]
-ACTIVITY = {"name": "a", "launches": 2, "time_s": 1e-3, "issued": 1e6, "opcodes": {"FFMA": 3e7}, "transactions": {"dram": 1e5}}
+PAIRS = """[
+[{"batch": 1, "dimM": 1024, "dimN": 2048, "dimK": 1024, "precM": "bf16", "precA": "bf16", "useTensorCore": true},
+ ["gemm", "tc", "bf16_bf16"]],
+[{"batch": 2048, "dim": 1024, "prec": "bf16"}, ["layernorm", "bf16"]],
+[{"batch": 1, "dimM": 1024, "dimN": 2048, "dimK": 1024, "precM": "bf16", "precA": "bf16", "useTensorCore": true},
+ ["gemm", "tc", "bf16_bf16"]]
+]"""
+COUNTS = """{"format": "wattprint-activity", "format_version": 1, "kernels": [
+{"name": "a", "launches": 2, "time_s": 1e-3, "issued": 1e6, "opcodes": {"FFMA": 3e7}, "transactions": {"dram": 1e5}}
+]}"""
 PROFILE = """"ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"
 "0","k","(8, 1, 1)","smsp__inst_issued.sum","inst","1,000"
 "0","k","(8, 1, 1)","smsp__warps_active.sum","inst","1,000"
 "0","k","(8, 1, 1)","gpu__time_duration.sum","usecond","12.5"
 """
-MODEL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12}
+MODEL = '{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12}'
 KEY = "untrusted comment: minisign public key 0\nRWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3\n"
 GPU_WORDS = [str(WORKLOAD), "--bundle", "a10-eager", "--freqs", "all", "--gpu-spec"]
 
@@ -160,14 +163,16 @@ def on_board(path):
         one_run(bench)
 
 
+MEASURED = """
+"sm_clock_mhz": 900.0, "sm_clock_measured_mhz": 900.0, "temperature_c": 50.0, "power_limit_w": 250.0, "latency_std_s": 1e-7,
+"power_std_w": 1.0, "energy_j": 0.02, "power_raw_w": 200.0, "idle_before_w": 40.0, "l2_state": "warm", "split_k": 1,
+"kernel_name": "ampere_gemm", "grid_x": 8, "grid_y": 4, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1, "tile_m": 128,
+"tile_n": 128, "library": "cublas", "energy_counter_j": 0.02, "window_s": 0.5"""
+
+
 def dataset_rows():
-    extra = {
-        "sm_clock_mhz": 900.0, "sm_clock_measured_mhz": 900.0, "temperature_c": 50.0, "power_limit_w": 250.0, "latency_std_s": 1e-7,
-        "power_std_w": 1.0, "energy_j": 0.02, "power_raw_w": 200.0, "idle_before_w": 40.0, "started_unix_s": 1.7e9, "l2_state": "warm",
-        "kernel_name": "ampere_gemm", "grid_x": 8, "grid_y": 4, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1, "tile_m": 128,
-        "tile_n": 128, "split_k": 1, "library": "cublas", "energy_counter_j": 0.02, "window_s": 0.5,
-    }  # fmt: skip
-    return [a_row(f"r{i}", **{**extra, "latency_s": 1e-4 * (1 + i / 9), "started_unix_s": 1.7e9 + i}) for i in range(12)]
+    extra = json.loads(f"{{{MEASURED}}}")
+    return [a_row(f"r{i}", **extra, latency_s=1e-4 * (1 + i / 9), started_unix_s=1.7e9 + i) for i in range(12)]
 
 
 def changed_table(table, chance, value):
@@ -197,34 +202,30 @@ def changed_table(table, chance, value):
             if text:
                 document = value(json.loads(text), chance)
                 table = table.replace_schema_metadata({b"wattprint": json.dumps(document).encode()})
+    return packed(table)
+
+
+def packed(table):
     sink = io.BytesIO()
     pq.write_table(table, sink)
     return sink.getvalue()
 
 
 def parquet_of(table, run):
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return Example(
-        content=sink.getvalue(),
-        suffix=".parquet",
-        run=run,
-        binary=True,
-        changed=lambda chance, value, _: changed_table(table, chance, value),
-    )
+    changed = lambda chance, value, _: changed_table(table, chance, value)  # noqa: E731
+    return Example(content=packed(table), suffix=".parquet", run=run, binary=True, changed=changed)
 
 
-BOARD_METADATA = {
-    **METADATA, "gpu": {"name": "a100-pcie-40gb", "uuid": "GPU-0"}, "complete": True, "drift": {"idle": 0.01},
-    "idle": [{"sm_clock_mhz": 900.0, "power_w": 40.0}], "sensor": {"gpu_uuid": "GPU-0", "field": "instant", "averaging": "boxcar"},
-}  # fmt: skip
+BOARD_METADATA = """{
+"gpu": {"name": "a100-pcie-40gb", "uuid": "GPU-0"}, "complete": true, "drift": {"idle": 0.01},
+"idle": [{"sm_clock_mhz": 900.0, "power_w": 40.0}], "sensor": {"gpu_uuid": "GPU-0", "field": "instant", "averaging": "boxcar"}
+}"""
 
 
 def dataset(folder):
     path = folder / "whole.parquet"
     path.unlink(missing_ok=True)
-    write_kernel_dataset(dataset_rows(), BOARD_METADATA, path)
-
+    write_kernel_dataset(dataset_rows(), json.loads(BOARD_METADATA), path)
     return parquet_of(pq.read_table(path), called(lambda path: (read_kernel_dataset(path), read_selection([path]))))
 
 
@@ -257,13 +258,12 @@ SMI = "timestamp, index, power.draw [W], power.draw.instant [W]\n" + "".join(
     f"2023/07/14 10:12:{46 + i // 50:02d}.{20 * (i % 50):03d}, 0, {p:.2f} W, {p + 1:.2f} W\n" for i, p in enumerate(POWERS)
 )
 LOAD = "t_s,level\n" + "".join(f"{i + 0.4},1\n{i + 1.0},0\n" for i in range(5))
-SENSOR = {
-    "gpu_uuid": "GPU-1", "driver": "1", "sensor": "nvml", "field": "instant", "averaging": "boxcar", "n_updates": 90, "window_s": 0.1,
-    "gain": 1.0, "gain_std": 0.01, "offset_w": 0.0, "offset_std_w": 0.5, "update_period_s": 0.1, "update_period_std_s": 1e-4,
-    "delay_s": 0.01,
-    "delay_std_s": 0.001, "window_std_s": 1e-3, "transient": "instant", "rise_time_s": 0.1, "sampled_fraction": 1.0, "residual_w": 0.3,
-    "notes": {"gain": "from a meter"},
-}  # fmt: skip
+SENSOR = """{
+"gpu_uuid": "GPU-1", "driver": "1", "sensor": "nvml", "field": "instant", "averaging": "boxcar", "n_updates": 90,
+"window_s": 0.1, "window_std_s": 1e-3, "gain": 1.0, "gain_std": 0.01, "offset_w": 0.0, "offset_std_w": 0.5,
+"update_period_s": 0.1, "update_period_std_s": 1e-4, "delay_s": 0.01, "delay_std_s": 0.001, "transient": "instant",
+"rise_time_s": 0.1, "sampled_fraction": 1.0, "residual_w": 0.3, "notes": {"gain": "from a meter"}
+}"""
 
 
 def beside(folder, name, content):
@@ -273,7 +273,7 @@ def beside(folder, name, content):
 
 
 def correcting(folder):
-    sensor = beside(folder, "sensor.json", json.dumps(SENSOR))
+    sensor = beside(folder, "sensor.json", SENSOR)
     return lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])
 
 
@@ -288,7 +288,7 @@ def load(folder):
 
 def sensor(folder):
     words = ["correct", "--readings", str(beside(folder, "readings.csv", READINGS)), "--sensor"]
-    return Example(content=json.dumps(SENSOR).encode(), suffix=".json", run=lambda path: collect([*words, str(path)]))
+    return Example(content=SENSOR.encode(), suffix=".json", run=lambda path: collect([*words, str(path)]))
 
 
 def reference(folder):
@@ -304,7 +304,6 @@ def meter(_):
 def stamps(folder):
     """A meter's stamps beside its bytes."""
     packets = stream(400)[0]
-    header = {"model": "PMD-USB", "firmware": 6, "baud": 921600, "started_host_ns": 0, "started_unix_s": 1.7e9, "format": 1}
     lines = "".join(f"{len(packets) // 40 * i},{2_000_000 * i}\n" for i in range(1, 40))
 
     def run(path):
@@ -312,7 +311,8 @@ def stamps(folder):
         path.replace(folder / "meter.pmd.stamps.csv")
         return collect(["pmd", "decode", str(folder / "meter.pmd")])
 
-    return Example(content=f"# {json.dumps(header)}\nbytes,host_ns\n{lines}".encode(), suffix=".csv", run=run)
+    header = '# {"model": "PMD-USB", "firmware": 6, "baud": 921600, "started_host_ns": 0, "started_unix_s": 1.7e9, "format": 1}'
+    return Example(content=f"{header}\nbytes,host_ns\n{lines}".encode(), suffix=".csv", run=run)
 
 
 def played(path):
@@ -324,14 +324,10 @@ def played(path):
 def recording(folder):
     """A recorded run, whose lines are changed before it is packed again."""
     whole = folder / "recorded.gz"
-
     with open_bench("sim:rtx-3090", seed=1) as bench, recorded_bench(bench, whole) as recorded:
         one_run(recorded)
     lines = gzip.decompress(whole.read_bytes()).decode()
-
-    def changed(chance, _, text):
-        return gzip.compress(text(lines, chance), 1)
-
+    changed = lambda chance, _, text: gzip.compress(text(lines, chance), 1)  # noqa: E731
     return Example(content=whole.read_bytes(), suffix=".gz", run=called(played), changed=changed, binary=True)
 
 
@@ -345,13 +341,12 @@ def queue(folder):
     """A queue of which cells are changed by hand, or bytes by a bad disk."""
     config = beside(folder, "queue.toml", f'gpus = ["sim:rtx-3090"]\nstate_folder = "{folder}/jobs"\n')
     (folder / "jobs").mkdir(mode=0o700, exist_ok=True)
-    file = folder / "jobs" / "queue.sqlite"
     for left in (folder / "jobs").iterdir():
         left.unlink()
-    job = {"board": "sim:rtx-3090", "campaign": "quick", "title": "quick", "budget_s": 60.0}
+    job = Job(board="sim:rtx-3090", campaign="quick", title="quick", arguments=("--seed", "1"), out="", budget_s=60.0)
     with open_store(folder / "jobs") as store:
         for number in range(3):
-            store.submit(Job(**job, arguments=("--seed", "1"), out=f"/tmp/{number}.parquet", fresh=False, priority=0))
+            store.submit(replace(job, out=f"/tmp/{number}.parquet"))
     file = next(path for path in (folder / "jobs").iterdir() if path.suffix not in ("-wal", "-shm") and path.stat().st_size > 4096)
 
     def changed(chance, _, __):
@@ -395,20 +390,16 @@ EXAMPLES = {
         ".json",
         lambda path: estimate([str(path), "--bundle", "a10-eager", "--freqs", "885,1695"]),
     ),
-    "pairs": plain(json.dumps(PAIRS), ".json", lambda path: estimate([str(path), "--bundle", "a10-eager"])),
+    "pairs": plain(PAIRS, ".json", lambda path: estimate([str(path), "--bundle", "a10-eager"])),
     "gpu": plain((ROOT / "configs" / "gpus" / "a10.toml").read_bytes(), ".toml", lambda path: estimate([*GPU_WORDS, str(path)])),
     "energies": plain(
         (ROOT / "configs" / "energies" / "tesla-k40.toml").read_bytes(),
         ".toml",
         called(lambda path: load_energy_table(str(path)).with_dram(21.1)),
     ),
-    "counts": plain(
-        json.dumps({"format": "wattprint-activity", "format_version": 1, "kernels": [ACTIVITY]}),
-        ".json",
-        called(lambda path: read_activities(path, "sass")),
-    ),
+    "counts": plain(COUNTS, ".json", called(lambda path: read_activities(path, "sass"))),
     "profile": plain(PROFILE, ".csv", called(lambda path: read_activities(path, "sass"))),
-    "model": plain(json.dumps(MODEL), ".json", called(lambda path: load_model_config(str(path)))),
+    "model": plain(MODEL, ".json", called(lambda path: load_model_config(str(path)))),
     "board": plain((ROOT / "configs" / "simulated-boards" / "a100-pcie-40gb.toml").read_bytes(), ".toml", called(on_board)),
     "kernel_table": plain(KERNELS, ".csv", called(lambda path: read_selection([path]))),
     "runs": plain(RUNS, ".csv", called(lambda path: read_selection([path]))),

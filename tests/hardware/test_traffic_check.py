@@ -1,18 +1,12 @@
 """The check of derived traffic: agreement and bias come out as they went in."""
 
 import json
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from estimator.bundle.files import load_bundle, save_bundle
-from estimator.counts.nsight_compute import read_ncu
-from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from scripts.traffic_check import COUNTS, LEVELS, MARK, chosen_kernels, derived_bytes, main, operators_document
@@ -106,10 +100,3 @@ def test_what_is_no_profile_is_refused_in_one_line(content, bundle, tmp_path, ca
     assert NO_PROFILES[content] in told
     assert told.count("\n") == 1
     assert not (tmp_path / "t.json").exists()
-
-
-@settings(max_examples=60)
-@given(st.binary(max_size=200))
-def test_no_text_is_more_than_refused(content):
-    with suppress(CountsError):
-        read_ncu(b'"ID","Kernel Name"\n' + content, Path("x.csv"))

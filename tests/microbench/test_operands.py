@@ -42,14 +42,12 @@ def test_an_instruction_is_a_copy_just_where_its_result_is_one_of_its_sources(fo
     [
         ("IMAD.U32", ("R2", "R3.reuse", "R4"), "IMAD"),
         ("IMAD.U32", ("RZ", "RZ", "UR4"), "IMAD.MOV"),
-        ("IMAD.MOV.U32", ("RZ", "RZ", "c[0x0][0x168]"), "IMAD.MOV"),
         ("IMAD.IADD", ("R2", "0x1", "R3"), "IMAD.IADD"),
         ("IMAD.X", ("RZ", "RZ", "R3"), "IMAD.X"),
         ("IMAD.HI.U32", ("R2", "R3", "RZ"), "IMAD.HI"),
         ("FADD", ("-RZ", "|R3|"), "FADD.MOV"),
         ("HFMA2.MMA", ("-RZ", "RZ", "0", "5.9604644775390625e-08"), "HFMA2.MOV"),
         ("HFMA2.BF16_V2", ("R2", "R3", "-RZ"), "HFMA2.BF16_V2"),
-        ("IADD3", ("R2", "RZ", "RZ"), "IADD3.MOV"),
     ],
 )
 def test_classes_of_forms_that_the_assembler_writes(opcode, sources, name):

@@ -43,14 +43,10 @@ def test_paths_are_relative_to_the_config_and_defaults_are_as_documented(tmp_pat
     [
         ("", "lacks the field 'gpus'"),
         ("gpus = []", "gpus"),
-        (GPUS + "hang = 3.0", "unknown field 'hang'"),
         (GPUS + "hang_s = 0.0", "hang_s = 0 lies outside 1 to 86400 s"),
-        (GPUS + "hang_s = nan", "holds the number nan"),
         (GPUS + "listen = 'localhost:9417'", "no address with a port"),
         (GPUS + "listen = '127.0.0.1:99999'", "no address with a port"),
         (GPUS + "listen = '0.0.0.0:9417'", "allow_other_addresses"),
-        ("gpus = [", "not valid TOML"),
-        ("#" * (2 << 20), "larger than"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(text, reason, tmp_path):

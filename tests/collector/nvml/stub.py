@@ -1,6 +1,7 @@
 """Builds the stand-in for NVML with gcc, and the block of shared memory through which a test moves its boards."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,46 +12,13 @@ import pytest
 
 from tests.collector.steady import DEADLINE_S
 
-SLOTS = [
-    "boards",
-    "fail_init",
-    "power_mw",
-    "average_mw",
-    "module_mw",
-    "energy_mj",
-    "sm_mhz",
-    "mem_mhz",
-    "temp_c",
-    "reasons",
-    "limit_mw",
-    "lock_low",
-    "lock_high",
-    "may_lock",
-    "fail_all",
-    "fail_fields",
-    "mig",
-    "virtual",
-    "value_type",
-    "fail_energy",
-    "processes",
-    "lock_calls",
-    "reset_calls",
-    "reads",
-    "read_delay_us",
-    "product",
-    "fail_usage",
-    "tell_time",
-    "series",
-    "clock_reads",
-    "gap_ns",
-    "read_ns",
-    "fail_lock",
-]
+SOURCE = Path(__file__).with_name("stub.c")
+SLOTS = re.search(r"enum slot \{(.*?)\}", SOURCE.read_text(), re.DOTALL)[1].lower().replace(",", " ").split()
 SERIES = os.getpid()
 """Ends the UUIDs of this process's boards: who measures on a board claims it on the whole machine, and tests run side by side."""
 SLOTS_PER_BOARD = 64
 MOST_BOARDS = 8
-PRODUCTS = ("NVIDIA H200", "NVIDIA A100-PCIE-40GB", "Tesla V100-PCIE-32GB", "NVIDIA GH200 480GB", "NVIDIA Unheard Of")
+PRODUCTS = re.findall('"(.*?)"', re.search(r"products\[\] = .*", SOURCE.read_text())[0])
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, GPU_LOST, RESET_REQUIRED, VERSION_MISMATCH = 2, 3, 4, 15, 16, 18
 USUAL = {
     "power_mw": 120_500,
@@ -80,8 +48,7 @@ def built(folder, *, old_driver=False):
     target.mkdir(exist_ok=True)
     command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
     define = ["-DOLD_DRIVER"] if old_driver else []
-    source = str(Path(__file__).with_name("stub.c"))
-    subprocess.run([*command, *define, "-o", str(target / "libnvidia-ml.so.1"), source], check=True)
+    subprocess.run([*command, *define, "-o", str(target / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
     return target
 
 

@@ -36,6 +36,11 @@ sys.exit(int(sys.argv[1]))
 """
 """Is busy for `BUSY_S`, longer where the machine holds it up; says when it began and ended, each between two times."""
 
+SENSOR = f"""{{
+"gpu_uuid": "{UUID}", "driver": "570.86.15", "sensor": "nvml", "field": "instant", "averaging": "none",
+"n_updates": 1000, "update_period_s": 0.02, "window_s": 0.0, "delay_s": 0.0,
+"gain": 1.0, "gain_std": 0.001, "offset_w": 0.0, "offset_std_w": 0.1, "settle_s": 0.1
+}}"""
 LOOKS = 25
 
 
@@ -48,23 +53,7 @@ def at_rest(boards):
 def known_sensor(tmp_path):
     """A sensor that shows the present power every 20 ms."""
     path = tmp_path / "sensor.json"
-    document = {
-        "gpu_uuid": UUID,
-        "driver": "570.86.15",
-        "sensor": "nvml",
-        "field": "instant",
-        "averaging": "none",
-        "n_updates": 1000,
-        "update_period_s": 0.02,
-        "window_s": 0.0,
-        "delay_s": 0.0,
-        "gain": 1.0,
-        "gain_std": 0.001,
-        "offset_w": 0.0,
-        "offset_std_w": 0.1,
-        "settle_s": 0.1,
-    }
-    path.write_text(json.dumps(document))
+    path.write_text(SENSOR)
     return path
 
 
