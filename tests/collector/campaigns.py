@@ -1,4 +1,4 @@
-"""Campaigns on the simulated A100 that several tests run, whole or interrupted."""
+"""Campaigns on the simulated A100 that several tests run, whole or interrupted, and pieces of their files."""
 
 import json
 from contextlib import contextmanager
@@ -9,6 +9,71 @@ from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import Campaign, campaign_key
 from estimator.vocabulary.resources import resource_folder
+
+SHORT_HEAD = """
+description = "a few loads"
+warmup_s = 1.0
+idle_settle_s = 1.0
+idle_window_s = 1.0
+kernels_per_block = 8
+anchor_every = 0
+
+[measurement]
+updates = 6
+window_s = 0.6
+settle_s = 0.3
+idle_s = 1.0
+"""
+"""Everything but the loads: short rests, no anchors."""
+
+ANCHORED_HEAD = """
+description = "a dozen kernels"
+warmup_s = 2.0
+idle_settle_s = 1.0
+idle_window_s = 1.0
+kernels_per_block = 4
+anchor_every = 6
+
+[measurement]
+updates = 8
+window_s = 0.8
+settle_s = 0.3
+idle_s = 1.5
+
+[[anchors]]
+family = "elementwise"
+operator = "add"
+precision = "fp16"
+elements = 33554432
+reads = 67108864
+"""
+"""Everything but the kernels: an anchor after every six of them."""
+
+ONE_SOFTMAX = """
+[[kernels]]
+family = "softmax"
+operator = "softmax"
+precision = "fp32"
+count = 1
+[kernels.shape]
+rows = 4096
+dim = 1024
+"""
+
+
+def softmax_of_many_sizes(count):
+    """`count` softmax kernels of random sizes."""
+    return f"""
+[[kernels]]
+family = "softmax"
+operator = "softmax"
+precision = "fp32"
+count = {count}
+[kernels.shape]
+rows = {{ low = 64, high = 65536 }}
+dim = {{ low = 64, high = 4096 }}
+"""
+
 
 BOARD = "sim:a100-pcie-40gb"
 CLOCKS = (510.0, 1200.0)

@@ -6,7 +6,7 @@ from collector.bench import open_bench
 from collector.campaigns.files import load_campaign
 from collector.sampling import Sampler
 from collector.sensing.live import characterise_sensor
-from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes
+from tests.collector.campaigns import ANCHORED_HEAD, softmax_of_many_sizes
 
 BOARD = "sim:a100-pcie-40gb"
 

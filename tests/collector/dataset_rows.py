@@ -1,5 +1,6 @@
 """Rows of datasets for tests."""
 
+import json
 import resource
 from contextlib import contextmanager
 
@@ -11,22 +12,14 @@ LINEAR = make_operator("gemm", "linear", "bf16", batch=1, m=128, n=256, k=512)
 METADATA = {"gpu": {"name": "a board"}, "idle": []}
 
 
+ROW = """{
+"gpu": "a100-pcie-40gb", "gpu_uuid": "GPU-0", "throttle_reasons": 0, "launches": 100, "latency_s": 1e-4, "power_w": 200.0,
+"samples": 20, "flags": [], "trial": 0, "seed": 1
+}"""
+
+
 def a_row(row_id="r0", operator=LINEAR, **changes):
-    row = {
-        **operator_columns(operator),
-        "row_id": row_id,
-        "gpu": "a100-pcie-40gb",
-        "gpu_uuid": "GPU-0",
-        "throttle_reasons": 0,
-        "launches": 100,
-        "latency_s": 1e-4,
-        "power_w": 200.0,
-        "samples": 20,
-        "flags": [],
-        "trial": 0,
-        "seed": 1,
-    }
-    return {**row, **changes}
+    return {**operator_columns(operator), "row_id": row_id, **json.loads(ROW), **changes}
 
 
 def write_log(folder, count):

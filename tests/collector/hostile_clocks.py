@@ -11,7 +11,7 @@ import numpy as np
 from estimator.vocabulary.quantities import Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Hostile:
     """Polls `time_s`, `value` (n,), and the period: a grid's, else the mean distance of updates [s]."""
 

@@ -1,11 +1,12 @@
 """Recordings made for tests: a power on a fine grid, read by a sensor whose response is written out here once more."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from collector.sensing.board_power import LoadStamps
-from collector.sensing.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration, calibration_from_document
 from estimator.vocabulary.quantities import Array
 
 STEP_S = 2e-4
@@ -15,7 +16,7 @@ LINGER_S = 0.03
 LEVEL_W = 140.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Made:
     """A recording with its truth: `energy(from, to)` by the fine grid."""
 
@@ -32,14 +33,21 @@ class Made:
         return np.interp(end_s, edges, sums) - np.interp(start_s, edges, sums)
 
 
+USUAL = """
+"gpu_uuid": "GPU-0", "driver": "1", "sensor": "nvml", "field": "instant", "averaging": "boxcar", "n_updates": 100,
+"update_period_s": 0.1, "window_s": 0.1, "delay_s": 0.0, "delay_std_s": 2e-4, "gain": 1.0, "gain_std": 0.0, "offset_w": 0.0,
+"offset_std_w": 0.0, "reading_noise_w": 0.3
+"""
+
+
+def sensor_of(fields):
+    """A sensor from the fields of its file."""
+    return calibration_from_document(json.loads(f"{{{fields}}}"))
+
+
 def a_sensor(**changes):
     """A sensor that shows the mean of the last 0.1 s every 0.1 s, but for some changes."""
-    known = {
-        "gpu_uuid": "GPU-0", "driver": "1", "sensor": "nvml", "field": "instant", "averaging": "boxcar", "n_updates": 100,
-        "update_period_s": 0.1, "window_s": 0.1, "delay_s": 0.0, "delay_std_s": 2e-4, "gain": 1.0, "gain_std": 0.0,
-        "offset_w": 0.0, "offset_std_w": 0.0, "reading_noise_w": 0.3,
-    }  # fmt: skip
-    return SensorCalibration(**{**known, **changes})
+    return replace(sensor_of(USUAL), **changes)
 
 
 def shape_of(place):

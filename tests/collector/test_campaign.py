@@ -104,20 +104,6 @@ class Refusing:
         return self._prepare(operator, l2_state, transpose)
 
 
-@pytest.mark.parametrize("ending", ["finished", "interrupted", "failed"])
-def test_clocks_are_given_back_however_it_ends(ending, tiny, calibration, tmp_path):
-    with planned(tiny) as (bench, plan, key):
-        at_rest = bench.gpu.state().sm_clock_mhz
-        used = replace(bench, runner=Refusing(bench, ZeroDivisionError())) if ending == "failed" else bench
-        report = stop_after(3) if ending == "interrupted" else (lambda _: None)
-        try:
-            Campaign(used, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration, report=report).run()
-        except (KeyboardInterrupt, ZeroDivisionError):
-            assert ending != "finished"
-        bench.clock.wait(0.1)
-        assert bench.gpu.state().sm_clock_mhz == at_rest
-
-
 def test_a_kernel_that_cannot_run_is_counted_not_fatal(tiny, calibration, tmp_path):
     with planned(tiny) as (bench, plan, key):
         picky = replace(bench, runner=Refusing(bench, RunnerError("too large")))
@@ -130,8 +116,6 @@ def test_plans_depend_on_the_seed_alone(tiny):
     with planned(tiny) as (_, first, _), planned(tiny) as (_, again, _), planned(tiny, seed=8) as (_, other, _):
         assert first == again
         assert {point.operator for point in first.points} != {point.operator for point in other.points}
-        ids = [point.row_id for point in first.points]
-        assert len(set(ids)) == len(ids)
 
 
 def test_a_family_filter_keeps_the_kernels_of_the_family(tiny):

@@ -63,6 +63,8 @@ def test_the_limit_takes_hold_with_its_time_constant_and_ends_where_it_ends_with
 def test_a_capped_row_is_throttled_and_no_worse(calibration, lag_s):
     (row,) = rows(calibration, [point(LARGE)], Faults(limit_lag_s=lag_s))
     assert "throttled" in row["flags"]
+    assert row["throttle_reasons"] & THROTTLE_BITS["sw_power_cap"]
+    assert row["sm_clock_measured_mhz"] < 1900.0
     assert not {"range_mismatch", "clock_varied"} & set(row["flags"])
 
 

@@ -2,9 +2,8 @@
 
 import json
 import os
+import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
 from tests.collector.campaigns import campaign_words
 from tests.collector.conftest import TINY_CAMPAIGN
+from tests.processes import COLLECT, piped
 from tests.words import answer, changed, refused
 
 BOARD = "sim:a100-pcie-40gb"
@@ -77,24 +77,24 @@ def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tm
 @pytest.mark.parametrize(
     ("change", "status", "reason"),
     [
-        (["--freqs", ""], 2, "no clock is named"),
-        (["--freqs", "511"], 1, "nearest 510"),
-        (["--gpu", "sim:a900"], 1, "unknown simulated board"),
-        (["--gpu", "sim:a100-pcie-40gb,"], 1, "names no board"),
-        (["--campaign", "quik"], 1, "known: "),
-        (["--campaign", "none.toml"], 1, "cannot be read"),
-        (["--families", "gem"], 1, "it has: gemm, softmax"),
-        (["--families", " , "], 2, "names no family"),
-        (["--out", "/nowhere/no.parquet"], 1, "no folder"),
-        (["--sensor", "none.json"], 1, "cannot be read"),
-        (["--budget", "30"], 2, "unit"),
-        (["--seed", "-1"], 2, "seed"),
-        (["--colour"], 2, "colour"),
-        (["mystery"], 2, "mystery"),
+        ("--freqs ''", 2, "no clock is named"),
+        ("--freqs 511", 1, "nearest 510"),
+        ("--gpu sim:a900", 1, "unknown simulated board"),
+        ("--gpu sim:a100-pcie-40gb,", 1, "names no board"),
+        ("--campaign quik", 1, "known: "),
+        ("--campaign none.toml", 1, "cannot be read"),
+        ("--families gem", 1, "it has: gemm, softmax"),
+        ("--families ' , '", 2, "names no family"),
+        ("--out /nowhere/no.parquet", 1, "no folder"),
+        ("--sensor none.json", 1, "cannot be read"),
+        ("--budget 30", 2, "unit"),
+        ("--seed -1", 2, "seed"),
+        ("--colour", 2, "colour"),
+        ("mystery", 2, "mystery"),
     ],
 )
 def test_bad_input_is_one_line(arguments, change, status, reason, tmp_path, capsys):
-    refused(capsys, status, reason, *changed(arguments, *change))
+    refused(capsys, status, reason, *changed(arguments, *shlex.split(change)))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,8 +128,7 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path, capsys):
 
 def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments, tmp_path, repository):
     whole = changed(arguments, "-v", "--campaign", "quick")
-    command = [sys.executable, "-m", "collector.cli", *whole]
-    process = subprocess.Popen(command, cwd=repository, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = piped(*COLLECT, *whole, cwd=repository)
     for line in process.stderr:
         if line.startswith("5/"):
             process.send_signal(signal.SIGTERM)

@@ -15,8 +15,7 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError, DeviceError, RunnerError
 from estimator.vocabulary.workload import make_operator
-from tests.collector.campaign_texts import SHORT_HEAD
-from tests.collector.campaigns import campaign_words
+from tests.collector.campaigns import SHORT_HEAD, campaign_words
 from tests.words import one_line
 
 BOARD = "a100-pcie-40gb"

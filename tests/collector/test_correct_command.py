@@ -15,7 +15,7 @@ from collector.recordings.reference import read_reference
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
-from tests.collector.made_readings import made
+from tests.collector.made_readings import made, sensor_of
 from tests.words import answer, changed, refused
 
 
@@ -171,11 +171,12 @@ def test_no_readings_and_no_sensor_crash_it(polls, calibration):
 
 def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data, tmp_path, capsys):
     folder = shared_data / "sensors" / "a100_square_wave"
-    published = SensorCalibration(
-        gpu_uuid="", driver="535.54.03", sensor="nvidia-smi", field="instant", averaging="low-pass", n_updates=75, update_period_s=0.1012,
-        window_s=0.025, window_std_s=1e-3, tau_s=0.0125, delay_s=-5.5e-3, delay_std_s=1e-3, gain=0.954, gain_std=0.005,
-        offset_w=-1.18, offset_std_w=1.0, reading_noise_w=1.0,
-    )  # fmt: skip
+    published = sensor_of("""
+"gpu_uuid": "", "driver": "535.54.03", "sensor": "nvidia-smi", "field": "instant", "averaging": "low-pass",
+"n_updates": 75, "update_period_s": 0.1012, "window_s": 0.025, "window_std_s": 0.001, "tau_s": 0.0125,
+"delay_s": -0.0055, "delay_std_s": 0.001, "gain": 0.954, "gain_std": 0.005, "offset_w": -1.18, "offset_std_w": 1.0,
+"reading_noise_w": 1.0
+""")
     (tmp_path / "s.json").write_text(json.dumps(published.document()))
     paths = {"readings": folder / "gpudata.csv", "load": folder / "timestamps.csv", "sensor": tmp_path / "s.json"}
     document = correct(paths, capsys, "--column", "power.draw.instant")

@@ -92,16 +92,14 @@ def test_energy_is_power_times_time_and_errors_add_in_squares(power, latency, a,
 
 @given(st.floats(0.8, 1.2), st.floats(-20.0, 20.0), st.floats(10.0, 500.0), st.floats(0.01, 100.0))
 def test_energy_goes_back_as_power_does(gain, offset, power, span_s):
-    back = inversion(a_calibration(gain=gain, offset_w=offset, gain_std=0.01, offset_std_w=0.5, gain_offset_correlation=-0.5))
-    reading = gain * power + offset
+    known = a_calibration(gain=gain, offset_w=offset, gain_std=0.01, offset_std_w=0.5, gain_offset_correlation=-0.5)
+    back, reading = inversion(known), gain * power + offset
     energy, std = back.energy(reading * span_s, 0.0, span_s)
     power_w, power_std_w = back.energy(np.array([reading]), np.zeros(1), 1.0)
     assert power_w[0] == pytest.approx(power)
     assert energy == pytest.approx(power * span_s)
     assert std == pytest.approx(span_s * power_std_w[0])
-    assert corrected_power(
-        reading, 0.0, a_calibration(gain=gain, offset_w=offset, gain_std=0.01, offset_std_w=0.5, gain_offset_correlation=-0.5)
-    )[1] == pytest.approx(std / span_s)
+    assert corrected_power(reading, 0.0, known)[1] == pytest.approx(std / span_s)
 
 
 def test_errors_of_gain_and_offset_that_go_against_each_other_cancel():

@@ -1,6 +1,5 @@
 """The page of a dataset: what it states, what it leaves out, and that it stays small and safe whatever the data hold."""
 
-import json
 import re
 
 import numpy as np
@@ -8,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.campaigns.page import dataset_page, deviations
-from collector.cli import main
 from collector.dataset import FLAGS, rows_to_table, write_kernel_dataset
 from tests.collector.dataset_rows import METADATA, a_row, write_log
 from tests.fitter.page import Page
+from tests.words import answer, refused
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 POWER_CAP = 0x04
@@ -28,10 +27,11 @@ def a_campaign(count=120):
     rows = []
     for i in range(count):
         throttled = i % 10 == 0
-        row = a_row(f"r{i}", m=64 * (i + 1), sm_clock_mhz=(510.0, 1410.0)[i % 2], power_w=100.0 + i, temperature_c=40.0 + i / 10)
-        row |= {"sm_clock_measured_mhz": row["sm_clock_mhz"] - 30.0 * throttled, "started_unix_s": 1.7e9 + 60.0 * i, "idle_before_w": 50.0}
-        row |= {"flags": ["throttled"] if throttled else [], "throttle_reasons": POWER_CAP if throttled else 0}
-        rows.append(row)
+        clock = (510.0, 1410.0)[i % 2]
+        at_limit = {"flags": ["throttled"], "throttle_reasons": POWER_CAP} if throttled else {}
+        warm = {"temperature_c": 40.0 + i / 10, "started_unix_s": 1.7e9 + 60.0 * i, "idle_before_w": 50.0}
+        clocks = {"sm_clock_mhz": clock, "sm_clock_measured_mhz": clock - 30.0 * throttled}
+        rows.append(a_row(f"r{i}", m=64 * (i + 1), power_w=100.0 + i, **warm, **clocks, **at_limit))
     again = [{**rows[i], "row_id": f"again{i}", "trial": 1, "power_w": rows[i]["power_w"] * 1.02} for i in (1, 3, 5)]
     return rows + again
 
@@ -66,10 +66,8 @@ def test_the_page_of_many_rows_is_as_large_as_that_of_few(tmp_path):
     for times in (100, 400):
         table = rows_to_table(a_campaign(), METADATA)
         ids = [f"{i}-{row}" for i in range(times) for row in range(table.num_rows)]
-        table = (
-            table.take(np.tile(np.arange(table.num_rows), times)).drop_columns("row_id").add_column(0, table.schema.field("row_id"), [ids])
-        )
-        pq.write_table(table, tmp_path / "many.parquet")
+        many = table.take(np.tile(np.arange(table.num_rows), times))
+        pq.write_table(many.set_column(many.schema.get_field_index("row_id"), "row_id", [ids]), tmp_path / "many.parquet")
         sizes.append(len(dataset_page(tmp_path / "many.parquet")[0]))
     assert sizes[1] < 1.1 * sizes[0] < 600_000
 
@@ -99,11 +97,7 @@ def test_bad_input_gives_one_line_and_no_page(tmp_path, capsys):
     pq.write_table(rows_to_table([a_row()], {**METADATA, "rejected": {"a reason": "many"}}), foreign)
     out = tmp_path / "page.html"
     for path, words in ((damaged, "damaged"), (empty, "no row"), (foreign, "metadata are damaged"), (tmp_path / "none", "no such file")):
-        assert main(["report", str(path), "-o", str(out)]) == 1
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
-        assert words in error
+        refused(capsys, 1, words, "report", path, "-o", out)
         assert not out.exists()
-    assert main(["report", str(log), "-o", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"output": str(out), "rows": 3}
+    assert answer(capsys, "report", log, "-o", out) == {"output": str(out), "rows": 3}
     assert "did not finish" in out.read_text()

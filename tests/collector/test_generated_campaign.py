@@ -1,8 +1,6 @@
 """Generated kernels in a campaign: planned, run on every kind of runner, sampled as published, and kept in a dataset."""
 
 import ctypes
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +18,11 @@ from fitter.rows.tables import Table
 from microbench.kernel import SCALARS
 from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
-from tests.collector.campaign_texts import SHORT_HEAD
-from tests.collector.campaigns import campaign_words
+from tests.collector.campaigns import SHORT_HEAD, campaign_words
 from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.program import parse
 from tests.microbench_library.conftest import open_fake_board
+from tests.processes import PYTHON, ended
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = f"""{SHORT_HEAD}
@@ -70,12 +68,10 @@ def points(loads):
 
 def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads):
     lanes = sorted(one(loads, "ffma_k8_u64", "lane_sweep"), key=lambda load: load.launch.active_lanes)
-    found = points(lanes)
-    times, powers = [point.gpu_s for point in found], [point.added_w for point in found]
+    times, powers = zip(*((point.gpu_s, point.added_w) for point in points(lanes)), strict=True)
     assert np.ptp(times) < 0.001 * times[0]
     steps = np.diff(powers) / np.diff([load.launch.active_lanes for load in lanes])
-    assert np.ptp(steps) < 0.05 * steps[0]  # the same for every lane, but for the sag of the voltage
-    assert min(steps) > 0.0
+    assert np.ptp(steps) < 0.05 * steps.min()  # the same for every lane, but for the sag of the voltage
     (plain,) = one(loads, "ffma_k8_u64", "full", "random")
     longer = replace(plain, launch=replace(plain.launch, iterations=3 * plain.launch.iterations))
     first, zero, third = points([plain, one(loads, "ffma_k8_u64", "full", "zero")[0], longer])
@@ -129,8 +125,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_without_an_assembler_one_line_says_what_to_install(dataset, repository, tmp_path):
     words = ["--campaign", str(dataset.with_name("few.toml")), "--gpu", f"sim:{BOARD}", "--out", str(tmp_path / "x.parquet")]
-    command = [sys.executable, "-c", WITHOUT_ASSEMBLER, *words]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False, env={"PATH": "", "PYTHONPATH": "."})
+    done = ended(*PYTHON, WITHOUT_ASSEMBLER, *words, cwd=repository, env={"PATH": "", "PYTHONPATH": "."})
     assert done.returncode == 1, done.stderr
     assert "pip install 'wattprint[ptx]'" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -12,7 +12,7 @@ from microbench.loads.copies import COPIES
 from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import Toolchain
-from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
+from tests.collector.campaigns import ONE_SOFTMAX, SHORT_HEAD
 from tests.words import answer, one_line, refused
 
 BOARD = "a100-pcie-40gb"

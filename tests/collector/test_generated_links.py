@@ -18,8 +18,7 @@ from fitter.rows.tables import Table
 from microbench.loads.copies import COPIES, CopyLoad
 from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
-from tests.collector.campaign_texts import SHORT_HEAD
-from tests.collector.campaigns import campaign_words
+from tests.collector.campaigns import SHORT_HEAD, campaign_words
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"

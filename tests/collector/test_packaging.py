@@ -2,12 +2,12 @@
 
 import re
 import shutil
-import subprocess
 
 import pytest
 
 from collector.daemon.settings import read_settings as daemon_settings
 from collector.devices.clock_helper import DEFAULT_SOCKET
+from tests.processes import ended
 
 EXPOSURE = {"wattprint-collect": (1.7, "run-a-daemon.md"), "wattprint-clocks": (1.3, "lock-clocks-without-root.md")}
 """Exposure by `systemd-analyze security` that a page of docs/how-to states; 0 is the best, 10 the worst."""
@@ -24,8 +24,7 @@ def units(repository, tmp_path):
 
 
 def test_systemd_understands_the_units(units):
-    names = [str(path) for path in units.iterdir()]
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *names], capture_output=True, text=True, check=False)
+    done = ended("systemd-analyze", "verify", "--man=no", *units.iterdir())
     if "unrecognized option" in done.stderr:
         pytest.skip("this systemd-analyze cannot verify without manual pages")
     assert done.returncode == 0, done.stderr
@@ -35,8 +34,7 @@ def test_systemd_understands_the_units(units):
 @pytest.mark.parametrize("unit", EXPOSURE)
 def test_a_unit_is_as_hard_as_the_documentation_says(unit, units, repository):
     stated, page = EXPOSURE[unit]
-    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(units / f"{unit}.service")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = ended("systemd-analyze", "security", "--offline=true", "--no-pager", units / f"{unit}.service")
     found = re.search(r"Overall exposure level for \S+: (\d+\.\d)", done.stdout)
     if found is None:
         pytest.skip(f"systemd-analyze cannot judge a unit that is not installed: {(done.stderr or done.stdout).strip()[:200]}")

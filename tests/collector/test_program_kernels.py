@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from collector.cli import main
 from collector.programs.execution import Program
 from collector.programs.kernels import IDLE, measure_kernels
 from collector.sampling import Sampler
-from collector.sensing.calibration import SensorCalibration
 from collector.sensing.live import characterise_sensor
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import Workload, make_operator
+from tests.collector.made_readings import a_sensor
 from tests.words import refused
 
 BOARD = "sim:a100-pcie-40gb"
@@ -30,17 +31,19 @@ def workload(tmp_path_factory):
     return str(path)
 
 
+def by_kernel(bench, *command):
+    """A program, its run, and what its kernels drew."""
+    sampler, program = Sampler(bench.gpu, bench.sensors), Program(command=command)
+    return program, *measure_kernels(bench, sampler, program, characterise_sensor(bench, sampler))
+
+
 def test_kernels_have_the_energy_that_the_board_drew_in_their_time(workload):
     with open_bench(BOARD, seed=2, meter=True) as bench:
-        sampler = Sampler(bench.gpu, bench.sensors)
-        calibration = characterise_sensor(bench, sampler)
-        program = Program(command=(workload, "12"))
-        run, found = measure_kernels(bench, sampler, program, calibration)
-        planted = {}
+        program, run, found = by_kernel(bench, workload, "12")
+        planted = Counter()
         for record in program.kernels:
-            planted[record.name] = planted.get(record.name, 0.0) + bench.planted_energy_j(record.start_ns, record.end_ns)
-    kernels = {one.name: one for one in found}
-    assert len(kernels) == 3
+            planted[record.name] += bench.planted_energy_j(record.start_ns, record.end_ns)
+    assert len({one.name for one in found}) == 3
     assert found[-1].name == IDLE
     assert sum(one.energy_j for one in found) == pytest.approx(run.energy_j, rel=0.03)
     named = [one for one in found if one.name != IDLE]
@@ -57,10 +60,7 @@ def test_kernels_that_alternate_with_gaps_share_their_energy_within_the_errors(t
     copies = tuple(make_operator("copy", "contiguous", "fp16", elements=1024 * (i + 1), reads=1024 * (i + 1)) for i in range(12))
     write_workload(Workload(name="gaps", operators=(*copies, product), counts=(*[1.0] * 12, 6.0)), tmp_path / "gaps.json")
     with open_bench("sim:h100-sxm", seed=3, meter=True) as bench:
-        sampler = Sampler(bench.gpu, bench.sensors)
-        calibration = characterise_sensor(bench, sampler)
-        program = Program(command=(str(tmp_path / "gaps.json"), "300"))
-        run, kernels = measure_kernels(bench, sampler, program, calibration)
+        program, run, kernels = by_kernel(bench, str(tmp_path / "gaps.json"), "300")
         alone = bench.runner.run(bench.runner.prepare(product), 20_000)
         middle_ns = (alone.start_ns + alone.end_ns) // 2  # board power has then settled
         steady_w = bench.planted_energy_j(middle_ns, alone.end_ns) / (1e-9 * (alone.end_ns - middle_ns))
@@ -142,10 +142,9 @@ def test_what_cannot_be_measured_is_one_line(options, command, status, words, ca
 def test_a_counter_that_disagrees_within_what_its_steps_leave_open_is_no_note(capfd, tmp_path):
     with open_simulated("rtx-3090") as bench:
         identity = bench.gpu.identity()
-    known = SensorCalibration(
-        gpu_uuid=identity.uuid, driver=identity.driver, sensor="nvml", field="instant", averaging="boxcar", n_updates=500,
-        update_period_s=0.09997, window_s=0.09997, window_std_s=1e-4, delay_s=1e-3, delay_std_s=2e-4, settle_s=0.3,
-        gain=0.948, gain_std=2e-4, offset_w=1.4, offset_std_w=0.03, reading_noise_w=0.25, resolution_w=0.01,
+    known = a_sensor(
+        gpu_uuid=identity.uuid, driver=identity.driver, update_period_s=0.09997, window_s=0.09997, window_std_s=1e-4, delay_s=1e-3,
+        settle_s=0.3, gain=0.948, gain_std=2e-4, offset_w=1.4, offset_std_w=0.03, reading_noise_w=0.25, resolution_w=0.01,
     )  # fmt: skip
     (tmp_path / "s.json").write_text(json.dumps(known.document()))
     command = (sys.executable, "-S", "-c", "import time; time.sleep(0.25)")

@@ -19,8 +19,7 @@ from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
 from collector.sensing.live import characterisation_s
 from collector.simulated.profile import board_names
-from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD, softmax_of_many_sizes
-from tests.collector.campaigns import BOARD, planned
+from tests.collector.campaigns import BOARD, ONE_SOFTMAX, SHORT_HEAD, planned, softmax_of_many_sizes
 
 CLOCKS = (510.0, 900.0, 1410.0)
 SPEC = load_campaign("quick")

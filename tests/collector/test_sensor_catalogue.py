@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,31 +11,71 @@ import pytest
 from collector.cli import main
 from collector.errors import SensorError
 from collector.sensing.board_power import GRID_S, Signal
-from collector.sensing.calibration import SensorCalibration
 from collector.sensing.catalogue import catalogue, entry_text, era_of, find_sensor, given_sensor, missing_s
 from collector.sensing.response import seen
+from tests.collector.made_readings import sensor_of
 from tests.words import answer, one_line, refused
 
 QUERIES = {"power.draw": "usage", "power.draw.average": "average", "power.draw.instant": "instant"}
-ARCHITECTURES = {
-    "Hopper/GH100": "hopper", "Ada Lovelace": "ada", "Ampere": "ampere", "GA100": "ga100", "Turing": "turing", "Volta": "volta",
-    "Pascal": "pascal", "Maxwell 2.0": "maxwell-2", "Maxwell 1.0": "maxwell-1", "Kepler 2.0": "kepler-2", "Kepler 1.0": "kepler-1",
-    "Fermi 2.0": "fermi-2", "Fermi 1.0": "fermi-1",
-}  # fmt: skip
-BOARDS = {
-    "NVIDIA H100 PCIe": "h100-pcie", "NVIDIA H100 80GB HBM3": "hopper", "NVIDIA GH200 480GB": "gh200",
-    "NVIDIA H200 NVL": "hopper", "NVIDIA H200": "h200",
-    "NVIDIA GeForce RTX 4090": "rtx-4090", "NVIDIA RTX 6000 Ada Generation": "ada", "NVIDIA L40S": "ada",
-    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "ga100", "NVIDIA A100-SXM4-40GB": "ga100",
-    "NVIDIA A100-SXM4-80GB": "ga100", "NVIDIA A10": "ampere", "NVIDIA RTX A6000": "ampere", "NVIDIA RTX A5000": "rtx-a5000",
-    "NVIDIA GeForce RTX 3090": "rtx-3090", "NVIDIA GeForce RTX 3070 Ti": "rtx-3070-ti", "Quadro RTX 8000": "rtx-8000",
-    "NVIDIA TITAN RTX": "titan-rtx", "NVIDIA GeForce RTX 2080 Ti": "rtx-2080-ti", "NVIDIA GeForce RTX 2060 SUPER": "rtx-2060-super",
-    "NVIDIA GeForce GTX 1650 Ti": "turing", "Tesla T4": "turing", "Tesla V100-SXM2-16GB": "v100-sxm2-16gb",
-    "Tesla V100-PCIE-32GB": "volta", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "NVIDIA TITAN Xp": "titan-x-pascal",
-    "NVIDIA TITAN X (Pascal)": "titan-x-pascal", "NVIDIA GeForce GTX 1080 Ti": "gtx-1080-ti", "GeForce GTX 1080 Ti": "gtx-1080-ti",
-    "NVIDIA GeForce GTX 1080": "gtx-1080", "Tesla M40": "m40", "Tesla M40 24GB": "m40", "Quadro K620": "k620",
-    "NVIDIA GeForce GTX TITAN X": "gtx-titan-x", "NVIDIA GeForce GTX 745": "maxwell-1",
-}  # fmt: skip
+
+
+def table(text):
+    return dict(line.split(" = ") for line in text.strip().splitlines())
+
+
+ARCHITECTURES = table("""
+Hopper/GH100 = hopper
+Ada Lovelace = ada
+Ampere = ampere
+GA100 = ga100
+Turing = turing
+Volta = volta
+Pascal = pascal
+Maxwell 2.0 = maxwell-2
+Maxwell 1.0 = maxwell-1
+Kepler 2.0 = kepler-2
+Kepler 1.0 = kepler-1
+Fermi 2.0 = fermi-2
+Fermi 1.0 = fermi-1
+""")
+BOARDS = table("""
+NVIDIA H100 PCIe = h100-pcie
+NVIDIA H100 80GB HBM3 = hopper
+NVIDIA GH200 480GB = gh200
+NVIDIA H200 NVL = hopper
+NVIDIA H200 = h200
+NVIDIA GeForce RTX 4090 = rtx-4090
+NVIDIA RTX 6000 Ada Generation = ada
+NVIDIA L40S = ada
+NVIDIA A100-PCIE-40GB = a100-pcie-40gb
+NVIDIA A100 80GB PCIe = ga100
+NVIDIA A100-SXM4-40GB = ga100
+NVIDIA A100-SXM4-80GB = ga100
+NVIDIA A10 = ampere
+NVIDIA RTX A6000 = ampere
+NVIDIA RTX A5000 = rtx-a5000
+NVIDIA GeForce RTX 3090 = rtx-3090
+NVIDIA GeForce RTX 3070 Ti = rtx-3070-ti
+Quadro RTX 8000 = rtx-8000
+NVIDIA TITAN RTX = titan-rtx
+NVIDIA GeForce RTX 2080 Ti = rtx-2080-ti
+NVIDIA GeForce RTX 2060 SUPER = rtx-2060-super
+NVIDIA GeForce GTX 1650 Ti = turing
+Tesla T4 = turing
+Tesla V100-SXM2-16GB = v100-sxm2-16gb
+Tesla V100-PCIE-32GB = volta
+Tesla P100-PCIE-16GB = p100-pcie-16gb
+NVIDIA TITAN Xp = titan-x-pascal
+NVIDIA TITAN X (Pascal) = titan-x-pascal
+NVIDIA GeForce GTX 1080 Ti = gtx-1080-ti
+GeForce GTX 1080 Ti = gtx-1080-ti
+NVIDIA GeForce GTX 1080 = gtx-1080
+Tesla M40 = m40
+Tesla M40 24GB = m40
+Quadro K620 = k620
+NVIDIA GeForce GTX TITAN X = gtx-titan-x
+NVIDIA GeForce GTX 745 = maxwell-1
+""")
 """Boards of the publication, and others of their generations, as NVML names them: whose figures they get for `instant` on 550."""
 
 
@@ -80,18 +121,24 @@ def test_an_era_goes_by_the_full_version(driver, era):
 
 
 @pytest.mark.parametrize(
-    ("board", "driver", "field", "width_ms"),
+    ("sensor", "width_ms"),
     [
-        ("NVIDIA GeForce RTX 3090", "525.116.03", "instant", 98), ("NVIDIA GeForce RTX 3090", "525.116.03", "usage", 1000),
-        ("NVIDIA GeForce RTX 3090", "525.89.02", "usage", 1000), ("NVIDIA GeForce RTX 3090", "530.30.02", "power.draw", 100),
-        ("NVIDIA GeForce RTX 3090", "525.89.02", "instant", None), ("NVIDIA H100 PCIe", "525.60.13", "usage", None),
-        ("NVIDIA H100 PCIe", "525.105.17", "instant", 25), ("NVIDIA H100 PCIe", "535.104.05", "usage", 1000),
-        ("NVIDIA A100-PCIE-40GB", "535.54.03", "usage", 26), ("NVIDIA A100-PCIE-40GB", "535.54.03", "average", None),
-        ("NVIDIA GH200 480GB", "535.104.05", "average", 1000), ("NVIDIA B200", "570.86.15", "instant", None),
+        ("NVIDIA GeForce RTX 3090@525.116.03:instant", 98),
+        ("NVIDIA GeForce RTX 3090@525.116.03:usage", 1000),
+        ("NVIDIA GeForce RTX 3090@525.89.02:usage", 1000),
+        ("NVIDIA GeForce RTX 3090@530.30.02:power.draw", 100),
+        ("NVIDIA GeForce RTX 3090@525.89.02:instant", None),
+        ("NVIDIA H100 PCIe@525.60.13:usage", None),
+        ("NVIDIA H100 PCIe@525.105.17:instant", 25),
+        ("NVIDIA H100 PCIe@535.104.05:usage", 1000),
+        ("NVIDIA A100-PCIE-40GB@535.54.03:usage", 26),
+        ("NVIDIA A100-PCIE-40GB@535.54.03:average", None),
+        ("NVIDIA GH200 480GB@535.104.05:average", 1000),
+        ("NVIDIA B200@570.86.15:instant", None),
     ],
-)  # fmt: skip
-def test_driver_and_field_decide(board, driver, field, width_ms):
-    found = find_sensor(board, driver, field)
+)
+def test_driver_and_field_decide(sensor, width_ms):
+    found = find_sensor(*re.split("[@:]", sensor))
     assert (None if found is None or found.window_s is None else round(found.window_s * 1e3)) == width_ms
 
 
@@ -137,10 +184,11 @@ def test_sensors_are_listed_for_people_and_programs(capsys):
 
 # Entries of a laboratory's own -----------------------------------------------------------------------------------------------------
 
-MEASURED = SensorCalibration(
-    gpu_uuid="GPU-1", driver="550.54.15", sensor="nvml", field="instant", averaging="boxcar", window_s=0.031, window_std_s=0.001,
-    update_period_s=0.1, transient="instant", gain=1.01, offset_w=-2.5,
-)  # fmt: skip
+MEASURED = sensor_of("""
+"gpu_uuid": "GPU-1", "driver": "550.54.15", "sensor": "nvml", "field": "instant", "averaging": "boxcar",
+"window_s": 0.031, "window_std_s": 0.001, "update_period_s": 0.1, "transient": "instant", "gain": 1.01,
+"offset_w": -2.5
+""")
 
 
 @pytest.fixture

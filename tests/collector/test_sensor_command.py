@@ -70,14 +70,14 @@ def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["--load", "l.csv"], 2, "--load needs --readings"),
-        (["--column", "x"], 2, "--column needs --readings"),
-        (["--readings", "r.csv", "--seed", "1"], 2, "--seed has no meaning with --readings"),
-        (["--readings", "none.csv"], 1, "none.csv: cannot be read"),
+        ("--load l.csv", 2, "--load needs --readings"),
+        ("--column x", 2, "--column needs --readings"),
+        ("--readings r.csv --seed 1", 2, "--seed has no meaning with --readings"),
+        ("--readings none.csv", 1, "none.csv: cannot be read"),
     ],
 )
 def test_wrong_use_is_one_line(arguments, status, words, capsys):
-    refused(capsys, status, words, "sensor", *arguments)
+    refused(capsys, status, words, "sensor", *arguments.split())
 
 
 def test_a_log_without_a_clock_ends_with_a_warning(tmp_path, capsys):

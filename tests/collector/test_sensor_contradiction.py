@@ -6,22 +6,23 @@ import numpy as np
 import pytest
 
 from collector.recordings.run import read_run
-from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
-from tests.collector.made_readings import made
+from tests.collector.made_readings import made, sensor_of
 from tests.collector.test_correct_command import correct, written
 
 AGAINST = ("sensor", "update_period_s")
-A100 = SensorCalibration(
-    gpu_uuid="", driver="535.54.03", sensor="nvidia-smi", field="instant", averaging="low-pass", n_updates=124, update_period_s=0.101217,
-    update_period_std_s=8e-6, update_jitter_s=6e-4, window_s=0.0249, window_std_s=2e-4, tau_s=0.01246, delay_s=-5.88e-3, delay_std_s=1.4e-4,
-    gain=0.9596, gain_std=1e-3, offset_w=-2.3, offset_std_w=0.1, residual_w=1.48, reading_noise_w=0.16,
-)  # fmt: skip
-RTX3090 = SensorCalibration(
-    gpu_uuid="", driver="535.54.03", sensor="nvidia-smi", field="instant", averaging="boxcar", n_updates=161, update_period_s=0.09997,
-    update_period_std_s=5e-6, update_jitter_s=2.3e-4, window_s=0.1026, window_std_s=5e-4, delay_s=-3.96e-3, delay_std_s=3e-4,
-    gain=0.9501, gain_std=1e-3, offset_w=0.0, offset_std_w=0.3, residual_w=0.69, reading_noise_w=0.13,
-)  # fmt: skip
+A100 = sensor_of("""
+"gpu_uuid": "", "driver": "535.54.03", "sensor": "nvidia-smi", "field": "instant", "averaging": "low-pass",
+"n_updates": 124, "update_period_s": 0.101217, "update_period_std_s": 8e-06, "update_jitter_s": 0.0006,
+"window_s": 0.0249, "window_std_s": 0.0002, "tau_s": 0.01246, "delay_s": -0.00588, "delay_std_s": 0.00014,
+"gain": 0.9596, "gain_std": 0.001, "offset_w": -2.3, "offset_std_w": 0.1, "residual_w": 1.48, "reading_noise_w": 0.16
+""")
+RTX3090 = sensor_of("""
+"gpu_uuid": "", "driver": "535.54.03", "sensor": "nvidia-smi", "field": "instant", "averaging": "boxcar",
+"n_updates": 161, "update_period_s": 0.09997, "update_period_std_s": 5e-06, "update_jitter_s": 0.00023,
+"window_s": 0.1026, "window_std_s": 0.0005, "delay_s": -0.00396, "delay_std_s": 0.0003, "gain": 0.9501,
+"gain_std": 0.001, "offset_w": 0.0, "offset_std_w": 0.3, "residual_w": 0.69, "reading_noise_w": 0.13
+""")
 """What `collect sensor` finds in the two recordings."""
 
 

@@ -3,32 +3,31 @@ calibration is shown, and no key of a program's in it.
 """
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.sensing.calibration import NO_METER, SensorCalibration
+from collector.sensing.calibration import NO_METER
 from collector.sensing.figures import figure, rounded_like, sensor_lines
-from estimator.vocabulary.frozen import FrozenMapping
+from tests.collector.made_readings import sensor_of
 
-KNOWN = SensorCalibration(
-    gpu_uuid="GPU-7274782d-3330-3930-0000-000000000000", driver="535.54.03", sensor="nvml", field="instant", averaging="low-pass",
-    n_updates=124,
-    update_period_s=0.101216, update_period_std_s=4.4e-6, update_jitter_s=6.4e-4, window_s=0.024898, window_std_s=1.53e-4, tau_s=0.012449,
-    delay_s=-5.93e-3, delay_std_s=2.5e-4, rise_time_s=0.027, settle_s=0.0656, transient="instant", gain=0.9595, gain_std=7.9e-4,
-    offset_w=-2.29, offset_std_w=0.084, sampled_fraction=0.24599, residual_w=1.470065, reading_noise_w=0.1626, resolution_w=0.01,
-    notes=FrozenMapping({"delay_s": "includes the host", "time_zone": "readings moved", "gain_levels": "7 levels"}),
-)  # fmt: skip
-READINGS_ALONE = replace(
-    KNOWN, averaging="undetermined", window_s=None, window_std_s=None, tau_s=None, delay_s=None, rise_time_s=None, transient=None,
-    gain=None, offset_w=None, sampled_fraction=None, residual_w=None, reading_noise_w=None,
-    notes=FrozenMapping({
-        **dict.fromkeys(("averaging", "window_s", "delay_s", "sampled_fraction"), "give --load"),
-        **dict.fromkeys(("rise_time_s", "transient"), "give the load's stamps"), **dict.fromkeys(("gain", "offset_w"), NO_METER),
-    }),
-)  # fmt: skip
+KNOWN = sensor_of("""
+"gpu_uuid": "GPU-7274782d-3330-3930-0000-000000000000", "driver": "535.54.03", "sensor": "nvml", "field": "instant",
+"averaging": "low-pass", "n_updates": 124, "update_period_s": 0.101216, "update_period_std_s": 4.4e-06,
+"update_jitter_s": 0.00064, "window_s": 0.024898, "window_std_s": 0.000153, "tau_s": 0.012449, "delay_s": -0.00593,
+"delay_std_s": 0.00025, "rise_time_s": 0.027, "settle_s": 0.0656, "transient": "instant", "gain": 0.9595,
+"gain_std": 0.00079, "offset_w": -2.29, "offset_std_w": 0.084, "sampled_fraction": 0.24599, "residual_w": 1.470065,
+"reading_noise_w": 0.1626, "resolution_w": 0.01,
+"notes": {"delay_s": "includes the host", "time_zone": "readings moved", "gain_levels": "7 levels"}
+""")
+READINGS_ALONE = sensor_of(f"""
+"gpu_uuid": "GPU-7274782d-3330-3930-0000-000000000000", "driver": "535.54.03", "sensor": "nvml", "field": "instant",
+"averaging": "undetermined", "n_updates": 124, "update_period_s": 0.101216, "update_period_std_s": 4.4e-06,
+"notes": {{
+"averaging": "give --load", "window_s": "give --load", "delay_s": "give --load", "sampled_fraction": "give --load",
+"rise_time_s": "give the load's stamps", "transient": "give the load's stamps", "gain": "{NO_METER}", "offset_w": "{NO_METER}"
+}}""")
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-7, 1e5))

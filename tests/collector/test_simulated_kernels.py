@@ -1,5 +1,6 @@
 """Laws of the simulated library and scheduler: no kernel beats its roofline, more work takes longer."""
 
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -23,24 +24,34 @@ def seconds(name, operator, l2_state="cold", clock_mhz=None):
     return kernel_timing(profile, plan_kernel(operator, profile), l2_state, clock_mhz or profile.spec.sm_clock_max_mhz, speeds).gpu_s
 
 
+SHAPES = tomllib.loads("""
+gemm = {batch = 2, m = 512, n = 768, k = 1024}
+attention = {batch = 2, queries = 512, context = 512, heads = 16, kv_heads = 4, head_dim = 64, window = 0, causal = 1}
+softmax = {rows = 4096, dim = 512}
+norm = {rows = 4096, dim = 1024}
+reduction = {rows = 1024, dim = 2048}
+elementwise = {elements = 1_048_576, reads = 2_097_152}
+copy = {elements = 1_048_576, reads = 1_048_576}
+[conv]
+batch = 8
+channels = 64
+height = 28
+width = 28
+filters = 128
+kernel_h = 3
+kernel_w = 3
+stride = 1
+padding = 1
+groups = 1
+""")
+
+
 def examples(precision):
     """One operator of every kind."""
-    shapes = {
-        "gemm": {"batch": 2, "m": 512, "n": 768, "k": 1024},
-        "attention": {"batch": 2, "queries": 512, "context": 512, "heads": 16, "kv_heads": 4, "head_dim": 64, "window": 0, "causal": 1},
-        "softmax": {"rows": 4096, "dim": 512},
-        "norm": {"rows": 4096, "dim": 1024},
-        "reduction": {"rows": 1024, "dim": 2048},
-        "elementwise": {"elements": 1 << 20, "reads": 1 << 21},
-        "copy": {"elements": 1 << 20, "reads": 1 << 20},
-    }
-    dense = {"batch": 8, "channels": 64, "height": 28, "width": 28, "filters": 128, "kernel_h": 3, "kernel_w": 3, "stride": 1, "padding": 1}
     result = []
     for family, operators in FAMILY_OPERATORS.items():
         for operator in operators if family not in TABLED else ():
-            shape = dense | {"groups": 64 if operator == "depthwise" else 1} if family == "conv" else dict(shapes[family])
-            if operator == "decode":
-                shape |= {"queries": 1, "context": 4096}
+            shape = SHAPES[family] | ({"groups": 64} if operator == "depthwise" else {}) | ({"queries": 1} if operator == "decode" else {})
             result.append(make_operator(family, operator, precision, **shape))
     return result
 

@@ -45,7 +45,7 @@ REFUSALS = (EstimatorError, FitterError, CollectorError)
 Change = Callable[[random.Random, Callable[[Any, random.Random], Any], Callable[[str, random.Random], bytes]], bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Example:
     """A file's content and ending, and what reads it: `run` gives an exit status.
 

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,21 +22,6 @@ from tests.collector.dataset_rows import METADATA, a_row
 MOST_BYTES = 1 << 30
 MOST_S = 20.0
 LINUX_KIB = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What came of a command: exit status, peak memory [byte], seconds of the processor, and what it said on stderr."""
-
-    status: int
-    peak_bytes: int
-    seconds: float
-    said: str
-
-    @property
-    def held(self):
-        """Whether it kept to its limits and ended in words."""
-        return self.peak_bytes < MOST_BYTES and self.seconds < MOST_S and "Traceback" not in self.said and self.status in (0, 1, 3)
 
 
 def equal_rows(path, rows=3_400_000):
@@ -152,53 +136,39 @@ COMMANDS = {
 
 
 def watched(words, path):
-    """A command run as a process of its own, and what it took."""
-    module = {"collect": "collector.cli", "fit": "fitter.cli", "estimate": "estimator.cli"}[words[0]]
+    """A command run as a process of its own: its exit status, peak memory [byte], seconds of the processor, and what it said on stderr."""
+    module = {"collect": "collector.cli", "fit": "fitter.cli"}[words[0]]
     code = f"import sys; from {module} import main; sys.argv[0] = {words[0]!r}; sys.exit(main())"
-    with (
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen(
-            [sys.executable, "-c", code, *(word.format(path) for word in words[1:])],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-        ) as process,
-    ):
+    command = [sys.executable, "-c", code, *(word.format(path) for word in words[1:])]
+    quiet = subprocess.DEVNULL
+    with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=said) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
         text = said.read().decode(errors="replace")
-    return Seen(status=process.returncode, peak_bytes=usage.ru_maxrss * LINUX_KIB, seconds=usage.ru_utime + usage.ru_stime, said=text)
-
-
-def all_seen(folder, only=""):
-    """Every flood through every command."""
-    for name, make in FLOODS.items():
-        if only and only != name:
-            continue
-        path = folder / f"{name.replace(' ', '-')}.parquet"
-        maker = multiprocessing.get_context("fork").Process(target=make, args=(path,))  # a command's peak begins at its parent's
-        maker.start()
-        maker.join()
-        for command, words in COMMANDS.items():
-            yield f"{name} ({path.stat().st_size / 1e6:.1f} MB), {command}", watched(words, path)
+    return process.returncode, usage.ru_maxrss * LINUX_KIB, usage.ru_utime + usage.ru_stime, text
 
 
 def main():
-    """Print a line for each."""
+    """Send every flood through every command, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help=", ".join(FLOODS))
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for what, seen in all_seen(Path(folder), parser.parse_args().only):
-            failed += not seen.held
-            said = (seen.said.strip().splitlines() or [""])[-1].replace(folder, "…")[:140]
-            print(
-                f"{'held' if seen.held else 'FAILED':6} {seen.peak_bytes / 1e6:6.0f} MB {seen.seconds:5.1f} s  "
-                f"{what}: {seen.status} {said}",
-                flush=True,
-            )
-    return bool(failed)
+    only, failed = parser.parse_args().only, False
+    for name in [only] if only else FLOODS:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "flood.parquet"
+            # The peak of a command begins at that of its parent.
+            maker = multiprocessing.get_context("fork").Process(target=FLOODS[name], args=(path,))
+            maker.start()
+            maker.join()
+            for command, words in COMMANDS.items():
+                status, peak, seconds, said = watched(words, path)
+                held = peak < MOST_BYTES and seconds < MOST_S and "Traceback" not in said and status in (0, 1, 3)
+                failed |= not held
+                last = (said.strip().splitlines() or [""])[-1].replace(folder, "…")[:140]
+                what = f"{name} ({path.stat().st_size / 1e6:.1f} MB), {command}: {status} {last}"
+                print(f"{'held' if held else 'FAILED':6} {peak / 1e6:6.0f} MB {seconds:5.1f} s  {what}", flush=True)
+    return failed
 
 
 if __name__ == "__main__":

@@ -140,16 +140,15 @@ def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp
 @pytest.mark.parametrize(
     ("found", "poll_ms", "trace", "timed_s"),
     [
-        ({}, 2.0, False, 0.1),  # a look that saw nothing
-        ({"trace": {"named": 8, "of": 8}, "load": {"update_s": 0.1, "settle_s": 0.0}}, 5.0, True, 0.1),
-        ({"trace": {"named": 5, "of": 8}, "load": {"update_s": 0.02, "settle_s": 0.12}}, 2.0, False, 0.15),
-        ({"calls": {"energy": {"p50_s": 0.003}}, "load": {"update_s": 0.1, "settle_s": 9.0}}, 5.0, False, 0.4),  # no reading waits for it
-        ({"load": {"update_s": 0.1, "reading": {"p50_s": 0.0155}}}, 15.5, False, 0.1),
-        ({"load": {"update_s": math.nan, "reading": {"p50_s": 0.3}, "state": {"p50_s": 0.06}}}, 60.0, False, 0.25),
+        ("{}", 2.0, False, 0.1),  # a look that saw nothing
+        ('{"trace": {"named": 8, "of": 8}, "load": {"update_s": 0.1, "settle_s": 0.0}}', 5.0, True, 0.1),
+        ('{"calls": {"energy": {"p50_s": 0.003}}, "load": {"update_s": 0.1, "settle_s": 9.0}}', 5.0, False, 0.4),  # no reading waits for it
+        ('{"load": {"update_s": 0.1, "reading": {"p50_s": 0.0155}}}', 15.5, False, 0.1),
+        ('{"load": {"update_s": NaN, "reading": {"p50_s": 0.3}, "state": {"p50_s": 0.06}}}', 60.0, False, 0.25),
     ],
 )
 def test_what_is_seen_decides(found, poll_ms, trace, timed_s):
-    assert decided(found) == {"poll_ms": poll_ms, "trace": trace, "timed_s": pytest.approx(timed_s)}
+    assert decided(json.loads(found)) == {"poll_ms": poll_ms, "trace": trace, "timed_s": pytest.approx(timed_s)}
 
 
 def under_load(clock_mhz, count):

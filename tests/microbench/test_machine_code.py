@@ -12,6 +12,7 @@ from microbench.toolchain.compile import TOOLKIT, assembled, assembler_version, 
 from microbench.toolchain.inspect import body_complaint
 from microbench.toolchain.ptx import module_text
 from tests.microbench.golden import kernels_at
+from tests.words import one_line
 
 
 @pytest.mark.parametrize(
@@ -39,9 +40,8 @@ def test_every_supported_kernel_assembles_to_the_loop_that_it_promises(architect
     ],
 )
 def test_what_an_architecture_lacks_is_refused_in_one_line_that_names_both(name, architecture):
-    with pytest.raises(UnsupportedError, match=f"{name} cannot run on {architecture}: ") as refused:
+    with one_line(UnsupportedError, f"{name} cannot run on {architecture}: "):
         module_text([kernel_named(name)], architecture)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("version", ["12.9", "13.0"])

@@ -5,6 +5,7 @@ the one before has ended.  Arrays lie in host memory, so that products are reall
 """
 
 import ctypes
+import json
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -285,6 +286,12 @@ def _columns(operand, shape, index, values=None):
     return view
 
 
+RECORD = """{
+"kind": 10, "grid_x": 16, "grid_y": 32, "grid_z": 1, "block_x": 256, "block_y": 1, "block_z": 1, "registers_per_thread": 122,
+"static_shared_memory": 1024, "dynamic_shared_memory": 33792
+}"""
+
+
 class FakeCupti:
     """cupti-python: records handed over when they are flushed; they are void once the callback has returned."""
 
@@ -325,8 +332,5 @@ class FakeCupti:
     def ran(self, name, start, end, **more):
         """A kernel ran; it is recorded while its kind is enabled."""
         if 10 in self.enabled:
-            fields = {
-                "kind": 10, "name": name, "start": start, "end": end, "grid_x": 16, "grid_y": 32, "grid_z": 1, "block_x": 256, "block_y": 1,
-                "block_z": 1, "registers_per_thread": 122, "static_shared_memory": 1024, "dynamic_shared_memory": 33792, **more,
-            }  # fmt: skip
-            self.pending.append(SimpleNamespace(**fields))
+            self.pending.append(SimpleNamespace(**json.loads(RECORD), name=name, start=start, end=end))
+            vars(self.pending[-1]).update(more)

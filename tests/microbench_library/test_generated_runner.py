@@ -73,11 +73,8 @@ def test_a_buffer_elsewhere_is_filled_reached_by_its_address_and_read_back(locat
         source, result, iterations, _ = arguments
         assert isinstance(source, np.uint64)
         seen.append(int(source))
-        words = np.ctypeslib.as_array((ctypes.c_uint32 * len(SOURCE)).from_address(int(source)))
-        held = (
-            result if isinstance(result, np.ndarray) else np.ctypeslib.as_array((ctypes.c_uint32 * len(SOURCE)).from_address(int(result)))
-        )
-        held.view(np.uint32)[...] = words + iterations
+        words, held = (np.ctypeslib.as_array((ctypes.c_uint32 * len(SOURCE)).from_address(int(place))) for place in (source, result))
+        held[...] = words + iterations
 
     world = World(kernel_s=40e-6, boards=2)
     moved = replace(KERNEL, buffers=tuple(replace(buffer, location=location) for buffer in KERNEL.buffers))

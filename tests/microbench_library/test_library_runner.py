@@ -16,6 +16,7 @@ from microbench.runners.runner import PROBE_LAUNCHES
 from microbench.sizing import DISPLACING_L2_SIZES
 from tests.microbench_library.conftest import open_fake_board
 from tests.microbench_library.cuda_fake import CudaRuntimeError, OutOfMemoryError, World, fake_cupy
+from tests.words import one_line
 
 H200_L2_BYTES = 50e6
 
@@ -135,10 +136,9 @@ def test_cudas_errors_say_whether_a_campaign_goes_on(open_board, fault, error, w
     with open_board() as board:
         prepared = board.runner.prepare(SMALL)
         setattr(board.world, place, fault)
-        with pytest.raises(error, match=words) as caught:
+        with one_line(error, words) as caught:
             board.runner.run(prepared, 10)
         assert isinstance(caught.value, RunnerError) == (error is RunnerError)
-        assert "\n" not in str(caught.value)
         setattr(board.world, place, None)
 
 
@@ -154,10 +154,7 @@ def test_a_failed_capture_ends_and_the_stream_works_on(open_board):
 
 def test_a_board_that_cuda_does_not_see_is_a_device_error():
     world = World()
-    with (
-        pytest.raises(DeviceError, match="0000:01:00.0.*CUDA_VISIBLE_DEVICES"),
-        open_board_runner(
-            "0000:01:00.0", load_gpu("h200-sxm"), world.now_ns, tracer=NoTracer(""), libraries=Libraries(cupy=fake_cupy(world))
-        ),
-    ):
+    libraries = Libraries(cupy=fake_cupy(world))
+    opened = open_board_runner("0000:01:00.0", load_gpu("h200-sxm"), world.now_ns, tracer=NoTracer(""), libraries=libraries)
+    with pytest.raises(DeviceError, match="0000:01:00.0.*CUDA_VISIBLE_DEVICES"), opened:
         pass

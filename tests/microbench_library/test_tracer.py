@@ -1,12 +1,10 @@
 """Kernels as CUPTI tells of them."""
 
-import subprocess
-import sys
-
 import pytest
 
 from collector.devices.tracer import CuptiTracer, demangled, open_tracer
 from tests.microbench_library.cuda_fake import CuptiError, FakeCupti
+from tests.processes import PYTHON, ended
 
 ADD = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_"
 
@@ -79,9 +77,9 @@ tracer.FIRST_TRACE_S = 0.5
 found = tracer.CuptiTracer(FakeCupti())
 found.trace(lambda: time.sleep(60))
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
-    assert ended.returncode == 1
-    assert "Timeout" in ended.stderr
+    done = ended(*PYTHON, program)
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr
 
 
 def test_where_cupti_refuses_the_work_is_done_and_the_reason_kept():

@@ -9,7 +9,7 @@ from estimator.blocks.model import models_from_section
 from estimator.bundle.files import load_bundle
 from estimator.cli import main as estimate
 from fitter.cli import main as fit
-from tests.collector.campaign_texts import SHORT_HEAD
+from tests.collector.campaigns import SHORT_HEAD
 
 CAMPAIGN = """
 description = "two kernels over their number of blocks"

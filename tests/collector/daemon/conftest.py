@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
 from tests.collector.steady import DEADLINE_S, until
+from tests.processes import COLLECT, piped
 
 BOARD = "sim:a100-pcie-40gb"
 OTHER_BOARD = "sim:rtx-3090"
@@ -124,14 +124,7 @@ class Place:
 
     def process(self, *words):
         """A `collect` of its own."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "collector.cli", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment,
-            cwd=self.folder,
-        )
+        process = piped(*COLLECT, *words, env=self.environment, cwd=self.folder)
         self.processes.append(process)
         return process
 

@@ -83,16 +83,16 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
 @pytest.mark.parametrize(
     ("words", "status", "reason"),
     [
-        (["stop"], 2, "name a job"),
-        (["stop", "7"], 1, "no job 7"),
-        (["stop", "--daemon"], 1, "no daemon has run there"),
-        (["daemon"], 2, "--config"),
+        ("stop", 2, "name a job"),
+        ("stop 7", 1, "no job 7"),
+        ("stop --daemon", 1, "no daemon has run there"),
+        ("daemon", 2, "--config"),
     ],
 )
 def test_orders_that_cannot_be_are_one_line(words, status, reason, place, capsys):
     place.overview()
-    config = [] if words == ["daemon"] else ["--config", str(place.config)]
-    refused(capsys, status, reason, *words, *config)
+    config = [] if words == "daemon" else ["--config", place.config]
+    refused(capsys, status, reason, *words.split(), *config)
 
 
 def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place, capsys):
@@ -135,9 +135,9 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (["--record", "r"], "--record belongs to one board"),
-        (["--out", "file.parquet"], "names a file"),
-        (["--out", "new.parquet"], "names a file"),
+        ("--record r", "--record belongs to one board"),
+        ("--out file.parquet", "names a file"),
+        ("--out new.parquet", "names a file"),
     ],
 )
 def test_several_boards_are_all_checked_before_one_begins(change, reason, place, capsys, monkeypatch):
@@ -145,7 +145,7 @@ def test_several_boards_are_all_checked_before_one_begins(change, reason, place,
     Path("file.parquet").touch()
     before = sorted(place.folder.iterdir())
     words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", "quick", "--out", "both"]
-    refused(capsys, 1, reason, *changed(words, *change))
+    refused(capsys, 1, reason, *changed(words, *change.split()))
     assert sorted(place.folder.iterdir()) == before
 
 

@@ -1,9 +1,7 @@
 """The daemon with real processes: what is queued gets measured, whatever dies in between."""
 
-import json
 import os
 import signal
-import subprocess
 import time
 
 import pytest
@@ -13,6 +11,8 @@ from collector.daemon.locks import locked, worker_lock_path
 from collector.dataset.log import log_path, read_log
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, ENDLESS, row_ids, workers
 from tests.collector.steady import DEADLINE_S, until
+from tests.processes import ended
+from tests.words import answer, refused
 
 MANY = 30
 FEW = 4
@@ -85,10 +85,10 @@ def test_sigterm_drains_after_the_running_kernel_and_the_next_daemon_goes_on_wit
     until(lambda: not workers(place.folder), "the worker has ended")
     assert main(["stop", str(later[-1]), "--config", str(place.config)]) == 0
     second = place.start()
-    ended = place.wait_for(number, "done")
-    assert 0.0 < job.used_s <= ended.used_s <= budget_s + LAST_REST_S
-    assert ended.used_s > job.used_s or job.used_s > budget_s / 2.0, "what was left is too little for a kernel only after a late blow"
-    assert job.rows <= ended.rows < MANY
+    over = place.wait_for(number, "done")
+    assert 0.0 < job.used_s <= over.used_s <= budget_s + LAST_REST_S
+    assert over.used_s > job.used_s or job.used_s > budget_s / 2.0, "what was left is too little for a kernel only after a late blow"
+    assert job.rows <= over.rows < MANY
     place.end(second)
 
 
@@ -122,7 +122,7 @@ def test_stop_ends_one_job_of_two_boards_and_a_second_sigterm_all_at_once_and_no
 def test_a_full_disk_makes_a_job_wait_until_there_is_room(place):
     small = place.folder / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)], capture_output=True, text=True, check=False)
+    mounted = ended("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
     try:
@@ -131,13 +131,13 @@ def test_a_full_disk_makes_a_job_wait_until_there_is_room(place):
         full = place.waiting(number, "disk_full")
         assert full.state == "queued"
         assert "no space" in full.message.lower()
-        subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=True)
+        assert ended("mount", "-o", "remount,size=8m", small).returncode == 0
         assert place.wait_for(number, "done").rows == MANY
         assert len(set(row_ids(small / "d.parquet"))) == MANY
         place.end(process)
     finally:
         place.close()  # a process that ends loses its command line before its files
-        until(lambda: subprocess.run(["umount", str(small)], capture_output=True, check=False).returncode == 0, "the disk is nobody's")
+        until(lambda: ended("umount", small).returncode == 0, "the disk is nobody's")
 
 
 def test_a_worker_that_hangs_or_dies_is_noticed_and_its_job_goes_on(place):
@@ -169,10 +169,6 @@ def test_jobs_run_by_priority_one_that_cannot_be_measured_fails_alone_and_status
     (place.folder / "gone").rmdir()
     (place.folder / "copied.toml").unlink()  # later changes to the file change no queued job
     capsys.readouterr()
-    assert main(["status", *config]) == 0
-    shown = capsys.readouterr()
-    assert "no daemon runs" in shown.err
-    assert shown.out.count("queued") == 3
     process = place.start()
     for number in (late, first):
         assert place.wait_for(number, "done").rows == FEW
@@ -183,22 +179,15 @@ def test_jobs_run_by_priority_one_that_cannot_be_measured_fails_alone_and_status
     lines = (place.state / "logs" / f"job-{first}.log").read_text().splitlines()
     assert "softmax.softmax.fp32 900 MHz" in "".join(lines)
     assert f"done: {FEW} rows of {FEW} planned" in lines[-1]
-    assert main(["status", "--json", *config]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["daemon"]["running"]
-    assert document["daemon"]["pid"] == process.pid
+    document = answer(capsys, "status", *config)
+    assert (document["daemon"]["running"], document["daemon"]["pid"]) == (True, process.pid)
     assert document["counts"]["done"] == 2
     job = next(job for job in document["jobs"] if job["id"] == first)
     assert (job["state"], job["done"], job["total"], job["rows"], job["refused"], job["eta_s"]) == ("done", FEW, FEW, FEW, 0, None)
     (board,) = document["boards"]
     assert board["board"] == BOARD
     assert board["sm_clock_mhz"] == pytest.approx(900, abs=15)
-    assert main(["daemon", *config]) == 1
-    refused = capsys.readouterr().err
-    assert refused.count("\n") == 1
-    assert "another daemon" in refused
-    assert place.overview().daemon.pid == process.pid
+    refused(capsys, 1, "another daemon", "daemon", *config)
     assert main(["stop", "--daemon", *config]) == 0
     assert process.wait(DEADLINE_S) == 0
-    capsys.readouterr()
     assert "daemon has ended" in (place.state / "daemon.log").read_text()

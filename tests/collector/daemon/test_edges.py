@@ -90,17 +90,11 @@ def test_a_stop_waits_for_the_kernel_unless_none_runs_or_it_is_asked_twice():
 
 
 def test_words_for_boards_name_each_once():
-    assert several("0,1")
-    assert several(" ALL ")
-    assert not several("sim:a100-pcie-40gb")
+    assert [several(text) for text in ("0,1", " ALL ", "sim:a100-pcie-40gb")] == [True, True, False]
     assert board_words(" 0 , 1") == ("0", "1")
-    boards = named_boards(["sim:a100-pcie-40gb", "sim:h200-sxm"])
-    assert [board.key for board in boards] == ["sim:a100-pcie-40gb", "sim:h200-sxm"]
-    assert all(board.simulated for board in boards)
-    for words, reason in (
-        (["sim:h200-sxm", "sim:h200-sxm"], "named twice"),
-        (["replay:x"], "recording"),
-    ):
+    names = ["sim:a100-pcie-40gb", "sim:h200-sxm"]
+    assert [(board.key, board.simulated) for board in named_boards(names)] == [(name, True) for name in names]
+    for words, reason in ((2 * names, "named twice"), (["replay:x"], "recording")):
         with pytest.raises(DeviceError, match=reason):
             named_boards(words)
     for text in ("0,", ",", "0,,1", ""):

@@ -6,6 +6,7 @@ import pytest
 
 from collector.daemon.settings import DaemonSettings, client_settings, read_settings
 from collector.errors import DaemonError
+from tests.words import one_line
 
 GPUS = 'gpus = ["sim:a100-pcie-40gb"]\n'
 
@@ -16,26 +17,10 @@ def written(folder, text):
     return path
 
 
-def refusal(folder, text):
-    with pytest.raises(DaemonError) as caught:
-        read_settings(written(folder, text))
-    assert "\n" not in str(caught.value)
-    assert "daemon.toml" in str(caught.value)
-    return str(caught.value)
-
-
 def test_the_packaged_example_is_valid(repository):
     settings = read_settings(repository / "packaging" / "daemon.toml")
     assert settings.gpus == ("all",)
     assert settings.address is not None
-
-
-def test_paths_are_relative_to_the_config_and_defaults_are_as_documented(tmp_path):
-    settings = read_settings(written(tmp_path, GPUS + 'state_folder = "s"\n'))
-    assert settings.folder == tmp_path / "s"
-    assert settings.log == tmp_path / "s" / "daemon.log"
-    assert settings.listen == ""
-    assert settings.address is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +35,8 @@ def test_paths_are_relative_to_the_config_and_defaults_are_as_documented(tmp_pat
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(text, reason, tmp_path):
-    assert reason in refusal(tmp_path, text)
+    with one_line(DaemonError, f"daemon.toml.*{reason}"):
+        read_settings(written(tmp_path, text))
 
 
 def test_other_addresses_are_taken_where_that_is_allowed(tmp_path):

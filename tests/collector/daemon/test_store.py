@@ -2,8 +2,6 @@
 
 import os
 import sqlite3
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from collector.commands.submit import frozen_campaign
 from collector.daemon.jobs import CANCELLED, QUEUED, RUNNING, Job
 from collector.daemon.store import FILE_NAME, FORMAT, has_database, open_store
 from collector.errors import DaemonError
+from tests.processes import PYTHON, piped
 
 REQUEST = Job(
     board="sim:a", campaign="quick", title="quick", arguments=("--freqs", "900"), out="/x/d.parquet",
@@ -37,18 +36,6 @@ def test_jobs_leave_by_priority_then_in_the_order_of_their_coming(priorities, tm
             store.begin(job.id)
             store.end(job.id, "done", 0, "", "")
         assert left == [number for _, number in sorted(zip(priorities, numbers, strict=True), key=lambda pair: (-pair[0], pair[1]))]
-
-
-def test_a_job_is_kept_as_it_was_asked_for(tmp_path):
-    with open_store(tmp_path / "s") as store:
-        asked = replace(REQUEST, budget_s=12.5, fresh=True, arguments=("--families", "gemm,softmax", "", "ä"))
-        number = store.submit(asked)
-    with open_store(tmp_path / "s") as store:
-        job = store.job(number)
-    assert replace(job, id=0, submitted_unix_s=None) == asked
-    assert job.state == QUEUED
-    assert job.eta_s is None
-    assert not job.ended
 
 
 def test_a_board_takes_its_own_jobs_alone_and_none_before_its_time(tmp_path):
@@ -143,8 +130,7 @@ except DaemonError as error:
 
 def test_processes_that_all_find_no_queue_make_one_and_none_sees_it_half_made(tmp_path):
     folder = tmp_path / "state"
-    command = [sys.executable, "-c", MAKER, str(folder)]
-    makers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    makers = [piped(*PYTHON, MAKER, folder) for _ in range(4)]
     for maker in makers:
         maker.stdin.write("now\n")
         maker.stdin.flush()

@@ -23,7 +23,7 @@ from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd
 from collector.sensing.calibration import load_calibration
 from estimator.vocabulary.specifications import load_gpu
-from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes
+from tests.collector.campaigns import ANCHORED_HEAD, softmax_of_many_sizes
 
 BOARD = "a100-pcie-40gb"
 CLOCKS = (510.0, 1200.0)
@@ -35,7 +35,7 @@ DONE = "done"
 CAMPAIGN = ANCHORED_HEAD + softmax_of_many_sizes(9)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Order:
     """What a process shall do.
 

@@ -15,7 +15,7 @@ CHANGING = os.O_CREAT | os.O_WRONLY | os.O_RDWR
 """Flags of `open` with which it may change a file too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Task:
     """A campaign to measure: where to, its file and its sensor's, whether what is there is replaced, and whether `output` is a folder in
     which it becomes a part.

@@ -33,7 +33,7 @@ PRELOADED = ["tests.collector.interruption.campaign_process", "pandas"]
 """What every process has from its beginning; Arrow loads pandas with the first rows, where there is one."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass
 class Tally:
     """What was seen over all blows: times until clocks were back [s], rows told of, of them lost and doubled, campaigns brought to
     their end.
@@ -49,7 +49,7 @@ class Tally:
     at: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass
 class Arena:
     """Where campaigns run: the stand-in's boards, folders, how processes are started, and the ids of the rows to come."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from collector.dataset import read_kernel_dataset
-from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
+from tests.collector.campaigns import ONE_SOFTMAX, SHORT_HEAD
 from tests.collector.interruption.fatal_step import Task, measure, measure_until
 
 PATIENCE_S = 600.0

@@ -8,8 +8,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +18,6 @@ import pytest
 from collector.devices.clock_record import left_records, write_record
 from tests.collector.interruption.campaign_process import INTERRUPTED
 from tests.collector.interruption.referee import (
-    PATIENCE_S,
     Contestant,
     bout,
     check_failure,
@@ -31,6 +28,7 @@ from tests.collector.interruption.referee import (
     unplug_meter,
 )
 from tests.collector.nvml.stub import INVALID_ARGUMENT
+from tests.processes import COLLECT, ended
 
 TOUCHED = ("lock_low", "lock_high", "limit_mw", "mem_mhz")
 """What of a board a campaign could leave changed."""
@@ -151,9 +149,7 @@ def guards(arena):
 
 def restore(arena):
     """Boards whose clock `collect clocks restore` gives back."""
-    command = [sys.executable, "-m", "collector.cli", "clocks", "restore", "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    return json.loads(ended.stdout)["restored"]
+    return json.loads(ended(*COLLECT, "clocks", "restore", "--json").stdout)["restored"]
 
 
 EXITS = {

@@ -4,13 +4,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.collector.steady import DEADLINE_S
+from tests.processes import COLLECT, ended
 
 SOURCE = Path(__file__).with_name("stub.c")
 SLOTS = re.search(r"enum slot \{(.*?)\}", SOURCE.read_text(), re.DOTALL)[1].lower().replace(",", " ").split()
@@ -54,8 +53,7 @@ def built(folder, *, old_driver=False):
 
 def collect(environment, *words):
     """A `collect` on the stand-in."""
-    command = [sys.executable, "-m", "collector.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
+    return ended(*COLLECT, *words, env=environment)
 
 
 class Boards:

@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 
 import pytest
@@ -13,6 +11,7 @@ from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, 
 from collector.errors import ClockError
 from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid, collect
 from tests.collector.steady import DEADLINE_S, until
+from tests.processes import PYTHON, piped
 
 UUID = board_uuid()
 
@@ -30,36 +29,27 @@ with open_board("0") as board:
 """
 
 
-def started(environment, script, *arguments):
-    command = [sys.executable, "-c", script, *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-def finish(process):
-    process.communicate(timeout=DEADLINE_S)
-
-
 def test_the_clock_comes_back_from_kills_at_random_moments(environment, boards, tmp_path):
     chance = random.Random(1)
     for _ in range(8):
-        holder = started(environment, HOLDER, "0.002")
+        holder = piped(*PYTHON, HOLDER, 0.002, env=environment)
         holder.stdout.readline()
         time.sleep(chance.uniform(0.0, 0.25))  # from before the record to after the clock is back
         holder.kill()
-        finish(holder)
+        holder.communicate(timeout=DEADLINE_S)
         until(lambda: boards.get("lock_high") == 0)
     until(lambda: left_records(tmp_path / "state") == [], "a guard that was still starting forgets the record later")
 
 
 def test_one_process_at_a_time_holds_a_board(environment, boards):
-    holder = started(environment, HOLDER, "600")
+    holder = piped(*PYTHON, HOLDER, 600, env=environment)
     until(lambda: boards.get("lock_high") > 0)
-    second = started(environment, HOLDER)
+    second = piped(*PYTHON, HOLDER, env=environment)
     _, errors = second.communicate(timeout=DEADLINE_S)
     assert f"process {holder.pid} holds the clock" in errors
     assert boards.get("lock_high") > 0, "the second one must not give the first one's clock back"
     holder.kill()
-    finish(holder)
+    holder.communicate(timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import ctypes
 import re
 import sys
 import time
+import tomllib
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +27,19 @@ from estimator.vocabulary.specifications import load_gpu
 
 SETTER = re.compile(r"nvml\w*(Set|Reset|Clear|Remove|Modify|Create|Destroy|Freeze|Register)[A-Z]")
 LAUNCH_S = 0.002
-SHORT = {"updates": 4, "window_s": 0.1, "settle_s": 0.05, "gap_s": 0.0, "idle_s": 0.1, "ranging_s": 0.005, "timed_s": 0.02}
-CAMPAIGN = {
-    "name": "short",
-    "warmup_s": 0.05,
-    "idle_settle_s": 0.05,
-    "idle_window_s": 0.2,
-    "measurement": SHORT,
-    "kernels": [{"family": "softmax", "operator": "softmax", "precision": "fp16", "count": 2, "shape": {"rows": [64, 128], "dim": 64}}],
-}
+CAMPAIGN = """
+name = "short"
+warmup_s = 0.05
+idle_settle_s = 0.05
+idle_window_s = 0.2
+measurement = {updates = 4, window_s = 0.1, settle_s = 0.05, gap_s = 0.0, idle_s = 0.1, ranging_s = 0.005, timed_s = 0.02}
+[[kernels]]
+family = "softmax"
+operator = "softmax"
+precision = "fp16"
+count = 2
+shape = {rows = [64, 128], dim = 64}
+"""
 
 
 class SetterError(AssertionError):
@@ -83,7 +88,7 @@ def test_a_campaign_and_doctor_at_the_current_clock_call_no_setter(boards, tmp_p
     with open_instruments("0") as instruments:
         devices = {name: getattr(instruments, name) for name in ("word", "gpu", "sensors", "clock", "simulated", "notes")}
         bench = Bench(**devices, runner=SleepingRunner(), gpu_spec=load_gpu("h200-sxm"))
-        spec = campaign_from_document(CAMPAIGN, "test")
+        spec = campaign_from_document(tomllib.loads(CAMPAIGN), "test")
         plan = plan_campaign(spec, clocks_from_text("current", bench.gpu), (), 0, bench, sensor_known=True)
         sensor = SensorCalibration(gpu_uuid=bench.gpu.identity().uuid, driver="", sensor="nvml", field="instant")
         known = replace(sensor, averaging="none", update_period_s=0.02, settle_s=0.05)

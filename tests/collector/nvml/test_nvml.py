@@ -2,8 +2,6 @@
 
 import ctypes
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pynvml
@@ -29,6 +27,7 @@ from tests.collector.nvml.stub import (
     built,
 )
 from tests.collector.steady import until
+from tests.processes import PYTHON, ended, piped
 
 
 @pytest.fixture(autouse=True)
@@ -56,15 +55,14 @@ def test_a_board_says_who_it_is(board):
 def test_states_and_readings_are_what_the_driver_says(boards, board):
     boards.set(power_mw=345_678, sm_mhz=1755, temp_c=63, reasons=0x04)
     assert [readings.field for readings in board.sensor.read()] == ["instant"]
-    powers = []
-    states = []
+    powers, states = set(), set()
 
     def heard():
-        powers.append([float(readings.power_w[-1]) if readings.power_w.size else 0.0 for readings in board.sensor.read()])
+        powers.update(board.sensor.read()[0].power_w.tolist())
         found = board.gpu.read_states()
-        states.extend(zip(found.sm_clock_mhz.tolist(), found.temperature_c.tolist(), found.throttle_mask.tolist(), strict=True))
+        states.update(zip(found.sm_clock_mhz, found.temperature_c, found.throttle_mask, strict=True))
         assert np.isnan(found.voltage_v).all() == (not board.gpu.voltage_readable()) or not found.voltage_v.size
-        return pytest.approx([345.678]) in powers and (1755.0, 63.0, 0x04) in states
+        return 345.678 in powers and (1755.0, 63.0, 0x04) in states
 
     until(heard)
 
@@ -216,10 +214,9 @@ def test_a_binding_that_is_older_than_a_call_is_used_as_far_as_it_goes(boards, m
 def test_an_old_driver_is_used_as_far_as_it_goes(boards, environment, tmp_path):
     environment["LD_LIBRARY_PATH"] = str(built(tmp_path, old_driver=True))
     boards.set(reasons=0x08)
-    command = [sys.executable, "-c", OLD_DRIVER_SCRIPT]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-    fields, clocks, mask, locked = json.loads(ended.stdout)
+    done = ended(*PYTHON, OLD_DRIVER_SCRIPT, env=environment)
+    assert done.returncode == 0, done.stderr
+    fields, clocks, mask, locked = json.loads(done.stdout)
     assert (fields, clocks, mask) == (["usage"], [], 0x08)
     assert "--freqs current" in locked
 
@@ -248,8 +245,7 @@ with open_board("0") as board:
 
 def test_processes_that_come_later_are_seen_and_this_one_is_not(boards, environment):
     boards.set(processes=1)
-    command = [sys.executable, "-c", WATCH]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as watcher:
+    with piped(*PYTHON, WATCH, env=environment) as watcher:
         seen = []
         for count in (1, 2, 3, 0):
             boards.set(processes=count)

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from collector.bench import open_bench
 from tests.collector.nvml.stub import SLOTS, board_uuid, collect
 from tests.collector.steady import DEADLINE_S, until
+from tests.processes import COLLECT, PYTHON, piped
 
 REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
 UUID = board_uuid()
@@ -58,7 +57,7 @@ def known_sensor(tmp_path):
 
 
 def test_energy_and_exit_status_of_a_program(environment, boards, known_sensor):
-    ended = collect(environment, "run", "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", PROGRAM, "7")
+    ended = collect(environment, "run", "--sensor", str(known_sensor), "--json", "--", *PYTHON, PROGRAM, "7")
     assert ended.returncode == 7, ended.stderr
     seen, stamps = ended.stderr.splitlines()
     assert seen == UUID, "the program's own output goes to stderr, and it sees the measured board alone"
@@ -78,7 +77,7 @@ def test_energy_and_exit_status_of_a_program(environment, boards, known_sensor):
 
 def test_an_unknown_sensor_widens_the_error_and_a_frozen_counter_gives_no_energy(environment, boards):
     boards.set(fail_energy=0)
-    ended = collect(environment, "run", "--json", "--", sys.executable, "-c", PROGRAM, "0")
+    ended = collect(environment, "run", "--json", "--", *PYTHON, PROGRAM, "0")
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     assert document["runs"][0]["energy_std_j"] > 0.04 * document["runs"][0]["energy_j"]
@@ -113,9 +112,7 @@ def put(**slots):
 
 
 def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment, known_sensor):
-    ended = collect(
-        environment, "run", "--freqs", "900", "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", put(sm_mhz=1830)
-    )
+    ended = collect(environment, "run", "--freqs", "900", "--sensor", str(known_sensor), "--json", "--", *PYTHON, put(sm_mhz=1830))
     assert ended.returncode == 3, ended.stderr
     document = json.loads(ended.stdout)
     assert [line for line in document["notes"] if "was not the 900 MHz asked for: 900 to 1830 MHz" in line]
@@ -149,8 +146,7 @@ def test_a_program_too_short_for_the_energy_counter_has_no_energy_by_it(environm
 def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment, boards, tmp_path):
     marker = tmp_path / "running"
     script = f"import pathlib, time; pathlib.Path({str(marker)!r}).write_text(str(__import__('os').getpid())); time.sleep(600)"
-    command = [sys.executable, "-m", "collector.cli", "run", "--freqs", "900", "--", sys.executable, "-c", script]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = piped(*COLLECT, "run", "--freqs", "900", "--", *PYTHON, script, env=environment)
     until(lambda: marker.exists() and marker.read_text())
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=DEADLINE_S)
@@ -165,8 +161,7 @@ def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment,
 def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environment, tmp_path):
     marker, out = tmp_path / "once", tmp_path / "run.json"
     script = f"[ -e {marker}1 ] && {{ touch {marker}2; exec sleep 600; }}; touch {marker}1"
-    command = [sys.executable, "-m", "collector.cli", "run", "--repeats", "3", "--out", str(out), "--json", "--", "sh", "-c", script]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = piped(*COLLECT, "run", "--repeats", "3", "--out", out, "--json", "--", "sh", "-c", script, env=environment)
     until(Path(f"{marker}2").exists)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=DEADLINE_S)

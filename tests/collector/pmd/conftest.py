@@ -12,7 +12,7 @@ import pytest
 from collector.pmd.emulated import EmulatedMeter, open_pseudo_terminal, serve_meter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class EmulatedPort:
     """Path of the terminal, the meter behind it, and the host time at which its wave began."""
 

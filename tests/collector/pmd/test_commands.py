@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from collector.pmd.protocol import PACKET_BYTES, encode_packets
 from collector.pmd.recording_files import stamps_path
 from tests.collector.pmd.streams import stream
 from tests.collector.steady import in_real_time
+from tests.processes import piped
 from tests.words import answer, refused
 
 COLUMNS = ["t_s", "power_w", *(f"{rail}_{unit}" for rail in ("pcie1", "pcie2", "eps1", "eps2") for unit in ("v", "a"))]
@@ -117,10 +117,9 @@ def test_a_meter_unplugged_under_a_log_leaves_what_it_sent(port_of, tmp_path, ca
 def test_an_emulator_and_a_log_end_cleanly_when_they_are_asked_to(tmp_path):
     out = fresh(tmp_path) / "p.csv"
     command = [sys.executable, "-W", "error", "-m", "collector.cli", "pmd"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*command, "emulate"], **pipes) as emulator:
+    with piped(*command, "emulate") as emulator:
         port = emulator.stdout.readline().strip()
-        with subprocess.Popen([*command, "log", port, "--out", str(out), "--json", "-v"], **pipes) as log:
+        with piped(*command, "log", port, "--out", out, "--json", "-v") as log:
             assert "recording into" in log.stderr.readline()
             assert log.stderr.readline().startswith("1 s, ")
             log.send_signal(signal.SIGINT)

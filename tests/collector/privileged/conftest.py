@@ -16,6 +16,7 @@ import pytest
 from collector.privileged.settings import read_settings
 from tests.collector.nvml.stub import Boards, board_uuid, built
 from tests.collector.steady import DEADLINE_S, until
+from tests.processes import ended
 
 UUID, SECOND, UNLISTED = board_uuid(0), board_uuid(1), board_uuid(2)
 NAMES = {UUID: "first board", SECOND: "second board", UNLISTED: "unlisted board"}
@@ -99,10 +100,8 @@ class Place:
 
     def refused(self):
         """What a helper that does not start says."""
-        done = subprocess.run(self.command(), capture_output=True, text=True, env=self.environment, check=False, timeout=DEADLINE_S)
-        assert done.returncode == 1
-        assert done.stdout == ""
-        assert len(done.stderr.splitlines()) == 1, done.stderr
+        done = ended(*self.command(), env=self.environment)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
         return done.stderr
 
     def events(self):
@@ -149,8 +148,11 @@ class Line:
             came += more
         return json.loads(came)
 
-    def ask(self, **content):
+    def request(self, **content):
         self.send(json.dumps({"version": 1, **content}).encode() + b"\n")
+
+    def ask(self, **content):
+        self.request(**content)
         reply = self.receive()
         assert reply is not None, "the helper closed the connection"
         return reply

@@ -3,7 +3,6 @@
 import ctypes
 import json
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -15,7 +14,8 @@ from collector.devices.clock_helper import LeasedClock
 from collector.devices.clock_record import left_records
 from collector.errors import ClockHelperError
 from tests.collector.privileged.conftest import UUID, Line, stopped
-from tests.collector.steady import DEADLINE_S, until
+from tests.collector.steady import until
+from tests.processes import COLLECT, PYTHON, ended, piped
 
 Connect = Callable[[], Line]
 
@@ -54,11 +54,7 @@ class Holder:
     """A process of the collector that does to a board what it is told."""
 
     def __init__(self, place, script=HOLDER):
-        command = [sys.executable, "-c", script]
-        environment = without_right(place)
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=give_up_the_right
-        )
+        self.process = piped(*PYTHON, script, env=without_right(place), preexec_fn=give_up_the_right)
         place.processes.append(self.process)
 
     def tell(self, order):
@@ -68,11 +64,7 @@ class Holder:
 
 
 def command_output(place, *words):
-    command = [sys.executable, "-m", "collector.cli", *words, "--json"]
-    environment = without_right(place)
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE_S, preexec_fn=give_up_the_right
-    )
+    done = ended(*COLLECT, *words, "--json", env=without_right(place), preexec_fn=give_up_the_right)
     assert "Traceback" not in done.stderr
     return json.loads(done.stdout)
 
@@ -93,21 +85,6 @@ def test_a_process_without_the_right_holds_a_clock_through_the_helper(place):
     holder.process.kill()
     until(lambda: place.boards.get("lock_high") == 0)
     assert stopped(helper) == 0
-
-
-def test_a_lease_that_is_over_is_an_error_of_everything_after_it(place):
-    place.write_config(head="lease_s = 1.0")
-    place.start()
-    holder = Holder(place)
-    assert holder.tell("lock 900") == "done"
-    until(lambda: place.events()[-1]["event"] == "given_back")
-    assert place.events()[-1]["why"] == "lease_over"
-    assert place.boards.get("lock_high") == 0
-    for order in ("state", "lock 900"):
-        said = holder.tell(order)
-        assert "has given the clock" in said
-        assert "--resume goes on" in said
-    assert holder.tell("unlock") == "done"
 
 
 def test_without_a_helper_the_drivers_refusal_and_the_way_out_are_told(place):

@@ -28,7 +28,8 @@ SYS_ADMIN, LAST_CAPABILITY = 21, 40
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 Connect = Callable[[], Line]
-LOCK_AND_UNLOCK = itertools.cycle([{"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}, {"do": "unlock"}])
+LOCK = {"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}
+LOCK_AND_UNLOCK = itertools.cycle([LOCK, {"do": "unlock"}])
 
 
 def back(place, index=0):
@@ -138,11 +139,7 @@ def test_the_clock_comes_back_from_kills_of_the_helper_at_random_moments(place):
     for _ in range(6):
         client = Line(place.socket)
         ended = time.monotonic() + chance.uniform(0.0, 0.1)  # from before the record to after the clock is back
-        requests = [{"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}, {"do": "unlock"}]
-        for request in itertools.cycle(requests):
-            client.send(json.dumps({"version": 1, **request}).encode() + b"\n")
-            if time.monotonic() > ended:
-                break
+        while client.request(**next(LOCK_AND_UNLOCK)) or time.monotonic() < ended:
             client.receive()
         stopped(helper, signal.SIGKILL)
         client.close()
@@ -267,7 +264,7 @@ def as_foreigner(path, groups):
             os.setuid(65534)
             try:
                 line = Line(path)
-                line.send(json.dumps({"version": 1, "do": "lock", "uuid": UUID, "sm_clock_mhz": 900}).encode() + b"\n")
+                line.request(**LOCK)
                 told = line.receive()
             except PermissionError:
                 told = {"error": "no way in"}

@@ -40,7 +40,7 @@ ATOMIC = {
 """What atomic operations leave, from what was there and the operands."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Execution:
     """What a run left behind: the buffers by name, as bytes; how many threads executed each instruction; and for each register how
     many of its bits changed, over all writes and threads.

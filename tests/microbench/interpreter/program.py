@@ -23,7 +23,7 @@ _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*")
 _STATEMENT = re.compile(r"^(?:@(!?)(\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Statement:
     """One instruction: its guard ("" for none), its opcode split at the dots, and its operands as text (vectors and addresses whole)."""
 
@@ -33,7 +33,7 @@ class Statement:
     operands: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Program:
     """A parsed entry.
 

@@ -1,0 +1,19 @@
+"""Processes that tests start: their streams are pipes of text."""
+
+import sys
+from subprocess import PIPE, Popen, run
+
+PYTHON = (sys.executable, "-c")
+COLLECT = (sys.executable, "-m", "collector.cli")
+LONGEST_S = 600.0
+"""Far beyond what a slow machine needs."""
+
+
+def piped(*command, **more):
+    """A process that runs; stdin too is a pipe."""
+    return Popen([*map(str, command)], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, **more)
+
+
+def ended(*command, **more):
+    """Status and streams of a process that has come to its end."""
+    return run([*map(str, command)], capture_output=True, text=True, check=False, timeout=LONGEST_S, **more)
