@@ -1,6 +1,7 @@
 """Words of a command with other values for some of its options, and what `collect` answers."""
 
 import json
+import shlex
 from contextlib import contextmanager
 
 import pytest
@@ -15,19 +16,24 @@ def changed(words, *change):
     return [*(word for place, word in enumerate(words) if place not in dropped), *change]
 
 
+def called(*words):
+    """Status of a `collect` with these words; a single text is split as a shell does."""
+    return main(shlex.split(words[0]) if len(words) == 1 else [*map(str, words)])
+
+
 def answer(capsys, *words, status=0):
-    """The JSON of a `collect` that ends with this status."""
+    """The JSON of a `collect` that ends with this status; words as for `called`."""
     capsys.readouterr()
-    found = main([*map(str, words), "--json"])
+    found = called(f"{words[0]} --json") if len(words) == 1 else called(*words, "--json")
     out, err = capsys.readouterr()
     assert found == status, err
     return json.loads(out)
 
 
 def refused(capsys, status, reason, *words):
-    """A `collect` that must end with this status, without a result, and with one short line on stderr that has the reason."""
+    """A `collect` that must end so: with this status, no result, and one short line on stderr that has the reason."""
     capsys.readouterr()
-    found = main([*map(str, words)])
+    found = called(*words)
     out, err = capsys.readouterr()
     assert (found, reason in err, out, err.count("\n"), "Traceback" in err, len(err) < 600) == (status, True, "", 1, False, True), err
     return err

@@ -109,15 +109,15 @@ def test_devices_lists_what_each_board_supports(capsys):
 
 def test_sensor_prints_the_fields_of_the_contract(tmp_path, capsys):
     out, recording, played = (tmp_path / name for name in ("sensor.json", "run.recording", "played.json"))
-    document = answer(capsys, "sensor", "--gpu", BOARD, "--freq", "900", "--out", out, "--record", recording)
+    document = answer(capsys, f"sensor --gpu {BOARD} --freq 900 --out {out} --record {recording}")
     assert document == json.loads(out.read_text())
-    assert main(["sensor", "--gpu", f"replay:{recording}", "--freq", "900", "--out", str(played), "--quiet"]) == 0
+    assert main(f"sensor --gpu replay:{recording} --freq 900 --out {played} --quiet".split()) == 0
     assert played.read_bytes() == out.read_bytes()
     assert document["averaging"] == "low-pass"
     assert document["window_s"] == pytest.approx(2.0 * document["tau_s"])
     assert document["gain"] is None
     assert "gain" in document["notes"]
-    assert answer(capsys, "sensor", "--gpu", BOARD, "--pmd", "sim")["gain"] == pytest.approx(0.954, abs=0.01)
+    assert answer(capsys, f"sensor --gpu {BOARD} --pmd sim")["gain"] == pytest.approx(0.954, abs=0.01)
     for status, reason, *change in (
         (1, "2 clocks", "--freq", "510,900"),
         (1, "names no file", "--gpu", "replay:"),

@@ -111,7 +111,7 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp
     ],
 )
 def test_bad_input_gives_one_line(files, name, value, reason, capsys):
-    words = ["correct", "--readings", files["readings"], "--sensor", files["sensor"]]
+    words = f"correct --readings {files['readings']} --sensor {files['sensor']}".split()
     refused(capsys, 1, reason, *changed(list(map(str, words)), name, value))
 
 
@@ -136,16 +136,16 @@ def logged(record, path, column, board):
 def test_readings_of_another_field_than_the_sensors_are_a_warning(record, tmp_path, field, column, status, capsys):
     known = written(replace(record, calibration=replace(record.calibration, field=field)), tmp_path)["sensor"]
     log = logged(record, tmp_path / "log.csv", column, "GPU-0")
-    found = answer(capsys, "correct", "--readings", log, "--sensor", known, status=status)
+    found = answer(capsys, f"correct --readings {log} --sensor {known}", status=status)
     assert ("field" in found["notes"]) == (status == 3)
 
 
 def test_readings_of_another_board_than_the_sensors_are_refused(record, tmp_path, capsys):
     known = written(replace(record, calibration=replace(record.calibration, gpu_uuid="GPU-abc")), tmp_path)["sensor"]
     own, other = (logged(record, tmp_path / f"{board}.csv", "power.draw.instant", board) for board in ("GPU-ABC", "GPU-def"))
-    answer(capsys, "correct", "--readings", own, "--sensor", known)
+    answer(capsys, f"correct --readings {own} --sensor {known}")
     reason = "readings of board GPU-def, the sensor is that of board GPU-abc"
-    refused(capsys, 1, reason, "correct", "--readings", other, "--sensor", known)
+    refused(capsys, 1, reason, f"correct --readings {other} --sensor {known}")
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])

@@ -124,7 +124,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_without_an_assembler_one_line_says_what_to_install(dataset, repository, tmp_path):
-    words = ["--campaign", str(dataset.with_name("few.toml")), "--gpu", f"sim:{BOARD}", "--out", str(tmp_path / "x.parquet")]
+    words = f"--campaign {dataset.with_name('few.toml')} --gpu sim:{BOARD} --out {tmp_path / 'x.parquet'}".split()
     done = ended(*PYTHON, WITHOUT_ASSEMBLER, *words, cwd=repository, env={"PATH": "", "PYTHONPATH": "."})
     assert done.returncode == 1, done.stderr
     assert "pip install 'wattprint[ptx]'" in done.stderr

@@ -56,7 +56,7 @@ def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_pat
     campaign = tmp_path / "mixed.toml"
     names = ("ffma_k8_u64", "l2_stream", "mma_*", "copy_*", "host_read")
     campaign.write_text(f"{SHORT_HEAD}\n[[instructions]]\nkernels = {list(names)}\n{ONE_SOFTMAX}", encoding="utf-8")
-    words = ["--campaign", str(campaign), "--gpu", "sim:v100-pcie-32gb", "--freqs", "current", "--dry-run"]
+    words = f"--campaign {campaign} --gpu sim:v100-pcie-32gb --freqs current --dry-run".split()
     plan = answer(capsys, *words)
     assert plan["kernels"] == {"instruction": len(COPIES), "softmax": 1}
     ((reason, count),) = plan["skipped"].items()

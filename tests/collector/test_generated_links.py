@@ -87,8 +87,8 @@ def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load, damaged):
 @pytest.fixture(scope="module")
 def dataset(words, peered, toolchain):
     found, played, record = (peered.with_name(name) for name in ("links.parquet", "played.parquet", "links.rec"))
-    assert main([*words, "--out", str(found), "--record", str(record)]) == 0
-    assert main([*words, "--out", str(played), "--gpu", f"replay:{record}"]) == 0
+    assert main([*words, *f"--out {found} --record {record}".split()]) == 0
+    assert main([*words, *f"--out {played} --gpu replay:{record}".split()]) == 0
     return found
 
 

@@ -60,22 +60,22 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path, capsys):
         ("submit", own, "--gpu", A100, "--out", own, "--fresh"),
     ):
         refused(capsys, 1, "is what this command reads", *words)
-    refused(capsys, 1, "two outputs", "sensor", "--gpu", A100, "--out", tmp_path / "x", "--record", tmp_path / "x")
-    refused(capsys, 2, "collect export", "--gpu", A100, "--out", tmp_path / "x.CSV", "--dry-run")
-    refused(capsys, 2, "--record has no meaning with --readings", "sensor", "--readings", readings, "--record", tmp_path / "x")
+    refused(capsys, 1, "two outputs", f"sensor --gpu {A100} --out {tmp_path / 'x'} --record {tmp_path / 'x'}")
+    refused(capsys, 2, "collect export", f"--gpu {A100} --out {tmp_path / 'x.CSV'} --dry-run")
+    refused(capsys, 2, "--record has no meaning with --readings", f"sensor --readings {readings} --record {tmp_path / 'x'}")
     assert before == {path: path.read_bytes() for path in before}
 
 
 def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path, capsys):
     ran = tmp_path / "ran"
-    refused(capsys, 1, "cannot be written", "run", "--gpu", A100, "--out", tmp_path / "none" / "x", "--", "touch", ran)
+    refused(capsys, 1, "cannot be written", f"run --gpu {A100} --out {tmp_path / 'none' / 'x'} -- touch {ran}")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path, capsys):
     known = sensor(tmp_path / "s.json", gpu_uuid="", driver="")
     assert load_calibration(known).gain == 1.0
-    refused(capsys, 1, "names no board", "run", "--gpu", A100, "--sensor", known, "--", "true")
+    refused(capsys, 1, "names no board", f"run --gpu {A100} --sensor {known} -- true")
 
 
 def test_rows_left_out_and_gaps_are_a_warning(tmp_path, capsys):
@@ -86,20 +86,20 @@ def test_rows_left_out_and_gaps_are_a_warning(tmp_path, capsys):
         assert "warning: 3 of 2000 rows have no time or no power" in said.err
         assert "note: 3 of 2000 rows" in said.out
     gap = polls(tmp_path / "gap.csv", gap_s=1e4)
-    assert main(["correct", "--sensor", str(known), "--readings", str(gap)]) == 3
+    assert main(f"correct --sensor {known} --readings {gap}".split()) == 3
     assert "1 gap(s) in the polls, 1e+04 s" in capsys.readouterr().err
-    assert main(["correct", "--sensor", str(known), "--readings", str(polls(tmp_path / "whole.csv"))]) == 0
+    assert main(f"correct --sensor {known} --readings {polls(tmp_path / 'whole.csv')}".split()) == 0
 
 
 def test_a_load_that_lacks_an_edge_is_refused(tmp_path, capsys):
     readings = polls(tmp_path / "r.csv")
-    refused(capsys, 1, "names no boards", "sensor", "--readings", readings, "--gpu", "7")
+    refused(capsys, 1, "names no boards", f"sensor --readings {readings} --gpu 7")
     holes = table(tmp_path / "holes.csv", "t_s,level", [1, 2, "nan", 4], [1, 0, 1, 0])
     single = table(tmp_path / "single.csv", "timestamp", [1_000_000, 2_000_000, 3_000_000, 4_000_000])
     paired = table(tmp_path / "paired.csv", "timestamp", [1_000_000, 1_000_000, 3_000_000, 3_000_000])
-    refused(capsys, 1, "row 4 has no figure", "sensor", "--readings", readings, "--load", holes)
-    refused(capsys, 1, "every edge twice", "sensor", "--readings", readings, "--load", single)
-    assert main(["sensor", "--readings", str(readings), "--load", str(paired)]) in (0, 3)
+    refused(capsys, 1, "row 4 has no figure", f"sensor --readings {readings} --load {holes}")
+    refused(capsys, 1, "every edge twice", f"sensor --readings {readings} --load {single}")
+    assert main(f"sensor --readings {readings} --load {paired}".split()) in (0, 3)
 
 
 def test_a_long_recording_costs_no_more_than_its_load(tmp_path, capsys):
@@ -109,7 +109,7 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path, capsys):
     edges = 1000.2 + 0.6 * np.arange(20)
     load = table(tmp_path / "l.csv", "t_s,level", np.sort(np.concatenate([edges, edges + 0.3])), [1, 0] * 20)
     known, out = sensor(tmp_path / "s.json"), tmp_path / "c.csv"
-    assert main(["correct", "--readings", str(readings), "--sensor", str(known), "--load", str(load), "--out", str(out)]) in (0, 3)
+    assert main(f"correct --readings {readings} --sensor {known} --load {load} --out {out}".split()) in (0, 3)
     times = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]
     assert times[0] == pytest.approx(700.0, abs=2.0)
     assert times[-1] == pytest.approx(1312.0, abs=2.0)

@@ -72,7 +72,7 @@ def test_kernels_that_alternate_with_gaps_share_their_energy_within_the_errors(t
 
 
 def test_a_program_without_kernels_says_what_to_do(capsys):
-    refused(capsys, 1, "no kernel was traced", "run", "--gpu", BOARD, "--kernels", "--", "true")
+    refused(capsys, 1, "no kernel was traced", f"run --gpu {BOARD} --kernels -- true")
 
 
 @pytest.mark.parametrize("command", ["run", "practice"])
@@ -95,13 +95,13 @@ def test_kernels_of_a_simulated_program_take_their_time_on_the_gpu(workload):
 
 def test_the_good_practice_is_nearer_to_the_truth_than_the_naive_reading(workload, capsys):
     """The gain of the sensor stays in it: the paper has no meter."""
-    assert main(["practice", "--gpu", BOARD, "--trials", "3", "--seed", "1", "--json", "--", workload]) == 0
+    assert main(f"practice --gpu {BOARD} --trials 3 --seed 1 --json -- {workload}".split()) == 0
     methods = {row["method"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
     error = {name: abs(row["true_error"]) for name, row in methods.items()}
     assert error["practice"] < error["naive"]
     assert error["corrected"] < 0.1
     assert np.isfinite(methods["corrected"]["energy_std_j"])
-    assert main(["practice", "--gpu", BOARD, "--trials", "1", "--", "false"]) == 1
+    assert main(f"practice --gpu {BOARD} --trials 1 -- false".split()) == 1
 
 
 QUICK = (sys.executable, "-S", "-c", "pass")
@@ -148,7 +148,7 @@ def test_a_counter_that_disagrees_within_what_its_steps_leave_open_is_no_note(ca
     )  # fmt: skip
     (tmp_path / "s.json").write_text(json.dumps(known.document()))
     command = (sys.executable, "-S", "-c", "import time; time.sleep(0.25)")
-    assert main(["run", "--gpu", "sim:rtx-3090", "--sensor", str(tmp_path / "s.json"), "--json", "--repeats", "6", "--", *command]) == 0
+    assert main([*f"run --gpu sim:rtx-3090 --sensor {tmp_path / 's.json'} --json --repeats 6 --".split(), *command]) == 0
     found = json.loads(capfd.readouterr().out)
     away = [abs(run["counter_energy_j"] - run["energy_j"]) for run in found["runs"]]
     assert max(away) > 3.0 * max(run["energy_std_j"] for run in found["runs"]), (

@@ -38,7 +38,7 @@ def identified(run, folder):
     for path, rows in zip(files, (readings, edges), strict=True):
         path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     out = folder / f"{run}.json"
-    assert main(["sensor", "--readings", str(files[0]), "--load", str(files[1]), "--out", str(out), "--quiet"]) == 0
+    assert main(f"sensor --readings {files[0]} --load {files[1]} --out {out} --quiet".split()) == 0
     return json.loads(out.read_text(encoding="utf-8"))
 
 

@@ -27,9 +27,9 @@ def recorded(tiny_file, calibration, tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     sensor = tmp_path_factory.mktemp("sensor") / "sensor.json"
     sensor.write_text(json.dumps(calibration.document()))
-    options = ["--freqs", "900", "--campaign", str(tiny_file), "--sensor", str(sensor), "--seed", "1", "--quiet"]
+    options = f"--freqs 900 --campaign {tiny_file} --sensor {sensor} --seed 1 --quiet".split()
     dataset, recording = folder / "first.parquet", folder / "run.recording"
-    assert main(["--gpu", BOARD, "--pmd", "sim", *options, "--out", str(dataset), "--record", str(recording)]) == 0
+    assert main([*options, *f"--gpu {BOARD} --pmd sim --out {dataset} --record {recording}".split()]) == 0
     return dataset, recording, options
 
 
@@ -45,14 +45,14 @@ def test_a_replay_gives_the_same_dataset_to_the_byte(recorded, tmp_path):
 
 def test_recording_leaves_the_run_as_it_is(recorded, tmp_path):
     dataset, _, options = recorded
-    assert main(["--gpu", BOARD, "--pmd", "sim", *options, "--out", str(tmp_path / "plain.parquet")]) == 0
+    assert main([*options, *f"--gpu {BOARD} --pmd sim --out {tmp_path / 'plain.parquet'}".split()]) == 0
     assert (tmp_path / "plain.parquet").read_bytes() == dataset.read_bytes()
     assert sorted(path.name for path in dataset.parent.iterdir()) == ["first.parquet", "run.recording"]
 
 
 def test_another_command_is_refused_with_the_first_difference(recorded, tmp_path, capsys):
     _, recording, options = recorded
-    words = ["--gpu", f"replay:{recording}", *options, "--families", "softmax", "--out", tmp_path / "other.parquet"]
+    words = [*options, *f"--gpu replay:{recording} --families softmax --out {tmp_path / 'other.parquet'}".split()]
     assert "the command, the seed" in refused(capsys, 1, "recorded was", *words)
 
 

@@ -59,7 +59,7 @@ def test_three_files_give_every_field_of_the_contract(files, tmp_path, capsys):
 
 
 def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
-    found = answer(capsys, "sensor", "--readings", files / "readings.csv")
+    found = answer(capsys, f"sensor --readings {files / 'readings.csv'}")
     assert found["update_period_s"] == pytest.approx(PLANTED.period_s, abs=1e-4)
     for key in ("window_s", "gain", "offset_w", "delay_s", "rise_time_s", "transient", "sampled_fraction"):
         assert found[key] is None
@@ -83,7 +83,7 @@ def test_wrong_use_is_one_line(arguments, status, words, capsys):
 def test_a_log_without_a_clock_ends_with_a_warning(tmp_path, capsys):
     path = tmp_path / "flat.csv"
     path.write_text("t_s,power_w\n" + "".join(f"{i * 0.01:.2f},60\n" for i in range(500)))
-    found = answer(capsys, "sensor", "--readings", path, status=3)
+    found = answer(capsys, f"sensor --readings {path}", status=3)
     assert "0 changes" in found["notes"]["update_period_s"]
 
 
@@ -93,6 +93,6 @@ def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(recording
     power[7:11] = 0.3
     columns = np.stack([recording.time_s, power], axis=1)
     np.savetxt(log, columns, fmt="%.6f", delimiter=",", header="t_s,power_w", comments="", footer="what")
-    found = answer(capsys, "sensor", "--readings", log, status=3)
+    found = answer(capsys, f"sensor --readings {log}", status=3)
     assert "1 line(s) are no row" in found["notes"]["readings"]
     assert "4 of " in found["notes"]["readings"]

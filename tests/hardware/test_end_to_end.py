@@ -49,7 +49,7 @@ def test_errors_are_of_the_estimate_relative_to_the_measurement():
 
 
 def test_a_step_that_fails_is_named_in_one_line(tmp_path, capsys):
-    words = ["--gpu", "sim:h200-sxm", "--bundle", "a100-pcie-40gb-eager", "--folder", str(tmp_path), "--python", "/bin/false"]
+    words = f"--gpu sim:h200-sxm --bundle a100-pcie-40gb-eager --folder {tmp_path} --python /bin/false".split()
     assert main(words) == 1
     told = capsys.readouterr().err
     assert [line.split(": ")[:2] for line in told.splitlines()] == [["error", f"tracing {name}"] for name in SIZES]
@@ -59,7 +59,7 @@ def test_a_step_that_fails_is_named_in_one_line(tmp_path, capsys):
 def test_a_model_that_was_measured_is_kept_and_not_measured_again(tmp_path, capsys):
     measured = {name: compared(Pass(latency_s=0.01, energy_j=5.0, energy_std_j=0.01), ESTIMATE) for name in list(SIZES)[:2]}
     (tmp_path / "end-to-end.json").write_text(json.dumps({"rehearsal": False, "models": measured}))
-    words = ["--gpu", "sim:h200-sxm", "--bundle", "a100-pcie-40gb-eager", "--folder", str(tmp_path), "--python", "/bin/false"]
+    words = f"--gpu sim:h200-sxm --bundle a100-pcie-40gb-eager --folder {tmp_path} --python /bin/false".split()
     assert main(words) == 1  # the third fails
     said = capsys.readouterr()
     assert said.err.count("\n") == 1

@@ -53,7 +53,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("anchors")
     (folder / "few.toml").write_text(CAMPAIGN, encoding="utf-8")
     out = folder / "anchors-1.parquet"
-    words = ["--campaign", str(folder / "few.toml"), "--gpu", "sim:a100-pcie-40gb", "--freqs", "current", "--out", str(out), "-q"]
+    words = f"--campaign {folder / 'few.toml'} --gpu sim:a100-pcie-40gb --freqs current --out {out} -q".split()
     assert main(words) == 0
     return out
 
@@ -69,7 +69,7 @@ def scaled(source, target, factor, **changes):
 @pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (1.01, 0), (0.98, 3), (1.5, 3)])
 def test_two_measurements_differ_by_what_they_differ_by(measured, tmp_path, factor, status, capsys):
     second = scaled(measured, tmp_path / "b.parquet", factor)
-    assert anchor_check([str(measured), str(second), "-o", str(tmp_path / "a.json")]) == status
+    assert anchor_check(f"{measured} {second} -o {tmp_path / 'a.json'}".split()) == status
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["kernels"] == 6
     assert found["energy"]["mean"] == pytest.approx(abs(np.log(factor)), abs=1e-12)
@@ -86,7 +86,7 @@ def test_datasets_that_share_too_little_are_refused_in_one_line(measured, tmp_pa
     blind = scaled(measured, tmp_path / "blind.parquet", 1.0, power_w=None)
     (tmp_path / "no.parquet").write_bytes(b"no dataset")
     for second in (other, blind, tmp_path / "no.parquet", tmp_path / "missing.parquet"):
-        assert anchor_check([str(measured), str(second)]) == 1
+        assert anchor_check(f"{measured} {second}".split()) == 1
         out, err = capsys.readouterr()
         assert (out, err.partition(":")[0], err.count("\n")) == ("", "anchor_check", 1)
 
@@ -104,8 +104,8 @@ def test_a_call_without_time_begins_nothing_and_packs_what_is_there(tmp_path):
     folder, out, came = (tmp_path / name for name in ("results", "out", "elsewhere"))
     folder.mkdir()
     (folder / "campaign.parquet").write_bytes(b"rows of the call before")
-    assert real_card(["--call-s", "1", "--gpu", "sim:h100-sxm", "--folder", str(folder), "--out", str(out)]) == 3
-    assert real_card(["setup", "--pieces", str(out), "--gpu", "sim:h100-sxm", "--folder", str(came)]) == 0
+    assert real_card(f"--call-s 1 --gpu sim:h100-sxm --folder {folder} --out {out}".split()) == 3
+    assert real_card(f"setup --pieces {out} --gpu sim:h100-sxm --folder {came}".split()) == 0
     assert (came / "campaign.parquet").read_bytes() == b"rows of the call before"
     for place in (folder, came):
         stages = json.loads((place / "state.json").read_text())["stages"]
@@ -113,10 +113,10 @@ def test_a_call_without_time_begins_nothing_and_packs_what_is_there(tmp_path):
 
 
 def test_what_did_not_come_back_and_unknown_stages_are_told_in_a_line(tmp_path, capsys):
-    assert real_card(["setup", "--pieces", str(tmp_path), "--folder", str(tmp_path / "f")]) == 1
+    assert real_card(f"setup --pieces {tmp_path} --folder {tmp_path / 'f'}".split()) == 1
     assert capsys.readouterr().err.count("\n") == 1
     with pytest.raises(SystemExit):
-        real_card(["smok", "--folder", str(tmp_path / "f")])
+        real_card(f"smok --folder {tmp_path / 'f'}".split())
     assert "no stage is called smok" in capsys.readouterr().err
 
 
@@ -124,7 +124,7 @@ def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp
     profile = (repository / "configs" / "simulated-boards" / "h100-sxm.toml").read_text()
     board = tmp_path / "board.toml"
     board.write_text(f"{profile}\n[faults]\nlimit_lag_s = 0.05\ncall_s = 0.012\nstartup_s = 30\nlate_trace_share = 0.9\n")
-    assert real_card(["smoke", "doctor", "card", "--gpu", f"sim:{board}", "--folder", str(tmp_path)]) == 0
+    assert real_card(f"smoke doctor card --gpu sim:{board} --folder {tmp_path}".split()) == 0
     found = json.loads((tmp_path / "smoke.json").read_text())
     assert found["failed"] == {}
     assert found["load"]["capped"]
@@ -276,7 +276,7 @@ call.run("step", [sys.executable, "-c", {writes!r}], 30.0)
 
 
 def rehearsed(folder, board, *stages, call_s=900):
-    return real_card([*stages, "--gpu", f"sim:{board}", "--folder", str(folder), "--call-s", str(call_s), "--stall-s", "20"])
+    return real_card([*stages, *f"--gpu sim:{board} --folder {folder} --call-s {call_s} --stall-s 20".split()])
 
 
 @pytest.fixture

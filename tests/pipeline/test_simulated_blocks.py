@@ -34,9 +34,9 @@ modes = ["block_sweep"]
 def test_grids_that_were_measured_predict_others(toolchain, tmp_path, capsys):
     campaign, data, bundle = tmp_path / "grids.toml", tmp_path / "grids.parquet", tmp_path / "grids.json"
     campaign.write_text(CAMPAIGN)
-    words = ["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--campaign", str(campaign), "--seed", "1", "--quiet"]
-    assert collect([*words, "--pmd", "sim", "--out", str(data)]) in (0, 3)
-    assert fit([str(data), "-o", str(bundle), "--quiet"]) in (0, 3)
+    words = f"--gpu sim:a100-pcie-40gb --freqs 900 --campaign {campaign} --seed 1 --quiet".split()
+    assert collect([*words, *f"--pmd sim --out {data}".split()]) in (0, 3)
+    assert fit(f"{data} -o {bundle} --quiet".split()) in (0, 3)
     models = models_from_section(load_bundle(str(bundle)).block_models)
     assert {model.kernel for model in models.values()} == {"matrix_mul_16", "hotspot_16"}
     for model in models.values():
@@ -47,13 +47,13 @@ def test_grids_that_were_measured_predict_others(toolchain, tmp_path, capsys):
             assert max(model.scatter[form].values()) < most, "the published forms, where they are made for"
         assert model.blocks[1] == pytest.approx(40 * model.resident_blocks, rel=1e-3)
     capsys.readouterr()
-    assert estimate(["blocks", "hotspot_16", "--bundle", str(bundle), "--blocks", "1000", "--json"]) == 0
+    assert estimate(f"blocks hotspot_16 --bundle {bundle} --blocks 1000 --json".split()) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["inside"]
     assert 0 < row["latency_std_s"] < 0.05 * row["latency_s"]
     assert row["power_w"] == pytest.approx(row["energy_j"] / row["latency_s"])
     platform = tmp_path / "platform.xml"
-    assert estimate(["blocks", "--bundle", str(bundle), "--simgrid", str(platform), "--quiet"]) == 0
+    assert estimate(f"blocks --bundle {bundle} --simgrid {platform} --quiet".split()) == 0
     assert platform.read_text().count("<host ") == 2
 
 
@@ -74,11 +74,11 @@ k = { low = 256, high = 8192, multiple = 64 }
 def test_collect_fit_and_estimate_follow_each_other(tmp_path, repository, capsys):
     few, data, bundle = tmp_path / "few.toml", tmp_path / "d.parquet", tmp_path / "b.json"
     few.write_text(SHORT_HEAD + PRODUCT_CAMPAIGN)
-    assert collect(["--gpu", "sim:a100-pcie-40gb", "--freqs", "900,1410", "--pmd", "sim", "--campaign", str(few), "--out", str(data)]) == 0
+    assert collect(f"--gpu sim:a100-pcie-40gb --freqs 900,1410 --pmd sim --campaign {few} --out {data}".split()) == 0
     capsys.readouterr()
-    assert fit([str(data), "-o", str(bundle)]) == 0
+    assert fit(f"{data} -o {bundle}".split()) == 0
     verdict = capsys.readouterr().out.splitlines()
     assert verdict[0].endswith("the simulated a100-pcie-40gb at 900 to 1410 MHz")
     assert verdict[1].startswith("held-out kernels err by ")
     assert " in energy on average (40 rows)" in verdict[1]
-    assert estimate([str(repository / "examples" / "gpt2-prefill.json"), "--bundle", str(bundle), "--freq", "900"]) == 0
+    assert estimate([str(repository / "examples" / "gpt2-prefill.json"), *f"--bundle {bundle} --freq 900".split()]) == 0

@@ -104,7 +104,7 @@ def measured(toolchain, tmp_path_factory):
     folder = tmp_path_factory.mktemp("instructions")
     campaign, path = folder / "campaign.toml", folder / "d.parquet"
     campaign.write_text(CAMPAIGN, encoding="utf-8")
-    words = ["--campaign", str(campaign), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--pmd", "sim", "--seed", "1"]
+    words = f"--campaign {campaign} --gpu sim:{BOARD} --freqs current --pmd sim --seed 1".split()
     assert collect([*words, "--out", str(path), "--quiet"]) == 0
     return path
 
@@ -185,8 +185,8 @@ def test_a_bundle_keeps_the_energies_to_the_last_digit(measured, tmp_path, capsy
     alone, both, content = tmp_path / "alone.json", tmp_path / "both.json", read_kernel_dataset(measured)
     generated = [row for row in content.table.to_pylist() if row["family"] == "instruction"]
     write_kernel_dataset(generated, content.metadata, tmp_path / "generated.parquet")
-    assert fit([str(tmp_path / "generated.parquet"), "-o", str(alone), "--quiet"]) == 0
-    assert fit([str(measured), "-o", str(both), "--report", str(tmp_path / "report.html"), "--holdout", "0", "--quiet"]) in (0, 3)
+    assert fit(f"{tmp_path / 'generated.parquet'} -o {alone} --quiet".split()) == 0
+    assert fit(f"{measured} -o {both} --report {tmp_path / 'report.html'} --holdout 0 --quiet".split()) in (0, 3)
     assert "beside them the published difference formula" in (tmp_path / "report.html").read_text(encoding="utf-8")
     sections = [load_bundle(path).instruction_energies for path in (alone, both)]
     assert load_bundle(both).groups["elementwise"].rows > 0
@@ -197,7 +197,7 @@ def test_a_bundle_keeps_the_energies_to_the_last_digit(measured, tmp_path, capsy
     again = energies_from_section(sections[1])
     assert np.array_equal(again.values, fitted.values)
     capsys.readouterr()
-    assert fit(["check", str(alone), str(measured), "--json"]) in (0, 3)
+    assert fit(f"check {alone} {measured} --json".split()) in (0, 3)
     errors = {row["operator"]: row["power"] for row in json.loads(capsys.readouterr().out)["errors"] if row["family"] == "instruction"}
     assert set(errors) == {"full.O3", "sm_sweep.O3", "lane_sweep.O3", "single.O3", "full.O0", "single.O0"}
     assert all(error["mape"] < 1.0 for error in errors.values())

@@ -40,7 +40,7 @@ FAMILY_LIMITS = {"gemm": 9.5, "attention": 7.5, "softmax": 6.0, "norm": 6.6, "re
 def campaign(gpu, clocks, folder, *words):
     """All rows of the quick campaign on a simulated board, and its fit."""
     path = folder / f"{clocks.replace(',', '-')}.parquet"
-    status = main(["--gpu", f"sim:{gpu}", "--freqs", clocks, "--out", str(path), "--seed", "1", "--budget", "9h", "--quiet", *words])
+    status = main([*f"--gpu sim:{gpu} --freqs {clocks} --out {path} --seed 1 --budget 9h --quiet".split(), *words])
     assert status == 0
     return calibrate(read_selection([path]), load_gpu(BOARD))
 

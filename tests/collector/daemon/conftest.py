@@ -80,8 +80,8 @@ class Place:
 
     def submit(self, campaign, out, *more):
         """Queue a job at one clock; its number."""
-        words = ["submit", campaign, "--gpu", BOARD, "--freqs", "900", "--out", str(self.folder / out), "--config", str(self.config)]
-        assert main([*words, "--sensor", str(self.sensor), "-q", "--json", *more]) == 0
+        words = f"submit {campaign} --gpu {BOARD} --freqs 900 --out {self.folder / out} --config {self.config} --sensor {self.sensor} -q"
+        assert main([*words.split(), *more]) == 0
         return max(job.id for job in self.overview().jobs)
 
     def queue(self, campaign, out, *, board=BOARD, **changes):

@@ -42,7 +42,7 @@ def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(change, reas
     Path("there.parquet").touch()
     if change[0].startswith("--"):
         change = [place.campaign(2), *change]
-    words = ["submit", change[0], "--gpu", BOARD, "--freqs", "900", "--config", str(place.config)]
+    words = f"submit {change[0]} --gpu {BOARD} --freqs 900 --config {place.config}".split()
     refused(capsys, 1, reason, *changed(words, *change[1:]))
     assert place.overview().jobs == ()
     assert not (place.state / "campaigns").exists()
@@ -52,7 +52,7 @@ def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place):
     folder = place.folder / "..x; rm -rf ~"
     folder.mkdir()
     campaign = place.campaign(2, "..x; rm -rf ~/$(id) ä.toml")
-    words = ["submit", campaign, "--gpu", BOARD, "--out", str(place.folder / "d.parquet"), "--config", str(place.config), "-q"]
+    words = f"submit {campaign} --gpu {BOARD} --out {place.folder / 'd.parquet'} --config {place.config} -q".split()
     assert main(words) == 0
     request = place.job(1)
     copy = Path(request.campaign)
@@ -62,13 +62,13 @@ def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place):
 
 
 def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
-    words = ["submit", place.campaign(3), "--freqs", "510,900", "--config", str(place.config)]
+    words = f"submit {place.campaign(3)} --freqs 510,900 --config {place.config}".split()
     plans = answer(capsys, *words, "--gpu", f"{BOARD},{OTHER_BOARD}", "--out", "both", "--dry-run")
     assert [plan["rows"] for plan in plans] == [6, 6]
     assert place.overview().jobs == ()
     assert not Path("both").exists()
     words = [*words, "--gpu", BOARD]
-    assert main([*words, "--out", str(place.folder / "d.parquet"), "--budget", "90s", "--priority", "3", "--seed", "5"]) == 0
+    assert main([*words, *f"--out {place.folder / 'd.parquet'} --budget 90s --priority 3 --seed 5".split()]) == 0
     captured = capsys.readouterr()
     assert "3 kernels (softmax 3)" in captured.out
     assert "job 1 queued: tiny" in captured.out
@@ -76,7 +76,7 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
     job = place.job(1)
     assert (job.budget_s, job.priority) == (90.0, 3)
     assert job.arguments[-2:] == ("--seed", "5")
-    assert main(["stop", "1", "--config", str(place.config)]) == 0
+    assert main(f"stop 1 --config {place.config}".split()) == 0
     assert capsys.readouterr().out == "job 1: cancelled\n"
 
 
@@ -107,7 +107,7 @@ def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place, capsys):
 
 
 def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place, capsys):
-    words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", place.campaign(10)]
+    words = f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign {place.campaign(10)}".split()
     for attempt in range(ATTEMPTS):
         out = place.folder / f"both-{attempt}"
         process = place.process(*words, "--out", str(out), "-v")
@@ -144,7 +144,7 @@ def test_several_boards_are_all_checked_before_one_begins(change, reason, place,
     monkeypatch.chdir(place.folder)
     Path("file.parquet").touch()
     before = sorted(place.folder.iterdir())
-    words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", "quick", "--out", "both"]
+    words = f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign quick --out both".split()
     refused(capsys, 1, reason, *changed(words, *change.split()))
     assert sorted(place.folder.iterdir()) == before
 
@@ -228,7 +228,7 @@ def test_status_flags_a_dead_and_a_hung_daemon_in_one_line(runs, silent_s, drain
 
 
 def test_the_second_stop_ends_it_at_once_and_the_third_finds_it_done(place, capsys):
-    words = ["stop", "--daemon", "--config", str(place.config)]
+    words = f"stop --daemon --config {place.config}".split()
     place.overview()
     daemon_was_there(place, silent_s=0.0, draining=False)
     with daemon_lock(place.state):

@@ -23,7 +23,7 @@ LAST_REST_S = 5.0
 def undisturbed(place, campaign):
     """The rows that `collect` itself measures."""
     out = place.folder / "undisturbed.parquet"
-    words = ["--gpu", BOARD, "--freqs", "900", "--campaign", campaign, "--sensor", str(place.sensor), "--out", str(out), "-q", "--json"]
+    words = f"--gpu {BOARD} --freqs 900 --campaign {campaign} --sensor {place.sensor} --out {out} -q --json".split()
     assert main(words) == 0
     return row_ids(out)
 
@@ -83,7 +83,7 @@ def test_sigterm_drains_after_the_running_kernel_and_the_next_daemon_goes_on_wit
     assert log.torn_bytes == 0
     assert log.table.num_rows == job.rows
     until(lambda: not workers(place.folder), "the worker has ended")
-    assert main(["stop", str(later[-1]), "--config", str(place.config)]) == 0
+    assert main(f"stop {later[-1]} --config {place.config}".split()) == 0
     second = place.start()
     over = place.wait_for(number, "done")
     assert 0.0 < job.used_s <= over.used_s <= budget_s + LAST_REST_S
@@ -100,7 +100,7 @@ def test_stop_ends_one_job_of_two_boards_and_a_second_sigterm_all_at_once_and_no
     process = place.start()
     until(lambda: place.job(first).rows >= 2 and place.job(second).rows >= 2, "both measure")
     capsys.readouterr()
-    assert main(["stop", str(first), "--config", str(place.config)]) == 0
+    assert main(f"stop {first} --config {place.config}".split()) == 0
     assert capsys.readouterr().out.startswith(f"job {first}: ")
     stopped = place.wait_for(first, "cancelled")
     assert "--resume" in stopped.message

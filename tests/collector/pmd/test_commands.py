@@ -36,15 +36,15 @@ def fresh(folder):
 
 def test_decoding_writes_csv_parquet_or_stdout_with_the_same_numbers(recording, capsys):
     csv, parquet = recording.with_suffix(".csv"), recording.with_suffix(".parquet")
-    assert main(["pmd", "decode", str(recording), "--out", str(csv)]) == 0
+    assert main(f"pmd decode {recording} --out {csv}".split()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"written: {csv}"
-    document = answer(capsys, "pmd", "decode", recording, "--out", parquet)
+    document = answer(capsys, f"pmd decode {recording} --out {parquet}")
     assert (document["samples"], document["holes"], document["clock_residual_s"]) == (2_000, 0, None)
     table = pq.read_table(parquet)
     assert table.column_names == csv.read_text().splitlines()[0].split(",") == COLUMNS
     assert np.array_equal(np.loadtxt(csv, delimiter=",", skiprows=1), np.column_stack([table[name].to_numpy() for name in COLUMNS]))
     assert document["mean_power_w"] == pytest.approx(table["power_w"].to_numpy().mean(), abs=1e-6)
-    assert main(["pmd", "decode", str(recording), "--rails", "pcie1"]) == 0
+    assert main(f"pmd decode {recording} --rails pcie1".split()) == 0
     captured = capsys.readouterr()
     rows = captured.out.splitlines()
     assert len(rows) == 2_001
@@ -59,12 +59,12 @@ def test_missing_samples_are_a_warning_and_part_energy_from_mean_power(recording
     raw[:1_000, 1::2], raw[1_000:, 1::2] = 40, 400
     data = encode_packets(ticks, raw)
     recording.write_bytes(data[: 600 * PACKET_BYTES + 3] + data[690 * PACKET_BYTES :])
-    found = answer(capsys, "pmd", "decode", recording, status=3)
+    found = answer(capsys, f"pmd decode {recording}", status=3)
     assert found["holes"] == 1
     assert found["bridged_s"] == pytest.approx(found["longest_hole_s"]) == pytest.approx(93 / 4780, rel=0.03)
     assert found["energy_j"] != pytest.approx(found["mean_power_w"] * found["duration_s"], rel=1e-3)
     recording.write_bytes(b"\x01" * 13 + data)
-    assert main(["pmd", "decode", str(recording), "--json"]) == 3
+    assert main(f"pmd decode {recording} --json".split()) == 3
     assert capsys.readouterr().err == "warning: 13 bytes left out, in no packet that can be trusted\n"
 
 
@@ -91,7 +91,7 @@ def test_a_log_is_a_recording_and_its_table(port_of, tmp_path, capsys):
     capsys.readouterr()
     out = tmp_path / "p.csv"
     with port_of() as port:
-        assert main(["pmd", "log", port.path, "--out", str(out), "--duration", "0.5s", "--json", "--quiet"]) == 0
+        assert main(f"pmd log {port.path} --out {out} --duration 0.5s --json --quiet".split()) == 0
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     assert captured.err == ""
@@ -99,15 +99,15 @@ def test_a_log_is_a_recording_and_its_table(port_of, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.csv", "p.pmd", "p.pmd.stamps.csv"]
     assert len(out.read_text().splitlines()) == document["samples"] + 1
     assert document["samples"] == (tmp_path / "p.pmd").stat().st_size // PACKET_BYTES
-    refused(capsys, 1, "", "pmd", "log", port.path, "--out", out)
-    assert main(["pmd", "decode", str(tmp_path / "p.pmd"), "--time", "unix"]) == 0
+    refused(capsys, 1, "", f"pmd log {port.path} --out {out}")
+    assert main(f"pmd decode {tmp_path / 'p.pmd'} --time unix".split()) == 0
 
 
 @in_real_time
 def test_a_meter_unplugged_under_a_log_leaves_what_it_sent(port_of, tmp_path, capsys):
     out = fresh(tmp_path) / "p.csv"
     with port_of(unplug_s=0.3) as port:
-        line = refused(capsys, 1, f"samples until then are in {out}", "pmd", "log", port.path, "--out", out, "--quiet")
+        line = refused(capsys, 1, f"samples until then are in {out}", f"pmd log {port.path} --out {out} --quiet")
     rows = len(out.read_text().splitlines()) - 1
     assert rows > 500
     assert f"{rows} samples" in line

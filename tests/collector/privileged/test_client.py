@@ -137,7 +137,7 @@ def test_whatever_answers_instead_is_named(reply, words, place, monkeypatch):
 
 
 def test_the_command_starts_the_helper_in_its_own_process(place, opened):
-    words = ["-m", "collector.cli", "privileged", "serve", "--config", str(place.config)]
+    words = f"-m collector.cli privileged serve --config {place.config}".split()
     helper = place.start(sys.executable, *words)
     assert opened().lock()["ok"]
     assert left_records(place.state)[0].pid == helper.pid
