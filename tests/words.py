@@ -9,11 +9,11 @@ import pytest
 from collector.cli import main
 
 
-def changed(words, *change):
-    """`words` with `change` behind them, less the options, and their values, that it gives anew: an option may be given once."""
-    given = [word for word in change if word.startswith("--")]
-    dropped = {place + step for place, word in enumerate(words) if word in given for step in (0, 1)}
-    return [*(word for place, word in enumerate(words) if place not in dropped), *change]
+def changed(words, change):
+    """The words of a command with `change` behind them, less the options, and their values, that it gives anew: an option is given once."""
+    old, new = shlex.split(words), shlex.split(change)
+    dropped = {place + step for place, word in enumerate(old) if word.startswith("--") and word in new for step in (0, 1)}
+    return shlex.join([*(word for place, word in enumerate(old) if place not in dropped), *new])
 
 
 def called(*words):

@@ -99,8 +99,7 @@ def campaign_words(folder, calibration, campaign, *, more="", freqs="current"):
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")
     board = f"sim:{folder / 'board.toml'}" if more else BOARD
-    known = ["--campaign", str(folder / "few.toml"), "--sensor", str(folder / "sensor.json")]
-    return ["--gpu", board, "--freqs", freqs, *known]
+    return f"--gpu {board} --freqs {freqs} --campaign {folder / 'few.toml'} --sensor {folder / 'sensor.json'}"
 
 
 @contextmanager

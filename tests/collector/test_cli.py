@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import signal
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from collector.dataset.log import log_path
 from tests.collector.campaigns import campaign_words
 from tests.collector.conftest import TINY_CAMPAIGN
 from tests.processes import COLLECT, piped
-from tests.words import answer, changed, refused
+from tests.words import answer, called, changed, refused
 
 BOARD = "sim:a100-pcie-40gb"
 
@@ -24,11 +23,11 @@ BOARD = "sim:a100-pcie-40gb"
 def arguments(calibration, tmp_path, tmp_path_factory):
     """A small campaign into `d.parquet`."""
     words = campaign_words(tmp_path_factory.mktemp("words"), calibration, TINY_CAMPAIGN, freqs="510,900")
-    return [*words, "--out", str(tmp_path / "d.parquet"), "--seed", "1"]
+    return f"{words} --out {tmp_path / 'd.parquet'} --seed 1"
 
 
 def test_a_campaign_prints_what_was_measured_and_the_next_command(arguments, tmp_path, capsys):
-    assert main([*arguments, "-v"]) == 0
+    assert called(f"{arguments} -v") == 0
     captured = capsys.readouterr()
     assert sum("softmax.softmax.fp32" in line for line in captured.err.splitlines()) == 8
     rows = read_kernel_dataset(tmp_path / "d.parquet").table.num_rows
@@ -39,9 +38,9 @@ def test_a_campaign_prints_what_was_measured_and_the_next_command(arguments, tmp
 
 
 def test_a_dry_run_measures_nothing(arguments, tmp_path, capsys):
-    assert main([*arguments, "--dry-run"]) == 0
+    assert called(f"{arguments} --dry-run") == 0
     assert "10 kernels (gemm 6, softmax 4)" in capsys.readouterr().out
-    plan = answer(capsys, *arguments, "--dry-run")
+    plan = answer(capsys, f"{arguments} --dry-run")
     assert plan["kernels"] == {"gemm": 6, "softmax": 4}
     assert plan["rows"] - plan["anchor_rows"] == 20
     assert plan["estimated_s"] > 30
@@ -49,21 +48,21 @@ def test_a_dry_run_measures_nothing(arguments, tmp_path, capsys):
 
 
 def test_nothing_is_replaced_unasked(arguments, tmp_path, capsys):
-    assert main([*arguments, "--budget", "30s"]) == 0
+    assert called(f"{arguments} --budget 30s") == 0
     before = (tmp_path / "d.parquet").read_bytes()
-    refused(capsys, 1, "--fresh", *arguments)
+    refused(capsys, 1, "--fresh", arguments)
     assert (tmp_path / "d.parquet").read_bytes() == before
-    assert main([*arguments, "--resume", "--budget", "30s"]) == 0
+    assert called(f"{arguments} --resume --budget 30s") == 0
     part = read_kernel_dataset(tmp_path / "d.parquet").table.num_rows
-    assert main([*arguments, "--fresh", "-q"]) == 0
+    assert called(f"{arguments} --fresh -q") == 0
     assert read_kernel_dataset(tmp_path / "d.parquet").table.num_rows > part
 
 
 def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tmp_path, capsys):
-    words = [*changed(arguments, "--out", f"{tmp_path / 'fleet'}/"), "--families", "softmax", "-q"]
-    assert main(words) == main([*words, "--seed", "5"]) == main([*words, "--resume"]) == 0
+    words = changed(arguments, f"--out {tmp_path / 'fleet'}/ --families softmax -q")
+    assert called(words) == called(f"{words} --seed 5") == called(f"{words} --resume") == 0
     parts = read_kernel_dataset(tmp_path / "fleet").files
-    line = refused(capsys, 1, " exists", *words)
+    line = refused(capsys, 1, " exists", words)
     assert len(parts) == 2
     assert any(part.path in line for part in parts)
     for part in parts:
@@ -71,7 +70,7 @@ def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tm
         assert (board, host.partition("=")[0], name.partition("-")[0]) == ("board=a100-pcie-40gb", "host", "GPU")
     (tmp_path / "file").touch()
     for url_or_file in ("s3://x/y/", f"{tmp_path / 'file'}/"):
-        refused(capsys, 1, "", *changed(arguments, "--out", url_or_file))
+        refused(capsys, 1, "", changed(arguments, f"--out {url_or_file}"))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tm
     ],
 )
 def test_bad_input_is_one_line(arguments, change, status, reason, tmp_path, capsys):
-    refused(capsys, status, reason, *changed(arguments, *shlex.split(change)))
+    refused(capsys, status, reason, changed(arguments, change))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -111,24 +110,24 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path, capsys):
     out, recording, played = (tmp_path / name for name in ("sensor.json", "run.recording", "played.json"))
     document = answer(capsys, f"sensor --gpu {BOARD} --freq 900 --out {out} --record {recording}")
     assert document == json.loads(out.read_text())
-    assert main(f"sensor --gpu replay:{recording} --freq 900 --out {played} --quiet".split()) == 0
+    assert called(f"sensor --gpu replay:{recording} --freq 900 --out {played} --quiet") == 0
     assert played.read_bytes() == out.read_bytes()
     assert document["averaging"] == "low-pass"
     assert document["window_s"] == pytest.approx(2.0 * document["tau_s"])
     assert document["gain"] is None
     assert "gain" in document["notes"]
     assert answer(capsys, f"sensor --gpu {BOARD} --pmd sim")["gain"] == pytest.approx(0.954, abs=0.01)
-    for status, reason, *change in (
-        (1, "2 clocks", "--freq", "510,900"),
-        (1, "names no file", "--gpu", "replay:"),
-        (1, "--pmd sim", "--pmd", "/dev/ttyUSB0"),
+    for reason, change in (
+        ("2 clocks", "--freq 510,900"),
+        ("names no file", "--gpu replay:"),
+        ("--pmd sim", "--pmd /dev/ttyUSB0"),
     ):
-        refused(capsys, status, reason, *changed(["sensor", "--gpu", BOARD], *change))
+        refused(capsys, 1, reason, changed(f"sensor --gpu {BOARD}", change))
 
 
 def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments, tmp_path, repository):
-    whole = changed(arguments, "-v", "--campaign", "quick")
-    process = piped(*COLLECT, *whole, cwd=repository)
+    whole = changed(arguments, "-v --campaign quick")
+    process = piped(*COLLECT, *whole.split(), cwd=repository)
     for line in process.stderr:
         if line.startswith("5/"):
             process.send_signal(signal.SIGTERM)

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from collector.bench import open_bench
 from collector.campaigns.context_guard import SILENT_ENDS, GuardedRunner, killers_path
-from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError, DeviceError, RunnerError
 from estimator.vocabulary.workload import make_operator
 from tests.collector.campaigns import SHORT_HEAD, campaign_words
-from tests.words import one_line
+from tests.words import called, one_line
 
 BOARD = "a100-pcie-40gb"
 GEMM = make_operator("gemm", "linear", "fp16", batch=1, m=256, n=256, k=256)
@@ -116,13 +115,13 @@ kernels = ["ffma_k8_u64", "iadd3_k8_u64", "imad_k8_u64"]
 def test_a_campaign_goes_on_without_the_kernel_that_killed_it_and_names_it(tmp_path, toolchain, calibration, capsys):
     out = tmp_path / "few.parquet"
     words = campaign_words(tmp_path, calibration, CAMPAIGN, more='[faults]\nkills = "iadd3_k8_u64"\n')
-    words += ["--out", str(out)]
-    assert main(words) == 1
+    words += f" --out {out}"
+    assert called(words) == 1
     assert "iadd3_k8_u64: illegal address" in capsys.readouterr().err
-    assert main([*words, "--resume", "--strict"]) == 3
+    assert called(f"{words} --resume --strict") == 3
     assert "iadd3_k8_u64: it broke the context before" in "".join(capsys.readouterr())
     dataset = read_kernel_dataset(out)
     assert sorted(dataset.table.column("operator").to_pylist()) == ["ffma_k8_u64", "imad_k8_u64"]
     assert any("iadd3_k8_u64: it broke the context before" in reason for reason in dataset.metadata["rejected"])
-    assert main([*words, "--resume"]) == 0
+    assert called(f"{words} --resume") == 0
     assert json.loads(killers_path(out).read_text())["broke"].keys() == {"iadd3_k8_u64"}

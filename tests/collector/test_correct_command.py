@@ -102,17 +102,16 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "reason"),
+    ("change", "reason"),
     [
-        ("--readings", "none.csv", "none.csv"),
-        ("--sensor", "none.json", "none.json"),
-        ("--out", "no/such/folder/C.csv", "cannot be written"),
-        ("--column", "colour", "colour"),
+        ("--readings none.csv", "none.csv"),
+        ("--sensor none.json", "none.json"),
+        ("--out no/such/folder/C.csv", "cannot be written"),
+        ("--column colour", "colour"),
     ],
 )
-def test_bad_input_gives_one_line(files, name, value, reason, capsys):
-    words = f"correct --readings {files['readings']} --sensor {files['sensor']}".split()
-    refused(capsys, 1, reason, *changed(list(map(str, words)), name, value))
+def test_bad_input_gives_one_line(files, change, reason, capsys):
+    refused(capsys, 1, reason, changed(f"correct --readings {files['readings']} --sensor {files['sensor']}", change))
 
 
 def logged(record, path, column, board):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
-from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.devices.protocols import PowerReadings
 from collector.sensing.baselines import sampled_energies_j
@@ -23,6 +22,7 @@ from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.program import parse
 from tests.microbench_library.conftest import open_fake_board
 from tests.processes import PYTHON, ended
+from tests.words import called
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = f"""{SHORT_HEAD}
@@ -87,7 +87,7 @@ def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads):
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory, toolchain, calibration):
     path = tmp_path_factory.mktemp("generated") / "few.parquet"
-    assert main([*campaign_words(path.parent, calibration, CAMPAIGN), "--out", str(path)]) == 0
+    assert called(f"{campaign_words(path.parent, calibration, CAMPAIGN)} --out {path}") == 0
     return path
 
 
@@ -162,7 +162,7 @@ def loads_named(toolchain, gpu, *names):
 def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(toolchain, calibration, tmp_path):
     out = tmp_path / "few.parquet"
     words = campaign_words(tmp_path, calibration, TWO_MODES, more='[faults]\ncorrupted = "ffma_k8_u64"\n')
-    assert main([*words, "--out", str(out), "--strict"]) == 3  # done, with rows that are no good
+    assert called(f"{words} --out {out} --strict") == 3  # done, with rows that are no good
     table = read_kernel_dataset(out).table
     flags = {(row["operator"], row["launch_mode"]): set(row["flags"]) for row in table.to_pylist()}
     assert {key for key, own in flags.items() if "result_wrong" in own} == {("ffma_k8_u64", "full"), ("ffma_k8_u64", "single")}

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
-from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import RunnerError
 from collector.simulated.profile import load_board
@@ -20,6 +19,7 @@ from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
 from tests.collector.campaigns import SHORT_HEAD, campaign_words
 from tests.microbench_library.conftest import open_fake_board
+from tests.words import called, changed
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = f"""{SHORT_HEAD}
@@ -43,7 +43,7 @@ def words(tmp_path_factory, calibration):
 
 @pytest.fixture(scope="module")
 def peered(words):
-    return Path(words[1].removeprefix("sim:"))
+    return Path(words.split()[1].removeprefix("sim:"))
 
 
 COPY = {load.name: load for load in COPIES}
@@ -87,8 +87,8 @@ def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load, damaged):
 @pytest.fixture(scope="module")
 def dataset(words, peered, toolchain):
     found, played, record = (peered.with_name(name) for name in ("links.parquet", "played.parquet", "links.rec"))
-    assert main([*words, *f"--out {found} --record {record}".split()]) == 0
-    assert main([*words, *f"--out {played} --gpu replay:{record}".split()]) == 0
+    assert called(f"{words} --out {found} --record {record}") == 0
+    assert called(changed(words, f"--out {played} --gpu replay:{record}")) == 0
     return found
 
 

@@ -12,7 +12,7 @@ from collector.cli import main
 from collector.sensing.calibration import load_calibration
 from estimator.vocabulary.resources import resource_folder
 from tests.processes import COLLECT, piped
-from tests.words import refused
+from tests.words import called, refused
 
 A100 = "sim:a100-pcie-40gb"
 
@@ -86,9 +86,9 @@ def test_rows_left_out_and_gaps_are_a_warning(tmp_path, capsys):
         assert "warning: 3 of 2000 rows have no time or no power" in said.err
         assert "note: 3 of 2000 rows" in said.out
     gap = polls(tmp_path / "gap.csv", gap_s=1e4)
-    assert main(f"correct --sensor {known} --readings {gap}".split()) == 3
+    assert called(f"correct --sensor {known} --readings {gap}") == 3
     assert "1 gap(s) in the polls, 1e+04 s" in capsys.readouterr().err
-    assert main(f"correct --sensor {known} --readings {polls(tmp_path / 'whole.csv')}".split()) == 0
+    assert called(f"correct --sensor {known} --readings {polls(tmp_path / 'whole.csv')}") == 0
 
 
 def test_a_load_that_lacks_an_edge_is_refused(tmp_path, capsys):
@@ -99,7 +99,7 @@ def test_a_load_that_lacks_an_edge_is_refused(tmp_path, capsys):
     paired = table(tmp_path / "paired.csv", "timestamp", [1_000_000, 1_000_000, 3_000_000, 3_000_000])
     refused(capsys, 1, "row 4 has no figure", f"sensor --readings {readings} --load {holes}")
     refused(capsys, 1, "every edge twice", f"sensor --readings {readings} --load {single}")
-    assert main(f"sensor --readings {readings} --load {paired}".split()) in (0, 3)
+    assert called(f"sensor --readings {readings} --load {paired}") in (0, 3)
 
 
 def test_a_long_recording_costs_no_more_than_its_load(tmp_path, capsys):
@@ -109,7 +109,7 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path, capsys):
     edges = 1000.2 + 0.6 * np.arange(20)
     load = table(tmp_path / "l.csv", "t_s,level", np.sort(np.concatenate([edges, edges + 0.3])), [1, 0] * 20)
     known, out = sensor(tmp_path / "s.json"), tmp_path / "c.csv"
-    assert main(f"correct --readings {readings} --sensor {known} --load {load} --out {out}".split()) in (0, 3)
+    assert called(f"correct --readings {readings} --sensor {known} --load {load} --out {out}") in (0, 3)
     times = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]
     assert times[0] == pytest.approx(700.0, abs=2.0)
     assert times[-1] == pytest.approx(1312.0, abs=2.0)

@@ -16,7 +16,7 @@ from collector.sensing.live import characterise_sensor
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import Workload, make_operator
 from tests.collector.made_readings import a_sensor
-from tests.words import refused
+from tests.words import called, refused
 
 BOARD = "sim:a100-pcie-40gb"
 
@@ -95,13 +95,13 @@ def test_kernels_of_a_simulated_program_take_their_time_on_the_gpu(workload):
 
 def test_the_good_practice_is_nearer_to_the_truth_than_the_naive_reading(workload, capsys):
     """The gain of the sensor stays in it: the paper has no meter."""
-    assert main(f"practice --gpu {BOARD} --trials 3 --seed 1 --json -- {workload}".split()) == 0
+    assert called(f"practice --gpu {BOARD} --trials 3 --seed 1 --json -- {workload}") == 0
     methods = {row["method"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
     error = {name: abs(row["true_error"]) for name, row in methods.items()}
     assert error["practice"] < error["naive"]
     assert error["corrected"] < 0.1
     assert np.isfinite(methods["corrected"]["energy_std_j"])
-    assert main(f"practice --gpu {BOARD} --trials 1 -- false".split()) == 1
+    assert called(f"practice --gpu {BOARD} --trials 1 -- false") == 1
 
 
 QUICK = (sys.executable, "-S", "-c", "pass")

@@ -4,11 +4,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from collector.cli import main
 from collector.dataset.reader import check_replaceable, read_kernel_dataset
 from collector.errors import DatasetError
 from fitter.rows.tables import open_table
 from tests.collector.campaigns import campaign_words
+from tests.words import called, refused
 
 CAMPAIGN = """
 [[kernels]]
@@ -30,16 +30,12 @@ def files(tmp_path_factory, calibration):
     return campaign_words(tmp_path_factory.mktemp("files"), calibration, CAMPAIGN, freqs="900")
 
 
-def collect(files, *words):
-    return main([*files, *words])
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory, files):
     """A dataset and the recording of its run."""
     folder = tmp_path_factory.mktemp("measured")
     out, recording = folder / "d.parquet", folder / "run.rec"
-    assert collect(files, "--out", str(out), "--record", str(recording)) in (0, 3)
+    assert called(f"{files} --out {out} --record {recording}") in (0, 3)
     return out, recording
 
 
@@ -56,10 +52,7 @@ def test_what_is_none_of_ours_is_not_replaced(make, files, tmp_path, capsys):
     file = tmp_path / "mine"
     make(file)
     before = file.read_bytes()
-    assert collect(files, "--fresh", "--out", str(file)) == 1
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "name another file with --out" in err
+    refused(capsys, 1, "name another file with --out", f"{files} --fresh --out {file}")
     assert file.read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"mine"}
 
@@ -70,13 +63,13 @@ def test_datasets_and_recordings_are_replaced_also_cut_ones_and_empty_files(meas
         out.write_bytes(measured[0].read_bytes()[:keep])
         check_replaceable(out)
     recording.write_bytes(measured[1].read_bytes())
-    assert collect(files, "--fresh", "--force", "--out", str(out), "--record", str(recording)) in (0, 3)
+    assert called(f"{files} --fresh --force --out {out} --record {recording}") in (0, 3)
     assert read_kernel_dataset(out).table.num_rows == 2
 
 
 def test_a_refused_run_leaves_no_recording(measured, files, tmp_path):
-    for words in (("--out", str(measured[0])), ("--dry-run",)):
-        collect(files, *words, "--record", str(tmp_path / "run.rec"))
+    for words in (f"--out {measured[0]}", "--dry-run"):
+        called(f"{files} {words} --record {tmp_path / 'run.rec'}")
         assert list(tmp_path.iterdir()) == []
 
 

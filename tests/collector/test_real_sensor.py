@@ -9,9 +9,9 @@ from statistics import median
 
 import pytest
 
-from collector.cli import main
 from collector.replay.recording import restored
 from collector.sensing.catalogue import find_sensor
+from tests.words import called
 
 CARD = Path(__file__).parents[1] / "golden" / "h200-card"
 QUICK = ("sensor-2", "sensor-3", "sensor-again-1", "sensor-4")
@@ -38,7 +38,7 @@ def identified(run, folder):
     for path, rows in zip(files, (readings, edges), strict=True):
         path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     out = folder / f"{run}.json"
-    assert main(f"sensor --readings {files[0]} --load {files[1]} --out {out} --quiet".split()) == 0
+    assert called(f"sensor --readings {files[0]} --load {files[1]} --out {out} --quiet") == 0
     return json.loads(out.read_text(encoding="utf-8"))
 
 

@@ -14,12 +14,12 @@ from collector.campaigns.measurement import POWER_COLUMNS
 from collector.campaigns.plan import chosen_plan, plan_campaign
 from collector.campaigns.running import Campaign, campaign_key
 from collector.campaigns.selection import hastened, kind_of, point_costs
-from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
 from collector.sensing.live import characterisation_s
 from collector.simulated.profile import board_names
 from tests.collector.campaigns import BOARD, ONE_SOFTMAX, SHORT_HEAD, planned, softmax_of_many_sizes
+from tests.words import called
 
 CLOCKS = (510.0, 900.0, 1410.0)
 SPEC = load_campaign("quick")
@@ -93,11 +93,11 @@ dim = {{ low = 64, high = 4096 }}
 @pytest.fixture
 def words(tmp_path):
     (tmp_path / "small.toml").write_text(CAMPAIGN)
-    return ["--gpu", BOARD, "--freqs", "510,1410", "--campaign", str(tmp_path / "small.toml"), "--out", str(tmp_path / "d.parquet")]
+    return f"--gpu {BOARD} --freqs 510,1410 --campaign {tmp_path / 'small.toml'} --out {tmp_path / 'd.parquet'}"
 
 
 def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(words, tmp_path, capsys):
-    assert main([*words, "--budget", "60s", "--json"]) == 0
+    assert called(f"{words} --budget 60s --json") == 0
     said = capsys.readouterr()
     assert "are only timed" in said.err
     outcome = json.loads(said.out)
@@ -107,19 +107,19 @@ def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(words, tmp_
     assert 0 < len(timed) < dataset.table.num_rows
     assert all(row["latency_s"] > 0.0 and all(row[name] is None for name in POWER_COLUMNS) for row in timed)
     assert dataset.metadata["campaign"]["selection"]["timed"] >= len(timed)
-    assert main([*words, "--budget", "60s", "--resume", "-q"]) == 0
+    assert called(f"{words} --budget 60s --resume -q") == 0
     capsys.readouterr()
-    assert main([*words, "--resume", "-q"]) == 1
+    assert called(f"{words} --resume -q") == 1
     assert "selection was '60 s', is 'all'" in capsys.readouterr().err
 
 
 def test_what_is_chosen_and_what_cannot_be_is_said(words, capsys):
     for budget, said in (("60s", "chosen"), ("2h", "")):
-        assert main([*words, "--budget", budget, "--dry-run"]) == 0
+        assert called(f"{words} --budget {budget} --dry-run") == 0
         assert ("chosen" in capsys.readouterr().out) == bool(said)
-    assert main([*words, "--budget", "10s", "--dry-run"]) == 1
+    assert called(f"{words} --budget 10s --dry-run") == 1
     enough = capsys.readouterr().err.strip().rpartition("at least ")[2].replace(" ", "")
-    assert main([*words, "--budget", enough, "--dry-run"]) == 0
+    assert called(f"{words} --budget {enough} --dry-run") == 0
     assert "too small for one kernel of every kind" in capsys.readouterr().err
 
 

@@ -77,7 +77,7 @@ def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
     ],
 )
 def test_wrong_use_is_one_line(arguments, status, words, capsys):
-    refused(capsys, status, words, "sensor", *arguments.split())
+    refused(capsys, status, words, f"sensor {arguments}")
 
 
 def test_a_log_without_a_clock_ends_with_a_warning(tmp_path, capsys):

@@ -21,7 +21,7 @@ from collector.devices.board_claim import claimed_board
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, OTHER_BOARD, row_ids, workers
 from tests.collector.nvml.stub import Boards, board_uuid, built
 from tests.collector.steady import DEADLINE_S, until
-from tests.words import answer, changed, refused
+from tests.words import answer, called, changed, refused
 
 UUID = board_uuid()
 
@@ -29,21 +29,19 @@ UUID = board_uuid()
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (["/etc/passwd"], "passwd"),
-        (["--gpu", "sim:a900"], "unknown simulated board"),
-        (["--freqs", "511"], "nearest 510"),
-        (["--out", "/nowhere/d.parquet"], "no folder"),
-        (["--out", "there.parquet"], "exists"),
-        (["--sensor", "none.json", "--gpu", f"{BOARD},{OTHER_BOARD}"], "belong to one board"),
+        ("/etc/passwd", "passwd"),
+        ("--gpu sim:a900", "unknown simulated board"),
+        ("--freqs 511", "nearest 510"),
+        ("--out /nowhere/d.parquet", "no folder"),
+        ("--out there.parquet", "exists"),
+        (f"--sensor none.json --gpu {BOARD},{OTHER_BOARD}", "belong to one board"),
     ],
 )
 def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(change, reason, place, capsys, monkeypatch):
     monkeypatch.chdir(place.folder)
     Path("there.parquet").touch()
-    if change[0].startswith("--"):
-        change = [place.campaign(2), *change]
-    words = f"submit {change[0]} --gpu {BOARD} --freqs 900 --config {place.config}".split()
-    refused(capsys, 1, reason, *changed(words, *change[1:]))
+    campaign = place.campaign(2) if change.startswith("--") else ""
+    refused(capsys, 1, reason, changed(f"submit {campaign} --gpu {BOARD} --freqs 900 --config {place.config}", change))
     assert place.overview().jobs == ()
     assert not (place.state / "campaigns").exists()
 
@@ -52,8 +50,7 @@ def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place):
     folder = place.folder / "..x; rm -rf ~"
     folder.mkdir()
     campaign = place.campaign(2, "..x; rm -rf ~/$(id) ä.toml")
-    words = f"submit {campaign} --gpu {BOARD} --out {place.folder / 'd.parquet'} --config {place.config} -q".split()
-    assert main(words) == 0
+    assert main(["submit", campaign, *f"--gpu {BOARD} --out {place.folder / 'd.parquet'} --config {place.config} -q".split()]) == 0
     request = place.job(1)
     copy = Path(request.campaign)
     assert copy.resolve().is_relative_to(place.state)
@@ -62,13 +59,12 @@ def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place):
 
 
 def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
-    words = f"submit {place.campaign(3)} --freqs 510,900 --config {place.config}".split()
-    plans = answer(capsys, *words, "--gpu", f"{BOARD},{OTHER_BOARD}", "--out", "both", "--dry-run")
+    words = f"submit {place.campaign(3)} --freqs 510,900 --config {place.config}"
+    plans = answer(capsys, f"{words} --gpu {BOARD},{OTHER_BOARD} --out both --dry-run")
     assert [plan["rows"] for plan in plans] == [6, 6]
     assert place.overview().jobs == ()
     assert not Path("both").exists()
-    words = [*words, "--gpu", BOARD]
-    assert main([*words, *f"--out {place.folder / 'd.parquet'} --budget 90s --priority 3 --seed 5".split()]) == 0
+    assert called(f"{words} --gpu {BOARD} --out {place.folder / 'd.parquet'} --budget 90s --priority 3 --seed 5") == 0
     captured = capsys.readouterr()
     assert "3 kernels (softmax 3)" in captured.out
     assert "job 1 queued: tiny" in captured.out
@@ -76,7 +72,7 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
     job = place.job(1)
     assert (job.budget_s, job.priority) == (90.0, 3)
     assert job.arguments[-2:] == ("--seed", "5")
-    assert main(f"stop 1 --config {place.config}".split()) == 0
+    assert called(f"stop 1 --config {place.config}") == 0
     assert capsys.readouterr().out == "job 1: cancelled\n"
 
 
@@ -91,8 +87,7 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
 )
 def test_orders_that_cannot_be_are_one_line(words, status, reason, place, capsys):
     place.overview()
-    config = [] if words == "daemon" else ["--config", place.config]
-    refused(capsys, status, reason, *words.split(), *config)
+    refused(capsys, status, reason, words if words == "daemon" else f"{words} --config {place.config}")
 
 
 def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place, capsys):
@@ -107,10 +102,10 @@ def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place, capsys):
 
 
 def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place, capsys):
-    words = f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign {place.campaign(10)}".split()
+    words = f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign {place.campaign(10)}"
     for attempt in range(ATTEMPTS):
         out = place.folder / f"both-{attempt}"
-        process = place.process(*words, "--out", str(out), "-v")
+        process = place.process(*words.split(), "--out", str(out), "-v")
         for line in process.stderr:
             if " 2/10 " in line:
                 break
@@ -120,8 +115,7 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
             break  # else the signal came too late: this process was held up, and all was measured
     assert process.returncode == 130
     until(lambda: not workers(place.folder), "the workers have ended")
-    words += ["--out", str(out)]
-    assert main([*words, "--resume", "--json", "-v"]) == 0
+    assert called(f"{words} --out {out} --resume --json -v") == 0
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     assert document["dataset"] == f"{out}/"
@@ -144,8 +138,7 @@ def test_several_boards_are_all_checked_before_one_begins(change, reason, place,
     monkeypatch.chdir(place.folder)
     Path("file.parquet").touch()
     before = sorted(place.folder.iterdir())
-    words = f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign quick --out both".split()
-    refused(capsys, 1, reason, *changed(words, *change.split()))
+    refused(capsys, 1, reason, changed(f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign quick --out both", change))
     assert sorted(place.folder.iterdir()) == before
 
 

@@ -12,7 +12,7 @@ from collector.dataset.log import log_path, read_log
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, ENDLESS, row_ids, workers
 from tests.collector.steady import DEADLINE_S, until
 from tests.processes import ended
-from tests.words import answer, refused
+from tests.words import answer, called, refused
 
 MANY = 30
 FEW = 4
@@ -83,7 +83,7 @@ def test_sigterm_drains_after_the_running_kernel_and_the_next_daemon_goes_on_wit
     assert log.torn_bytes == 0
     assert log.table.num_rows == job.rows
     until(lambda: not workers(place.folder), "the worker has ended")
-    assert main(f"stop {later[-1]} --config {place.config}".split()) == 0
+    assert called(f"stop {later[-1]} --config {place.config}") == 0
     second = place.start()
     over = place.wait_for(number, "done")
     assert 0.0 < job.used_s <= over.used_s <= budget_s + LAST_REST_S
@@ -100,7 +100,7 @@ def test_stop_ends_one_job_of_two_boards_and_a_second_sigterm_all_at_once_and_no
     process = place.start()
     until(lambda: place.job(first).rows >= 2 and place.job(second).rows >= 2, "both measure")
     capsys.readouterr()
-    assert main(f"stop {first} --config {place.config}".split()) == 0
+    assert called(f"stop {first} --config {place.config}") == 0
     assert capsys.readouterr().out.startswith(f"job {first}: ")
     stopped = place.wait_for(first, "cancelled")
     assert "--resume" in stopped.message

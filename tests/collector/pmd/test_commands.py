@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from collector.cli import main
 from collector.pmd.protocol import PACKET_BYTES, encode_packets
 from collector.pmd.recording_files import stamps_path
 from tests.collector.pmd.streams import stream
 from tests.collector.steady import in_real_time
 from tests.processes import piped
-from tests.words import answer, refused
+from tests.words import answer, called, refused
 
 COLUMNS = ["t_s", "power_w", *(f"{rail}_{unit}" for rail in ("pcie1", "pcie2", "eps1", "eps2") for unit in ("v", "a"))]
 
@@ -36,7 +35,7 @@ def fresh(folder):
 
 def test_decoding_writes_csv_parquet_or_stdout_with_the_same_numbers(recording, capsys):
     csv, parquet = recording.with_suffix(".csv"), recording.with_suffix(".parquet")
-    assert main(f"pmd decode {recording} --out {csv}".split()) == 0
+    assert called(f"pmd decode {recording} --out {csv}") == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"written: {csv}"
     document = answer(capsys, f"pmd decode {recording} --out {parquet}")
     assert (document["samples"], document["holes"], document["clock_residual_s"]) == (2_000, 0, None)
@@ -44,7 +43,7 @@ def test_decoding_writes_csv_parquet_or_stdout_with_the_same_numbers(recording, 
     assert table.column_names == csv.read_text().splitlines()[0].split(",") == COLUMNS
     assert np.array_equal(np.loadtxt(csv, delimiter=",", skiprows=1), np.column_stack([table[name].to_numpy() for name in COLUMNS]))
     assert document["mean_power_w"] == pytest.approx(table["power_w"].to_numpy().mean(), abs=1e-6)
-    assert main(f"pmd decode {recording} --rails pcie1".split()) == 0
+    assert called(f"pmd decode {recording} --rails pcie1") == 0
     captured = capsys.readouterr()
     rows = captured.out.splitlines()
     assert len(rows) == 2_001
@@ -64,7 +63,7 @@ def test_missing_samples_are_a_warning_and_part_energy_from_mean_power(recording
     assert found["bridged_s"] == pytest.approx(found["longest_hole_s"]) == pytest.approx(93 / 4780, rel=0.03)
     assert found["energy_j"] != pytest.approx(found["mean_power_w"] * found["duration_s"], rel=1e-3)
     recording.write_bytes(b"\x01" * 13 + data)
-    assert main(f"pmd decode {recording} --json".split()) == 3
+    assert called(f"pmd decode {recording} --json") == 3
     assert capsys.readouterr().err == "warning: 13 bytes left out, in no packet that can be trusted\n"
 
 
@@ -91,7 +90,7 @@ def test_a_log_is_a_recording_and_its_table(port_of, tmp_path, capsys):
     capsys.readouterr()
     out = tmp_path / "p.csv"
     with port_of() as port:
-        assert main(f"pmd log {port.path} --out {out} --duration 0.5s --json --quiet".split()) == 0
+        assert called(f"pmd log {port.path} --out {out} --duration 0.5s --json --quiet") == 0
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     assert captured.err == ""
@@ -100,7 +99,7 @@ def test_a_log_is_a_recording_and_its_table(port_of, tmp_path, capsys):
     assert len(out.read_text().splitlines()) == document["samples"] + 1
     assert document["samples"] == (tmp_path / "p.pmd").stat().st_size // PACKET_BYTES
     refused(capsys, 1, "", f"pmd log {port.path} --out {out}")
-    assert main(f"pmd decode {tmp_path / 'p.pmd'} --time unix".split()) == 0
+    assert called(f"pmd decode {tmp_path / 'p.pmd'} --time unix") == 0
 
 
 @in_real_time
