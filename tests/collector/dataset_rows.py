@@ -40,3 +40,8 @@ def disk_with(size):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
+
+def product(m, n=None, k=None, precision="fp16"):
+    """A matrix product, square where one size is given."""
+    return make_operator("gemm", "linear", precision, batch=1, m=m, n=n or m, k=k or m)

@@ -19,13 +19,14 @@ from collector.simulated.profile import Faults
 from estimator.vocabulary.workload import make_operator
 from microbench.sizing import launches_for
 from tests.collector.campaigns import Distorting, collected, planned
+from tests.collector.dataset_rows import product
 
 BOARD = "sim:h100-sxm"
 CLOCKS = (900.0,)
 TRACED = re.compile("kernel_name|registers|shared_bytes|blocks_per_sm|tile_|stages|split_k|grid_|block_")
 """Columns that only a trace tells."""
 
-LARGE = make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192)
+LARGE = product(8192, precision="bf16")
 ADD = make_operator("elementwise", "add", "bf16", elements=2**26, reads=2**27)
 
 

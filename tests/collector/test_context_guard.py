@@ -15,10 +15,11 @@ from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError, DeviceError, RunnerError
 from estimator.vocabulary.workload import make_operator
 from tests.collector.campaigns import SHORT_HEAD, campaign_words
+from tests.collector.dataset_rows import product
 from tests.words import called, one_line
 
 BOARD = "a100-pcie-40gb"
-GEMM = make_operator("gemm", "linear", "fp16", batch=1, m=256, n=256, k=256)
+GEMM = product(256)
 NAME = "gemm.linear fp16 batch=1 m=256 n=256 k=256 warm"
 ADD = make_operator("elementwise", "add", "fp16", elements=4096, reads=8192)
 
@@ -91,7 +92,7 @@ def test_what_the_user_stops_is_under_no_suspicion(tmp_path):
 
 
 def test_a_refusal_is_no_kill(tmp_path):
-    impossible = make_operator("gemm", "linear", "fp16", batch=1, m=2**21, n=2**21, k=2**10)
+    impossible = product(2**21)
     for _ in range(2):
         with pytest.raises(RunnerError, match="GB"):
             attempt(tmp_path / "x.killers.json", operator=impossible)

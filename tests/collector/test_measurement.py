@@ -15,10 +15,11 @@ from collector.sensing.steady import settle_time_s
 from estimator.vocabulary.workload import make_operator
 from microbench.sizing import launches_for
 from tests.collector.campaigns import Distorting
+from tests.collector.dataset_rows import product
 
 BOARD = "a100-pcie-40gb"
 SETTINGS = MeasurementSettings()
-LINEAR = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048)
+LINEAR = product(2048)
 ADD = make_operator("elementwise", "add", "fp16", elements=2**24, reads=2**25)
 
 
@@ -54,7 +55,7 @@ def test_power_energy_and_time_are_true_within_their_errors(calibration):
         for size in (256, 512, 1024, 2048, 3072, 4096):
             for clock in (510.0, 900.0, 1410.0):
                 bench.gpu.lock_clock_mhz(clock)
-                operator = make_operator("gemm", "linear", "fp16", batch=1, m=size, n=size, k=size)
+                operator = product(size)
                 row = measure_kernel(bench, sampler, a_point(operator, clock), SETTINGS, calibration)
                 start = runner.last.start_ns + round(settle_time_s(calibration, SETTINGS.settle_s) * 1e9)
                 true_w = bench.planted_energy_j(start, runner.last.end_ns) / (runner.last.end_ns - start) * 1e9

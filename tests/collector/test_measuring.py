@@ -11,7 +11,8 @@ from collector.errors import CollectorError
 from collector.measuring.board import open_watched
 from collector.measuring.measure import Measurement
 from estimator.formats import write_workload
-from estimator.vocabulary.workload import Workload, make_operator
+from estimator.vocabulary.workload import Workload
+from tests.collector.dataset_rows import product
 
 BOARD = "sim:rtx-3090"
 
@@ -20,8 +21,7 @@ BOARD = "sim:rtx-3090"
 def workload(tmp_path_factory):
     """A program of half a second."""
     path = tmp_path_factory.mktemp("measure") / "w.json"
-    operators = (make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096),)
-    write_workload(Workload(name="w", operators=operators, counts=(300.0,)), path)
+    write_workload(Workload(name="w", operators=(product(4096),), counts=(300.0,)), path)
     return str(path)
 
 

@@ -15,6 +15,7 @@ from collector.sampling import Sampler
 from collector.sensing.live import characterise_sensor
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import Workload, make_operator
+from tests.collector.dataset_rows import product
 from tests.collector.made_readings import a_sensor
 from tests.words import called, refused
 
@@ -25,9 +26,8 @@ BOARD = "sim:a100-pcie-40gb"
 def workload(tmp_path_factory):
     """Two kernels of very different power."""
     path = tmp_path_factory.mktemp("kernels") / "w.json"
-    product = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
     sums = make_operator("elementwise", "add", "fp32", elements=2**26, reads=2**27)
-    write_workload(Workload(name="w", operators=(product, sums), counts=(400.0, 300.0)), path)
+    write_workload(Workload(name="w", operators=(product(4096), sums), counts=(400.0, 300.0)), path)
     return str(path)
 
 
@@ -56,12 +56,12 @@ def test_kernels_have_the_energy_that_the_board_drew_in_their_time(workload):
 
 def test_kernels_that_alternate_with_gaps_share_their_energy_within_the_errors(tmp_path):
     """Gaps of a quarter of a millisecond before each kernel: most of the time is rest, which no reading shows alone."""
-    product = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=3072, k=3072)
+    large = product(4096, 3072, 3072)
     copies = tuple(make_operator("copy", "contiguous", "fp16", elements=1024 * (i + 1), reads=1024 * (i + 1)) for i in range(12))
-    write_workload(Workload(name="gaps", operators=(*copies, product), counts=(*[1.0] * 12, 6.0)), tmp_path / "gaps.json")
+    write_workload(Workload(name="gaps", operators=(*copies, large), counts=(*[1.0] * 12, 6.0)), tmp_path / "gaps.json")
     with open_bench("sim:h100-sxm", seed=3, meter=True) as bench:
         program, run, kernels = by_kernel(bench, str(tmp_path / "gaps.json"), "300")
-        alone = bench.runner.run(bench.runner.prepare(product), 20_000)
+        alone = bench.runner.run(bench.runner.prepare(large), 20_000)
         middle_ns = (alone.start_ns + alone.end_ns) // 2  # board power has then settled
         steady_w = bench.planted_energy_j(middle_ns, alone.end_ns) / (1e-9 * (alone.end_ns - middle_ns))
     found, name = {one.name: one for one in kernels}, program.kernels[12].name
@@ -86,11 +86,10 @@ def test_kernels_of_a_simulated_program_take_their_time_on_the_gpu(workload):
     with open_bench(BOARD, seed=2) as bench:
         program = Program(command=(workload,))
         program.ready(bench)()
-        operator = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
-        alone = bench.runner.run(bench.runner.prepare(operator), 4000)
-    product = program.kernels[0]
-    assert (product.end_ns - product.start_ns) / product.launches == pytest.approx(1e9 * alone.segment_s.mean(), rel=0.1)
-    assert program.kernels[1].start_ns - product.end_ns > 100_000
+        alone = bench.runner.run(bench.runner.prepare(product(4096)), 4000)
+    first, second = program.kernels[:2]
+    assert (first.end_ns - first.start_ns) / first.launches == pytest.approx(1e9 * alone.segment_s.mean(), rel=0.1)
+    assert second.start_ns - first.end_ns > 100_000
 
 
 def test_the_good_practice_is_nearer_to_the_truth_than_the_naive_reading(workload, capsys):

@@ -15,7 +15,7 @@ from collector.cli import main
 from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadings
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from collector.replay.recording import FORMAT_VERSION, open_recording, plain, recorded_bench, restored
-from estimator.vocabulary.workload import make_operator
+from tests.collector.dataset_rows import product
 from tests.words import refused
 
 BOARD = "sim:a100-pcie-40gb"
@@ -118,7 +118,7 @@ def test_values_come_back_to_the_bit(stamps, power, energy, launches):
         PowerReadings(field="instant", host_ns=np.array(stamps, dtype=np.int64), power_w=np.array(power, dtype=np.float64)),
         EnergyReading(host_ns=launches, energy_j=energy),
         LaunchRecord(start_ns=1, end_ns=2, launches=launches, segment_s=np.array(power)),
-        make_operator("gemm", "linear", "bf16", batch=1, m=3, n=5, k=7),
+        product(3, 5, 7),
     )
     for value in values:
         back = restored(json.loads(json.dumps(plain(value), allow_nan=False)))

@@ -11,7 +11,7 @@ import pytest
 from collector.cli import main
 from collector.errors import SensorError
 from collector.sensing.board_power import GRID_S, Signal
-from collector.sensing.catalogue import catalogue, entry_text, era_of, find_sensor, given_sensor, missing_s
+from collector.sensing.catalogue import catalogue, entry_text, find_sensor, given_sensor, missing_s
 from collector.sensing.response import seen
 from tests.collector.made_readings import sensor_of
 from tests.words import answer, one_line, refused
@@ -107,17 +107,6 @@ def test_every_cell_of_figure_14_is_a_generation_and_no_other(shared_data):
         period, window = cell["update_period_ms_median"], cell["window_nominal_ms"]
         assert not period or found.update_period_s == pytest.approx(float(period) * 1e-3)
         assert not window or found.window_s == pytest.approx(float(window) * 1e-3)
-
-
-@pytest.mark.parametrize(
-    ("driver", "era"),
-    [
-        ("515.65.01", "pre-530"), ("525.89.02", "pre-530"), ("525.105.17", "post-530"), ("530.30.02", "530"), ("550.90.07", "post-530"),
-        ("", "post-530"), ("pre-530", "pre-530"),
-    ],
-)  # fmt: skip
-def test_an_era_goes_by_the_full_version(driver, era):
-    assert era_of(driver) == era
 
 
 @pytest.mark.parametrize(

@@ -108,15 +108,6 @@ def test_what_no_board_draws_is_left_out_and_said(lost_w):
     assert found.notes["readings"].startswith(f"{np.count_nonzero(lost)} of {len(lost)} readings are no power")
 
 
-def test_readings_alone_tell_the_clock_and_say_what_would_tell_more():
-    found = calibration(replace(sensor_record(recorded(A100_LIKE), False), load=None))
-    assert found.update_period_s == pytest.approx(0.1012, abs=1e-4)
-    assert found.n_updates > 80
-    assert found.gain is None
-    assert found.averaging == "undetermined"
-    assert "129 ms" in found.notes["averaging"]
-
-
 def test_a_meter_alone_is_enough_and_its_delay_holds_that_its_clock_is_not_tied():
     given = sensor_record(recorded(A100_LIKE), True)
     found = calibration(replace(given, load=None))

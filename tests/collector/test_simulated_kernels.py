@@ -3,7 +3,6 @@
 import tomllib
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -109,14 +108,6 @@ def test_no_product_beats_its_roofline_and_twice_the_work_is_not_faster(name, sh
 def test_no_stream_beats_the_memory(name, elements, inputs):
     operator = make_operator("elementwise", "other", "fp32", elements=elements, reads=inputs * elements)
     assert seconds(name, operator) > 4.0 * (1 + inputs) * elements / load_board(name).spec.dram_bytes_per_s
-
-
-@boards
-def test_a_higher_clock_is_never_slower(name):
-    clocks = load_board(name).spec.clocks_mhz()[::12]
-    for operator in examples("fp16"):
-        times = np.array([seconds(name, operator, "cold", clock) for clock in clocks])
-        assert np.all(np.diff(times) < 0.0)
 
 
 @boards

@@ -9,11 +9,11 @@ from collector.bench import open_simulated
 from collector.devices.protocols import limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
-from collector.simulated.silicon import rest_power_w, voltage_v
 from collector.simulated.trace import PowerTrace
 from estimator.vocabulary.workload import make_operator
+from tests.collector.dataset_rows import product
 
-PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
+PRODUCT = product(4096)
 ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1 << 23)
 
 boards = pytest.mark.parametrize("name", board_names())
@@ -53,31 +53,6 @@ def test_the_power_limit_lowers_the_clock_and_is_kept(name):
         assert np.all(states.sm_clock_mhz[late] < top)
         assert limiting_reasons(int(states.throttle_mask[late][-1])) == ("sw_power_cap",)
         assert record.segment_s[-1] > 1.02 * board.planted_latency_s(prepared, top)
-
-
-@boards
-def test_voltage_rises_with_the_clock_in_the_regulators_steps(name):
-    profile = load_board(name)
-    volts = np.array([voltage_v(profile, clock) for clock in profile.spec.clocks_mhz()])
-    steps = volts / profile.clock.voltage_step_v
-    assert np.all(np.diff(volts) >= 0.0)
-    assert np.abs(steps - np.round(steps)).max() < 1e-4
-    assert volts[-1] > volts[0]
-
-
-@boards
-def test_a_board_warms_under_load_and_cools_at_rest(name):
-    with open_simulated(name) as board:
-        clock = board.gpu.supported_clocks_mhz()[30]
-        cool = board.world.temperature_c
-        run_for(board, PRODUCT, 30.0, clock)
-        warm = board.world.temperature_c
-        board.clock.wait(300.0)
-        assert warm > cool + 3.0
-        profile, thermal = board.world.profile, board.world.profile.thermal
-        rest_w = rest_power_w(profile, clock, voltage_v(profile, clock), board.world.temperature_c)
-        settled = thermal.ambient_c + (thermal.die_k_per_w + thermal.sink_k_per_w) * rest_w
-        assert board.world.temperature_c == pytest.approx(settled, abs=0.3)
 
 
 @pytest.mark.parametrize(("sink_k", "faults", "clock"), [(62.0, None, None), (0.0, Faults(throttle_share=1.0), 720.0)])

@@ -14,15 +14,12 @@ from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
 from microbench.runners.runner import PROBE_LAUNCHES
 from microbench.sizing import DISPLACING_L2_SIZES
+from tests.collector.dataset_rows import product
 from tests.microbench_library.conftest import open_fake_board
 from tests.microbench_library.cuda_fake import CudaRuntimeError, OutOfMemoryError, World, fake_cupy
 from tests.words import one_line
 
 H200_L2_BYTES = 50e6
-
-
-def product(size, precision="fp16"):
-    return make_operator("gemm", "linear", precision, batch=1, m=size, n=size, k=size)
 
 
 SMALL = product(32)
@@ -81,7 +78,7 @@ def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board):
         assert board.runner.run(unknown, 10).launches == 10
     assert (unknown.kernel_name, unknown.blocks_per_sm, unknown.untraced) == ("", 0, "CUPTI is not installed")
     with open_board(computes=False) as board:
-        operator = make_operator("gemm", "linear", "fp32", batch=1, m=2048, n=2048, k=64)
+        operator = product(2048, k=64, precision="fp32")
         prepared = board.runner.prepare(operator)
         for layout in LAYOUTS:
             board.cublas.operations.clear()
@@ -101,7 +98,7 @@ def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board):
     ("operator", "l2_state", "layout", "words"),
     [
         (product(8), "cold", "", "too small to displace the L2"),
-        (product(64, "fp8"), "warm", "nt", "gemm.linear in fp8: is multiplied in layout tn alone, not in nt"),
+        (product(64, precision="fp8"), "warm", "nt", "gemm.linear in fp8: is multiplied in layout tn alone, not in nt"),
         (make_operator("softmax", "softmax", "fp32", rows=8, dim=8), "warm", "", "softmax.*needs PyTorch.*does not see the board"),
     ],
 )

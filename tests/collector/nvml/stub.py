@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -52,8 +53,8 @@ def built(folder, *, old_driver=False):
 
 
 def collect(environment, *words):
-    """A `collect` on the stand-in."""
-    return ended(*COLLECT, *words, env=environment)
+    """A `collect` on the stand-in; a single text is split as a shell does."""
+    return ended(*COLLECT, *(shlex.split(words[0]) if len(words) == 1 else words), env=environment)
 
 
 class Boards:

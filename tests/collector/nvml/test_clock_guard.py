@@ -68,7 +68,7 @@ def test_restore_gives_back_what_a_dead_process_left_and_nothing_else(boot, may_
         os.close(held)
     write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id()))
     boards.set(may_lock=may_lock, lock_high=900)
-    ended = collect(environment, "clocks", "restore", "--json")
+    ended = collect(environment, "clocks restore --json")
     document = json.loads(ended.stdout)
     assert (ended.returncode, list(document["failed"])) == ((0, []) if may_lock else (1, [UUID]))
     assert (document["restored"] == [UUID]) == (boot == "another" or bool(resets))
@@ -86,7 +86,7 @@ def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment, tm
         write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id()))
     boards.set(0, fail_all=GPU_LOST, lock_high=900)
     boards.set(1, lock_high=900)
-    ended = collect(environment, "clocks", "restore", "--json")
+    ended = collect(environment, "clocks restore --json")
     assert ended.returncode == 1
     document = json.loads(ended.stdout)
     assert (document["restored"], list(document["failed"])) == ([second], [UUID])

@@ -57,7 +57,7 @@ def known_sensor(tmp_path):
 
 
 def test_energy_and_exit_status_of_a_program(environment, boards, known_sensor):
-    ended = collect(environment, "run", "--sensor", str(known_sensor), "--json", "--", *PYTHON, PROGRAM, "7")
+    ended = collect(environment, *f"run --sensor {known_sensor} --json --".split(), *PYTHON, PROGRAM, "7")
     assert ended.returncode == 7, ended.stderr
     seen, stamps = ended.stderr.splitlines()
     assert seen == UUID, "the program's own output goes to stderr, and it sees the measured board alone"
@@ -87,7 +87,7 @@ def test_an_unknown_sensor_widens_the_error_and_a_frozen_counter_gives_no_energy
 
 
 def test_clocks_are_held_for_the_program_and_given_back(environment, boards, known_sensor):
-    ended = collect(environment, "run", "--freqs", "900,1500", "--sensor", str(known_sensor), "--json", "--", "true")
+    ended = collect(environment, f"run --freqs 900,1500 --sensor {known_sensor} --json -- true")
     assert ended.returncode == 0, ended.stderr
     assert [clock["asked_sm_clock_mhz"] for clock in json.loads(ended.stdout)["clocks"]] == [900.0, 1500.0]
     assert (boards.get("lock_calls"), boards.get("lock_high"), boards.get("reset_calls")) == (2, 0, 1)
@@ -112,7 +112,7 @@ def put(**slots):
 
 
 def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment, known_sensor):
-    ended = collect(environment, "run", "--freqs", "900", "--sensor", str(known_sensor), "--json", "--", *PYTHON, put(sm_mhz=1830))
+    ended = collect(environment, *f"run --freqs 900 --sensor {known_sensor} --json --".split(), *PYTHON, put(sm_mhz=1830))
     assert ended.returncode == 3, ended.stderr
     document = json.loads(ended.stdout)
     assert [line for line in document["notes"] if "was not the 900 MHz asked for: 900 to 1830 MHz" in line]
@@ -120,13 +120,13 @@ def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment, known_
 
 def test_a_power_field_that_reads_nothing_possible_is_left_out_and_said(environment, boards):
     boards.set(power_mw=0, average_mw=119_000)
-    ended = collect(environment, "run", "--json", "--", "sleep", "0.3")
+    ended = collect(environment, "run --json -- sleep 0.3")
     document = json.loads(ended.stdout)
     assert document["clocks"][0]["power_w"] == pytest.approx(119.0, abs=0.5)
     assert [line for line in document["notes"] if "instant reads 0 W, which no board draws" in line]
     assert "warning: power field instant reads 0 W" in ended.stderr
     boards.set(power_mw=0, average_mw=0)
-    ended = collect(environment, "run", "--", "true")
+    ended = collect(environment, "run -- true")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.count("\n") == 1
     assert "power is not known to its driver" in ended.stderr
@@ -137,7 +137,7 @@ def test_a_program_too_short_for_the_energy_counter_has_no_energy_by_it(environm
         document = {**json.loads(known_sensor.read_text()), "gpu_uuid": bench.gpu.identity().uuid, "driver": bench.gpu.identity().driver}
     slow = tmp_path / "slow.json"
     slow.write_text(json.dumps({**document, "update_period_s": 10.0}))  # next to it a program is short on a slow machine, too
-    short = collect(environment, "run", "--gpu", "sim:h200-sxm", "--sensor", str(slow), "--json", "--", "true")
+    short = collect(environment, f"run --gpu sim:h200-sxm --sensor {slow} --json -- true")
     (run,) = json.loads(short.stdout)["runs"]
     assert run["counter_energy_j"] is None
     assert [line for line in run["notes"] if "too little to tell this program" in line]
