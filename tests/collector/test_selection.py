@@ -19,7 +19,7 @@ from collector.errors import CampaignError
 from collector.sensing.live import characterisation_s
 from collector.simulated.profile import board_names
 from tests.collector.campaigns import BOARD, ONE_SOFTMAX, SHORT_HEAD, planned, softmax_of_many_sizes
-from tests.words import called
+from tests.words import called, refused
 
 CLOCKS = (510.0, 900.0, 1410.0)
 SPEC = load_campaign("quick")
@@ -109,8 +109,7 @@ def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(words, tmp_
     assert dataset.metadata["campaign"]["selection"]["timed"] >= len(timed)
     assert called(f"{words} --budget 60s --resume -q") == 0
     capsys.readouterr()
-    assert called(f"{words} --resume -q") == 1
-    assert "selection was '60 s', is 'all'" in capsys.readouterr().err
+    refused(capsys, 1, "selection was '60 s', is 'all'", f"{words} --resume -q")
 
 
 def test_what_is_chosen_and_what_cannot_be_is_said(words, capsys):
