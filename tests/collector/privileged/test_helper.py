@@ -29,7 +29,7 @@ SYS_ADMIN, LAST_CAPABILITY = 21, 40
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 Connect = Callable[[], Line]
 LOCK = {"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}
-LOCK_AND_UNLOCK = itertools.cycle([LOCK, {"do": "unlock"}])
+LOCK_AND_UNLOCK = (LOCK, {"do": "unlock"})
 
 
 def back(place, index=0):
@@ -139,7 +139,10 @@ def test_the_clock_comes_back_from_kills_of_the_helper_at_random_moments(place):
     for _ in range(6):
         client = Line(place.socket)
         ended = time.monotonic() + chance.uniform(0.0, 0.1)  # from before the record to after the clock is back
-        while client.request(**next(LOCK_AND_UNLOCK)) or time.monotonic() < ended:
+        for request in itertools.cycle(LOCK_AND_UNLOCK):
+            client.request(**request)
+            if time.monotonic() > ended:
+                break
             client.receive()
         stopped(helper, signal.SIGKILL)
         client.close()
@@ -199,7 +202,8 @@ def test_a_flood_of_one_user_is_bounded_and_stops_no_other(place, opened):
     reply = opened().receive()
     assert reply["error"] == "too_many"
     greedy = held.pop()
-    while (reply := greedy.ask(**next(LOCK_AND_UNLOCK)))["ok"]:
+    requests = itertools.cycle(LOCK_AND_UNLOCK)
+    while (reply := greedy.ask(**next(requests)))["ok"]:
         pass
     assert reply["error"] == "too_fast"
     assert held.pop().lock()["error"] == "too_fast", "another connection of that user has no more"
