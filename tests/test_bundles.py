@@ -1,12 +1,15 @@
 """Bundles that come with the package: sound, dated, with stated errors, and good for the example workload."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from estimator import estimate, load_bundle, read_workload, with_precision
 from estimator.bundle.files import bundle_names, bundle_path
-from estimator.vocabulary.workload import Workload, make_operator
+from estimator.vocabulary.workload import make_operator
+from tests.estimator.bundle_example import VALIDATOR
+from tests.estimator.synthetic import workload_of
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gpt2-prefill.json"
 
@@ -18,6 +21,7 @@ def test_some_bundle_is_shipped():
 @pytest.mark.parametrize("name", bundle_names())
 def test_a_shipped_bundle_says_what_it_was_fitted_on_and_how_wrong_it_is(name):
     bundle = load_bundle(name)
+    VALIDATOR.validate(json.loads(bundle_path(name).read_text(encoding="utf-8")))
     assert bundle.name == name
     assert not bundle.simulated
     assert bundle.power is not None
@@ -58,6 +62,6 @@ def test_a_softmax_whose_rows_outgrow_a_warp_does_not_leap(name):
     seconds = []
     for dim in (2048, 2056):
         operator = make_operator("softmax", "softmax", "fp32", rows=65536, dim=dim)
-        workload = Workload(name="softmax", operators=(operator,), counts=(100.0,))
+        workload = workload_of(operator, 100.0, name="softmax")
         seconds.append(estimate(workload, load_bundle(name), host_launch_s=0.0)[0].latency_s)
     assert seconds[1] < 4.0 * seconds[0]

@@ -8,7 +8,6 @@ import random
 import re
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 import estimator.commands.estimate
@@ -16,13 +15,12 @@ import estimator.schema
 import fitter.commands.fit
 from estimator.bundle.files import digest_of, load_bundle
 from estimator.vocabulary.errors import BundleError, EstimatorError
+from tests.estimator.bundle_example import VALIDATOR
 from tests.fuzz.mutate import mutated_value
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 GOLDEN = sorted((REPOSITORY / "tests" / "golden" / "bundles").glob("*.json"))
 WORKLOAD = REPOSITORY / "examples" / "llama-8b-decode.json"
-SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_text(encoding="utf-8"))
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 SAMPLE = 220
 """Mutations in a run: about 8 s."""

@@ -70,7 +70,6 @@ def commands():
         if isinstance(command, click.Group):
             for word in command.list_commands(click.Context(command)):
                 found = command.get_command(click.Context(command), word)
-                assert found is not None
                 yield from below(f"{name} {word}", found)
 
     yield from below("collect", collect_command)

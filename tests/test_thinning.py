@@ -6,28 +6,18 @@ import numpy as np
 import pytest
 
 from estimator.bundle.files import load_bundle, text_of
-from estimator.model.kriging import SHARES, PhaseFeatures
 from estimator.model.residuals import log_corrections
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import NORMAL_90
-from estimator.vocabulary.workload import make_operator
 from fitter.errors import ReleaseError
 from fitter.latency.intervals import folds_of, interval_quantiles
 from fitter.latency.residual_tier import GroupErrors, fit_pattern, forecast, no_forecast, shape_errors, tier_document
 from scripts.thinning import thinned
+from tests.fitter.measured import various_products
+from tests.fitter.test_trees import features
 
 GROUP = "gemm.linear.bf16"
 BUNDLE = load_bundle("a10-eager")
-
-
-def products(count, seed):
-    sizes = np.exp2(np.random.default_rng(seed).uniform(4.0, 12.0, (count, 3))).astype(int)
-    return [make_operator("gemm", "linear", "bf16", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
-
-
-def features(count, clocks):
-    log_clock = np.log2(np.resize(clocks, count) * 1e6)
-    return PhaseFeatures(log_clock=log_clock, tile_area=np.zeros(count), shares=np.full((count, len(SHARES)), 1.0 / len(SHARES)))
 
 
 def errors_of(operators, seed):
@@ -51,7 +41,7 @@ def tier_of(operators, error, own):
 
 @pytest.mark.parametrize(("rows", "clocks"), [(300, [900.0, 1200.0]), (3000, [900.0])], ids=["kriging", "trees"])
 def test_a_smaller_file_holds_intervals_that_still_cover(rows, clocks):
-    measured, asked = products(rows, 0), products(1000, 1)
+    measured, asked = various_products(rows), various_products(1000, 1)
     residuals = {GROUP: tier_of(measured, errors_of(measured, 2), features(rows, clocks))}
     full, bare = (replace(BUNDLE, residuals=FrozenMapping(own)) for own in (residuals, {}))
     rest = len(text_of(thinned(bare, 10**6)))

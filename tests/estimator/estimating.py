@@ -1,5 +1,6 @@
 """A bundle, a workload, and the command run on them."""
 
+import json
 from dataclasses import replace
 
 from estimator.cli import main
@@ -64,3 +65,10 @@ def fails(capsys, *arguments, status=1):
     assert (found, out) == (status, "")
     assert err.count("\n") == 1
     return err
+
+
+def printed(capsys, *arguments):
+    """What the command says with --json."""
+    status, out, err = run(capsys, *arguments, "--json")
+    assert status in (0, 3), err
+    return json.loads(out)

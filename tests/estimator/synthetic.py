@@ -23,16 +23,16 @@ def transformer(tokens, width, layers, name="transformer", family="synthetic"):
     heads = width // 64
     layer: list[Operator] = [
         make_operator("norm", "layernorm", "bf16", rows=tokens, dim=width),
-        make_operator("gemm", "linear", "bf16", batch=1, m=tokens, n=3 * width, k=width),
-        make_operator("gemm", "bmm", "bf16", batch=heads, m=tokens, n=tokens, k=64),
+        matmul(tokens, 3 * width, width),
+        matmul(tokens, tokens, 64, operator="bmm", batch=heads),
         make_operator("softmax", "softmax", "bf16", rows=heads * tokens, dim=tokens),
-        make_operator("gemm", "bmm", "bf16", batch=heads, m=tokens, n=64, k=tokens),
+        matmul(tokens, 64, tokens, operator="bmm", batch=heads),
         make_operator("copy", "contiguous", "bf16", elements=tokens * width, reads=tokens * width, host_share=0.3),
-        make_operator("gemm", "linear", "bf16", batch=1, m=tokens, n=width, k=width),
-        make_operator("elementwise", "add", "bf16", elements=tokens * width, reads=2 * tokens * width),
-        make_operator("gemm", "linear", "bf16", batch=1, m=tokens, n=4 * width, k=width),
+        matmul(tokens, width, width),
+        addition(tokens * width),
+        matmul(tokens, 4 * width, width),
         make_operator("elementwise", "gelu", "bf16", elements=4 * tokens * width, reads=4 * tokens * width),
-        make_operator("gemm", "linear", "bf16", batch=1, m=tokens, n=width, k=4 * width),
+        matmul(tokens, width, 4 * width),
     ]
     operators, counts = merge_operators(layer * layers)
     return Workload(name=name, operators=operators, counts=counts, model_family=family)
@@ -81,3 +81,18 @@ def attention(queries, precision="bf16", **sizes):
     """Causal attention of 8 heads of 64 over as many keys as queries, unless stated otherwise."""
     usual = {"batch": 1, "context": queries, "heads": 8, "kv_heads": 8, "head_dim": 64, "window": 0, "causal": 1}
     return make_operator("attention", "prefill", precision, queries=queries, **usual | sizes)
+
+
+def matmul(m, n, k, precision="bf16", *, operator="linear", batch=1, **details):
+    """A matrix product, that of a linear layer unless stated otherwise."""
+    return make_operator("gemm", operator, precision, batch=batch, m=m, n=n, k=k, **details)
+
+
+def addition(elements, precision="bf16"):
+    """The sum of two tensors."""
+    return make_operator("elementwise", "add", precision, elements=elements, reads=2 * elements)
+
+
+def workload_of(operator, count=1.0, name="one"):
+    """A workload of one kernel alone."""
+    return Workload(name=name, operators=(operator,), counts=(count,))

@@ -13,9 +13,9 @@ from estimator.counts.energies import LINKS, LinkEnergy
 from estimator.counts.energies import section_of as instruction_section
 from estimator.engine.kernel_table import predict_kernels
 from estimator.vocabulary.reader import plain
-from estimator.vocabulary.workload import make_operator
 from scripts.schemas import DECLARED, FOLDER, schema_text
 from tests.estimator.bundle_example import SCHEMA, VALIDATOR, example, signed
+from tests.estimator.synthetic import matmul
 from tests.estimator.test_block_count import MODEL
 from tests.estimator.test_instructions import ENERGIES
 
@@ -100,7 +100,7 @@ def test_a_golden_bundle_is_read_obeys_the_schema_and_answers_as_it_did(path):
     bundle = load_bundle(path)
     assert bundle.digest == document["digest"]
     said = json.loads(path.with_suffix(".answers").read_text(encoding="utf-8"))
-    operators = [make_operator("gemm", "linear", "bf16", batch=1, m=512, n=1024, k=k) for k in said["k"]]
+    operators = [matmul(512, 1024, k) for k in said["k"]]
     table = predict_kernels(
         operators, bundle, bundle.gpu, sm_clock_mhz=np.full(len(operators), said["sm_clock_mhz"]), warm=np.ones(len(operators), bool)
     )

@@ -1,7 +1,5 @@
 """Wrong usage, impossible requests and files that are none: one line, and the status of the contract."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.estimator.estimating import fails
@@ -62,9 +60,3 @@ def test_impossible_request_is_one_line_and_status_1(capsys, bundle, workload, a
 )
 def test_numbers_and_words_that_cannot_be_are_wrong_usage(capsys, bundle, workload, arguments, message):
     assert message in fails(capsys, workload, "--bundle", bundle, *arguments, status=2)
-
-
-def test_bundle_edited_by_hand_is_refused(capsys, bundle, workload):
-    path = Path(bundle)
-    path.write_text(path.read_text().replace('"math": 1.05', '"math": 0.5'))
-    assert "does not match its digest" in fails(capsys, workload, "--bundle", bundle)

@@ -9,10 +9,9 @@ from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, explain
 from estimator.questions.judging import Asked
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import Workload, make_operator
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.estimating import unlimited
-from tests.estimator.synthetic import known_bundle, transformer
+from tests.estimator.synthetic import addition, known_bundle, matmul, transformer, workload_of
 
 A100 = load_bundle("a100-pcie-40gb-eager")
 PLANTED = known_bundle(load_gpu("h100-sxm"))
@@ -23,7 +22,7 @@ def explained(workload, bundle=A100, **settings):
 
 
 def alone(operator, count=1000.0):
-    return Workload(name="alone", operators=(operator,), counts=(count,))
+    return workload_of(operator, count)
 
 
 @pytest.mark.parametrize("bundle", [A100, PLANTED])
@@ -59,11 +58,11 @@ def test_every_phase_has_a_limit():
 @pytest.mark.parametrize(
     ("operator", "limit"),
     [
-        (make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192), "tensor cores"),
-        (make_operator("gemm", "linear", "fp32", batch=1, m=8192, n=8192, k=8192, cuda_cores=True), "CUDA cores"),
-        (make_operator("gemm", "linear", "bf16", batch=1, m=1, n=8192, k=8192), "DRAM"),
-        (make_operator("elementwise", "add", "bf16", elements=2**28, reads=2**29), "DRAM"),
-        (make_operator("elementwise", "add", "bf16", elements=128, reads=256), "launch"),
+        (matmul(8192, 8192, 8192), "tensor cores"),
+        (matmul(8192, 8192, 8192, "fp32", cuda_cores=True), "CUDA cores"),
+        (matmul(1, 8192, 8192), "DRAM"),
+        (addition(2**28), "DRAM"),
+        (addition(128), "launch"),
     ],
 )
 def test_what_limits_a_kernel_is_named(operator, limit):

@@ -33,6 +33,7 @@ def workloads(draw):
         completion=draw(st.sampled_from(["", "eager-pytorch-1"])),
         warnings=draw(st.sampled_from([(), ("taken as one",)])),
         notes=draw(st.sampled_from([(), ("a", "b")])),
+        gpus=draw(st.integers(1, 8)),
         footprint=draw(st.one_of(st.none(), st.builds(Footprint, **dict.fromkeys(FOOTPRINT_FIELDS, st.floats(0.0, 1e15))))),
     )
 

@@ -16,14 +16,15 @@ from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Footprint, Workload, make_operator
+from tests.estimator.synthetic import matmul, workload_of
 
 A100 = load_bundle("a100-pcie-40gb-eager")
 
 
 def product(rows):
     """C of rows × 2^17 in bf16: a quarter of a MiB a row, and A of 2 KiB a row."""
-    operator = make_operator("gemm", "linear", "bf16", batch=1, m=rows, n=2**17, k=1024)
-    return Workload(name="large", operators=(operator,), counts=(1.0,))
+    operator = matmul(rows, 2**17, 1024)
+    return workload_of(operator, name="large")
 
 
 def told(workload, **settings):
@@ -39,7 +40,7 @@ def test_an_operator_is_warned_about_where_its_tensors_exceed_the_memory_and_now
 
 
 LAYERS = 32
-WEIGHT = make_operator("gemm", "linear", "bf16", batch=1, m=16, n=28672, k=4096)
+WEIGHT = matmul(16, 28672, 4096)
 
 
 def decoding(batch, *, window=0, layers=LAYERS, precision_kv=""):
@@ -90,7 +91,6 @@ def test_a_known_footprint_decides_alone_what_fits(weights, optimizer, cache, pa
 )
 def test_a_rewritten_workload_holds_at_least_what_its_new_precision_needs(old, new, ratio):
     held = with_precision(traced(GIVEN), new).footprint
-    assert held is not None
     assert (held.weights_byte, held.optimizer_byte) == (13e9 * ratio, 26e9 * ratio)
     assert held.cache_byte == (1e9 if new == "fp8" else 1e9 * ratio)
     assert held.passing_byte == 2e9 * min(ratio, 1.0)
@@ -102,7 +102,6 @@ def test_a_rescaled_workload_keeps_its_weights_and_grows_its_caches(before, afte
         decoding(before, window=window), footprint=GIVEN, operators=decoding(before, window=window).operators[1:], counts=(1.0,)
     )
     rescaled = with_sizes(workload, Sizes(batch=before, sequence=2048), Sizes(batch=after, sequence=length)).footprint
-    assert rescaled is not None
     assert (rescaled.weights_byte, rescaled.optimizer_byte) == (13e9, 26e9)
     more, longer = after / before, (length - 1) / 2047
     assert rescaled.cache_byte == pytest.approx(1e9 * more * (min(longer, 1.0) if window else longer))

@@ -1,6 +1,5 @@
 """GPUs by name: short names, the bundle that answers, its validity, power at rest of one's own board."""
 
-import json
 import math
 from dataclasses import replace
 from itertools import permutations
@@ -20,7 +19,7 @@ from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import gpu_names, load_gpu
-from tests.estimator.estimating import fails
+from tests.estimator.estimating import fails, printed
 from tests.estimator.synthetic import transformer
 
 A10 = load_bundle("a10-eager")
@@ -88,13 +87,6 @@ def workload(tmp_path):
 
     write_workload(WORK, tmp_path / "w.json")
     return str(tmp_path / "w.json")
-
-
-def printed(capsys, *words):
-    status = main([*map(str, words), "--json"])
-    out, err = capsys.readouterr()
-    assert status in (0, 3), err
-    return json.loads(out)
 
 
 def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workload, capsys, tmp_path):

@@ -9,7 +9,7 @@ from estimator.model.lowering import matrix_columns
 from estimator.model.phases import OVERLAPPED, SERIAL
 from estimator.model.tiling import tile_candidates
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
+from tests.estimator.synthetic import matmul
 
 ACTIVATIONS, EPILOGUE = OVERLAPPED.index("dram_activations"), SERIAL.index("epilogue")
 sizes = st.integers(1, 40_000)
@@ -17,7 +17,7 @@ sizes = st.integers(1, 40_000)
 
 def shares(gpu, m, n, k):
     """Output in the open and hidden, over the time that the whole output takes, and split-K, of every candidate tile."""
-    columns = matrix_columns([make_operator("gemm", "linear", "bf16", batch=1, m=m, n=n, k=k)], gpu)
+    columns = matrix_columns([matmul(m, n, k)], gpu)
     tiles = tile_candidates(gpu, cuda_cores=False)
     phases = candidate_phases(columns, tiles, gpu)
     whole = columns.output_byte[0] / gpu.dram_bytes_per_s

@@ -23,7 +23,7 @@ from estimator.model.power import (
 from estimator.model.timeline import warm_ratio
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
-from tests.estimator.synthetic import phases_of
+from tests.estimator.synthetic import matmul, phases_of
 
 A100 = load_gpu("a100-pcie-40gb")
 
@@ -33,7 +33,7 @@ def events_of(operator, tile_m=128.0, tile_n=128.0, split=1.0):
 
 
 def linear(m, precision="bf16", n=1024, k=1024):
-    return make_operator("gemm", "linear", precision, batch=1, m=m, n=n, k=k)
+    return matmul(m, n, k, precision)
 
 
 def test_padded_products_cost_less_than_useful_ones_but_not_nothing():

@@ -202,7 +202,6 @@ def test_a_table_without_dips_is_kept_and_dips_are_halved(values):
 def test_throttled_runs_lie_in_the_stated_intervals_of_power_and_clock(shared_data):
     selection = read_selection([shared_data / "energaizer" / "a100_clocks.csv"])
     rows = selection.workloads
-    assert rows is not None
     throttled = np.flatnonzero(rows.clock_mhz(A100.gpu) < rows.asked_clock_mhz(A100.gpu) - 10.0)
     rows = rows.select(throttled)
     answers = [

@@ -29,8 +29,6 @@ def test_energy_is_power_times_latency(bundle):
 
 
 def test_the_kernels_of_a_gpu_bound_workload_add_up_to_it(bundle):
-    assert bundle.power is not None
-    assert bundle.idle is not None
     power = replace(bundle.power, leakage_w_per_k=0.2, rest_c=35.0, operating_c=45.0, operating_k_per_w=0.1)
     leaking = replace(bundle, power=power)
     workload = replace(BIG, operators=(replace(BIG.operators[0], origin="completed:rule"), *BIG.operators[1:]))

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from estimator.bundle.files import load_bundle, save_bundle
-from estimator.cli import main
 from estimator.formats import write_workload
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Footprint, UnknownOperator
 from examples.gpt2_prefill import VOCABULARY, gpt2_prefill
+from tests.estimator.estimating import run
 
 BUNDLE = "a100-pcie-40gb-eager"
 
@@ -30,13 +30,6 @@ def workload(tmp_path_factory):
     path = tmp_path_factory.mktemp("workloads") / "gpt2_b8_s512.json"
     write_workload(layers(), path)
     return str(path)
-
-
-def run(capsys, *words):
-    status = main([str(word) for word in words])
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    return status, printed.out, printed.err
 
 
 def test_a_sweep_is_a_row_for_every_combination(capsys, workload):

@@ -47,8 +47,6 @@ def test_a_workload_is_rescaled_right_or_not_at_all(batch, length, to_batch, to_
 )
 def test_a_recorded_list_becomes_the_list_recorded_at_other_sizes_or_is_refused(source, target, shared_data):
     at, to = sizes_in_name(source), sizes_in_name(target)
-    assert at is not None
-    assert to is not None
     files = [read_workload(shared_data / "energaizer" / "workloads" / f"{name}.json") for name in (source, target)]
     rescaled = rescaled_or_none(files[0], at, to)
     assert (rescaled is None) == (source in REFUSED)

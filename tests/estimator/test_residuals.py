@@ -22,17 +22,10 @@ from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.reader import plain as plain_of
 from estimator.vocabulary.workload import make_operator
 from fitter.latency.residual_tier import Forecast, GroupErrors, best_share, neighbours, shape_errors, tier_document
+from tests.estimator.synthetic import matmul
+from tests.fitter.measured import various_products
 
 GROUP = "gemm.linear.bf16"
-
-
-def product(m, n, k):
-    return make_operator("gemm", "linear", "bf16", batch=1, m=m, n=n, k=k)
-
-
-def various(count, seed=0):
-    sizes = np.exp2(np.random.default_rng(seed).uniform(4, 12, (count, 3))).astype(int)
-    return [product(*(float(v) for v in row)) for row in sizes]
 
 
 def group_errors(ln_error, left_out):
@@ -45,7 +38,7 @@ def document(operators, ln_error, left_out, named=None):
 
 
 def test_a_measured_shape_takes_its_own_error():
-    operators = various(200)
+    operators = various_products(200)
     error = np.full(200, 0.1)
     error[7] = 0.12
     correction, _ = log_corrections([operators[7]], [GROUP], {GROUP: document(operators, error, np.abs(error))})
@@ -53,16 +46,16 @@ def test_a_measured_shape_takes_its_own_error():
 
 
 def test_a_product_that_overflows_its_last_tile_takes_the_errors_of_such_products():
-    operators = [product(m, n, 4096) for m in (128, 129, 256, 257) for n in range(512, 16384, 512)]
+    operators = [matmul(m, n, 4096) for m in (128, 129, 256, 257) for n in range(512, 16384, 512)]
     error = np.where([operator["m"] % 2 for operator in operators], 0.3, -0.1)
-    asked = [product(m, 5000, 6000) for m in (128, 129, 256, 257)]
+    asked = [matmul(m, 5000, 6000) for m in (128, 129, 256, 257)]
     correction, _ = log_corrections(asked, [GROUP] * 4, {GROUP: document(operators, error, np.abs(error))})
     assert correction.tolist() == pytest.approx([-0.1, 0.3, -0.1, 0.3], rel=0.15)
 
 
 def test_far_from_all_measured_shapes_the_equations_stand_alone():
-    operators = [product(16 + i, 16, 16) for i in range(30)]
-    correction, _ = log_corrections([product(16, 2**17, 2**17)], [GROUP], {GROUP: document(operators, np.full(30, 0.3), np.full(30, 0.3))})
+    operators = [matmul(16 + i, 16, 16) for i in range(30)]
+    correction, _ = log_corrections([matmul(16, 2**17, 2**17)], [GROUP], {GROUP: document(operators, np.full(30, 0.3), np.full(30, 0.3))})
     assert abs(correction[0]) < 1e-6
 
 
@@ -87,10 +80,10 @@ def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear
 
 
 def test_a_packed_tier_corrects_like_the_plain_one_and_nonsense_is_refused():
-    operators = various(60)
+    operators = various_products(60)
     tier = document(operators, np.linspace(-0.2, 0.2, 60), np.full(60, 0.1), named=np.full(60, 0.03))
     packed = PackedTier.of(tier)
-    ways = [log_corrections(various(9, seed=1), [GROUP] * 9, {GROUP: one}) for one in (tier, packed, PackedTier(packed.packed))]
+    ways = [log_corrections(various_products(9, seed=1), [GROUP] * 9, {GROUP: one}) for one in (tier, packed, PackedTier(packed.packed))]
     assert all(np.array_equal(ways[0], way) for way in ways)
     assert plain_of({GROUP: packed}) == {GROUP: packed.packed}
     flood = b64encode(bz2.compress(b"[" + b"1," * (MOST_UNPACKED // 2) + b"1]")).decode()
@@ -106,7 +99,7 @@ def test_neighbours_that_know_nothing_are_not_asked():
 
 
 def test_named_tiles_have_errors_of_their_own():
-    operators = various(200)
+    operators = various_products(200)
     residuals = {GROUP: document(operators, np.full(200, 0.2), np.full(200, 0.2), named=np.full(200, -0.05))}
     asked = operators[:2]
     correction, deviation = log_corrections(asked, [GROUP] * 2, residuals, np.array([False, True]))
@@ -115,32 +108,14 @@ def test_named_tiles_have_errors_of_their_own():
 
 
 def test_intervals_widen_where_one_size_leaves_what_was_measured_though_the_work_does_not():
-    operators = various(300)
+    operators = various_products(300)
     longest = max(operator["k"] for operator in operators)
     residuals = {GROUP: document(operators, np.zeros(300), np.full(300, 0.02))}
-    longer = [product(16.0, 16.0, longest * 2.0**i) for i in range(6)]
+    longer = [matmul(16.0, 16.0, longest * 2.0**i) for i in range(6)]
     _, std = log_corrections(longer, [GROUP] * 6, residuals)
     assert np.all(np.diff(std) >= -1e-12)
     assert std[0] < 0.1
     assert std[5] * NORMAL_90 == pytest.approx(0.4 * np.sqrt(5.0 / BEYOND_OCTAVES))
-
-
-def test_a_group_without_a_tier_is_left_alone():
-    operators = various(3)
-    correction, deviation = log_corrections(operators, [None, "softmax", GROUP], {})
-    assert np.all(correction == 0)
-    assert np.all(np.isnan(deviation))
-
-
-def test_a_tier_reads_back_from_json_as_it_was_written():
-    operators = various(100)
-    rng = np.random.default_rng(1)
-    error = rng.normal(0, 0.05, 100)
-    written = document(operators, error, np.abs(error))
-    asked = various(20, seed=2)
-    direct = log_corrections(asked, [GROUP] * 20, {GROUP: written})
-    plain = log_corrections(asked, [GROUP] * 20, {GROUP: json.loads(json.dumps(plain_of(written)))})
-    np.testing.assert_array_equal(direct, plain)
 
 
 def test_brute_force_and_tree_find_the_same_neighbours():
@@ -153,17 +128,17 @@ def test_brute_force_and_tree_find_the_same_neighbours():
 
 
 def test_uncertainty_grows_where_neighbours_were_wrong_and_where_none_are_near():
-    operators = various(400)
+    operators = various_products(400)
     wrong = np.array([0.01 if operator["m"] < 256 else 0.2 for operator in operators])
     residuals = {GROUP: document(operators, np.zeros(400), wrong)}
-    small, large, unseen = product(32, 512, 512), product(2048, 512, 512), product(16, 2**18, 16)
+    small, large, unseen = matmul(32, 512, 512), matmul(2048, 512, 512), matmul(16, 2**18, 16)
     _, std = log_corrections([small, large, unseen], [GROUP] * 3, residuals)
     assert std[0] < std[1]
     assert std[0] < std[2]
 
 
 def test_a_tier_of_another_family_is_refused_in_words():
-    operators = various(40)
+    operators = various_products(40)
     softmax = make_operator("softmax", "softmax", "fp32", rows=8, dim=8)
     with pytest.raises(BundleError, match="name a field that kernels of softmax lack"):
         log_corrections([softmax], ["softmax"], {"softmax": document(operators, np.zeros(40), np.zeros(40))})

@@ -22,7 +22,7 @@ from estimator.formats import write_workload
 from estimator.questions.roofline import roofline_latency_s, roofline_seconds
 from estimator.vocabulary.specifications import load_gpu
 from tests.estimator.estimating import unlimited
-from tests.estimator.synthetic import transformer
+from tests.estimator.synthetic import matmul, transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
 FREE = unlimited(BUNDLE)
@@ -48,7 +48,7 @@ def test_no_published_workload_is_faster_than_its_roofline_kernel_by_kernel(shar
 
 
 def test_a_large_product_takes_its_flop_over_the_peak_and_a_copy_its_bytes_over_the_bandwidth():
-    product = make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192)
+    product = matmul(8192, 8192, 8192)
     copy = make_operator("copy", "contiguous", "bf16", elements=1e8, reads=1e8)
     seconds = roofline_seconds(one(product, copy), A100, np.array([A100.sm_clock_max_mhz, A100.sm_clock_max_mhz / 2.0]))
     assert seconds[0] == pytest.approx([2 * 8192.0**3 / 312e12, 4 * 8192.0**3 / 312e12], rel=2e-3)  # 312 TFLOP/s, A100 data sheet
@@ -62,7 +62,7 @@ def test_it_runs_at_the_clock_that_the_power_limit_leaves():
     at_those = np.array(workload.counts) @ roofline_seconds(workload, A100, np.array([one.sm_clock_mhz for one in own]))
     found = roofline_latency_s(Asked(variant=Variant(workload=workload), bundle=BUNDLE, sm_clock_mhz=CLOCKS))
     assert found == pytest.approx(at_those)
-    foreign = one(make_operator("gemm", "linear", "fp8", batch=1, m=64, n=64, k=64))
+    foreign = one(matmul(64, 64, 64, "fp8"))
     assert np.isnan(roofline_latency_s(Asked(variant=Variant(workload=foreign), bundle=BUNDLE, gpu=load_gpu("v100-pcie-32gb"))))
 
 

@@ -1,6 +1,5 @@
 """A number whose uncertainty is unknown says so, and why, wherever it is shown."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -25,11 +24,6 @@ def files(tmp_path_factory):
     return {name: str(folder / f"{name}.json") for name in ("w", "silent", "powerless")}
 
 
-def shown(capsys, *words):
-    assert main([*words, "--quiet"]) in (0, 3)
-    return capsys.readouterr().out
-
-
 @pytest.mark.parametrize("command", [[], ["sweep"], ["best"], ["compare", "--baselines"]])
 @pytest.mark.parametrize(
     ("bundle", "reason"), [("silent", "states no uncertainty"), ("powerless", "has no power coefficients"), (KNOWN, "")]
@@ -42,15 +36,6 @@ def test_a_note_says_why_numbers_are_unknown(capsys, files, command, bundle, rea
         [f"note: made_b2_s512: the bundle {reason}"] if reason else []
     )
     assert ("±" in out) == (bundle != "silent")
-
-
-def test_json_has_null_for_unknown_numbers(capsys, files):
-    words = (files["w"], "--freqs", "900", "--json", "--bundle")
-    silent, powerless = (json.loads(shown(capsys, *words, files[name])) for name in ("silent", "powerless"))
-    assert silent["latency_s"] > 0
-    assert silent["latency_s_std"] is None
-    assert powerless["latency_s_std"] > 0
-    assert powerless["power_w"] is None
 
 
 def test_a_launch_cost_that_no_run_showed_is_as_uncertain_as_its_prior_unless_given():

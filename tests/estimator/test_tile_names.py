@@ -22,7 +22,6 @@ from estimator.model.tile_names import named_tile, tile_from_name
 )
 def test_a_name_tells_tile_step_and_stages(name, first, second, along_m, step, stages):
     tile = named_tile(name)
-    assert tile is not None
     assert (tile.first, tile.second, tile.first_along_m) == (first, second, along_m)
     assert (tile.tile_k, tile.stages) == (step, stages)
 

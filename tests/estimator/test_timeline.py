@@ -12,8 +12,7 @@ from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
 from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, workload_seconds
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
-from tests.estimator.synthetic import attention, convolution, phases_of, prior_rows, transformer
+from tests.estimator.synthetic import attention, convolution, matmul, phases_of, prior_rows, transformer
 
 A100 = load_gpu("a100-pcie-40gb")
 positive = st.floats(1e-9, 1e3)
@@ -34,7 +33,7 @@ def test_a_workload_takes_at_least_the_longer_of_gpu_and_host(gpu_s, host_s, p):
 
 
 def linear(m, n, k, precision="bf16"):
-    return make_operator("gemm", "linear", precision, batch=1, m=m, n=n, k=k)
+    return matmul(m, n, k, precision)
 
 
 def product_phases(m, n, k, precision="bf16", tile=128.0, split=1.0):

@@ -15,6 +15,7 @@ from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import SIZES, TraceRequest, checked_request
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.vocabulary.errors import WorkloadError
+from tests.estimator.estimating import run as estimate
 
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch and Transformers are not installed (pip install 'wattprint[torch]')")
@@ -23,10 +24,7 @@ SMALL = ("--set", "n_layer=1", "--set", "n_embd=64", "--set", "n_head=4", "--set
 
 
 def run(capsys, *arguments):
-    status = main([str(argument) for argument in ("trace", *arguments)])
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    return status, printed.out, printed.err
+    return estimate(capsys, "trace", *arguments)
 
 
 def lines(text):

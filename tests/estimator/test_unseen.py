@@ -15,12 +15,13 @@ from estimator.transforms.variation import Variant
 from estimator.uncertainty.unseen import LEAST_SHARE
 from estimator.vocabulary.workload import Workload, make_operator
 from tests.estimator.estimating import unlimited
+from tests.estimator.synthetic import addition, matmul, workload_of
 from tests.fitter.measured import planted_bundle
 
-PRODUCT = make_operator("gemm", "linear", "bf16", batch=1, m=4096, n=4096, k=4096)
+PRODUCT = matmul(4096, 4096, 4096)
 ODD = {
-    "fp64": make_operator("elementwise", "add", "fp64", elements=2**20, reads=2**21),
-    "int8": make_operator("elementwise", "add", "int8", elements=2**20, reads=2**21),
+    "fp64": addition(2**20, "fp64"),
+    "int8": addition(2**20, "int8"),
     "shapes of copy": make_operator("copy", "contiguous", "bf16", elements=2, reads=2),
     "shapes of norm": make_operator("norm", "layernorm", "bf16", rows=2, dim=1024),
     "priors of softmax": make_operator("softmax", "softmax", "bf16", rows=2048, dim=1024),
@@ -45,7 +46,7 @@ BUNDLE = bundle()
 
 
 def time_s(operator, clock=1410.0):
-    return estimate(Workload(name="one", operators=(operator,), counts=(1.0,)), unlimited(BUNDLE), sm_clock_mhz=clock)[0].gpu_s
+    return estimate(workload_of(operator), unlimited(BUNDLE), sm_clock_mhz=clock)[0].gpu_s
 
 
 def with_shares(**shares):

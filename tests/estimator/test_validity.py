@@ -22,7 +22,7 @@ from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.specifications import load_gpu, override_gpu
 from estimator.vocabulary.workload import Workload, make_operator
-from tests.estimator.synthetic import attention
+from tests.estimator.synthetic import addition, attention, matmul, workload_of
 from tests.fitter.measured import planted_bundle
 
 BUNDLE = "a100-pcie-40gb-eager"
@@ -43,10 +43,10 @@ def mixed(precision):
     return Workload(
         name="mixed",
         operators=(
-            make_operator("gemm", "linear", "bf16", batch=1, m=4096, n=4096, k=4096),
+            matmul(4096, 4096, 4096),
             attention(1024, precision, batch=8, heads=16, kv_heads=16),
             make_operator("norm", "layernorm", precision, rows=8192, dim=1024),
-            make_operator("elementwise", "add", precision, elements=2**24, reads=2**25),
+            addition(2**24, precision),
         ),
         counts=(1.0, 1.0, 1.0, 1.0),
     )
@@ -149,9 +149,9 @@ def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
     ],
 )
 def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path, capsys):  # type: ignore[no-untyped-def]
-    product = make_operator("gemm", "linear", "bf16", batch=1, m=4096, n=3072, k=768)
+    product = matmul(4096, 3072, 768)
     file = tmp_path / "list.json"
-    write_workload(Workload(name="list", operators=(product,), counts=(12.0,)), file)
+    write_workload(workload_of(product, 12.0, name="list"), file)
     call = [str(file), "--bundle", BUNDLE, *words]
     status = main([*call, "--json"])
     out, err = capsys.readouterr()
@@ -169,7 +169,7 @@ def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path, cap
 @pytest.mark.parametrize(("precision", "gpu"), [("fp8", "a100-pcie-40gb"), ("bf16", "v100-pcie-32gb"), ("nvfp4", "h100-sxm")])
 def test_kernels_that_a_gpu_has_no_rate_for_have_no_time_and_the_reason_is_said(precision, gpu):
     ways = {"batch": 1, "m": 64, "n": 64, "k": 64}
-    operators = (make_operator("gemm", "bmm", precision, **ways), make_operator("elementwise", "add", "fp32", elements=64, reads=128))
+    operators = (make_operator("gemm", "bmm", precision, **ways), addition(64, "fp32"))
     workload, spec = Workload(name="w", operators=operators, counts=(2.0, 1.0)), load_gpu(gpu)
     bundle = load_bundle(BUNDLE)
     (result,) = estimate(workload, bundle, gpu=spec)

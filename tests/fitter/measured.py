@@ -10,7 +10,7 @@ from estimator.questions.estimates import estimate
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
 from fitter.rows.columns import Dataset, KernelRows, Selection, WorkloadRows
-from tests.estimator.synthetic import known_bundle, transformer
+from tests.estimator.synthetic import addition, known_bundle, matmul, transformer
 
 GPU_NAME = "a100-pcie-40gb"
 
@@ -35,11 +35,11 @@ def various_operators(count, seed=0):
     for i in range(count):
         m, n, k = (int(v) for v in 64 * rng.integers(4, 64, 3))
         if i % 3 == 0:
-            found.append(make_operator("gemm", "linear", "bf16", batch=1, m=m, n=n, k=k))
+            found.append(matmul(m, n, k))
         elif i % 3 == 1:
             found.append(make_operator("softmax", "softmax", "bf16", rows=16 * m, dim=n))
         else:
-            found.append(make_operator("elementwise", "add", "bf16", elements=m * n, reads=2 * m * n))
+            found.append(addition(m * n))
     return found
 
 
@@ -126,3 +126,9 @@ def saved(bundle, folder):
     path = folder / "planted.json"
     save_bundle(bundle, path)
     return path
+
+
+def various_products(count, seed=0):
+    """Matrix products in bf16 of any size from 16 to 4096."""
+    sizes = np.exp2(np.random.default_rng(seed).uniform(4, 12, (count, 3))).astype(int)
+    return [matmul(*(float(size) for size in own)) for own in sizes]

@@ -98,7 +98,6 @@ def test_two_grids_do_not():
     with pytest.raises(CalibrationError, match="2 grids measured; a block-count model needs 3"):
         fit_block_model(planted(np.array([54, 54, 2160])), GPU.num_sms)
     both = join_rows([planted(), planted(np.array([54, 108]), kernel="short")])
-    assert both is not None
     models, refused = fit_block_models(both, GPU.num_sms)
     assert [model.kernel for model in models] == ["vector_add"]
     assert len(refused) == 1
@@ -170,7 +169,6 @@ def test_a_row_that_cannot_be_is_rejected_with_its_reason(line, reason, tmp_path
     good = f"add,{GPU.name},1024,,108,1e-3,90,40,"
     found = read_block_table(table(tmp_path, line, good), None)
     rows, rejected = found.blocks, list(found.rejected)
-    assert rows is not None
     assert rows.blocks_per_sm.tolist() == [2.0], "64 warps of an SM hold two blocks of 1,024 threads"
     assert [row.reason for row in rejected] == [reason]
 

@@ -1,15 +1,11 @@
 import json
 from dataclasses import replace
-from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
 
-import estimator.schema
 from estimator.bundle.files import bundle_from_document, save_bundle
 from estimator.questions.estimates import estimate
-from estimator.vocabulary.workload import make_operator
 from fitter.bundle.calibration import calibrate
 from fitter.bundle.data_facts import board_knowledge, default_name, domain_of, environment_of
 from fitter.bundle.drafts import draft_from_rows
@@ -17,6 +13,8 @@ from fitter.errors import CalibrationError
 from fitter.rows.columns import UNKNOWN_GAIN_STD, with_rejected
 from fitter.rows.rejected import RejectedRow
 from fitter.validate.predictions import single_kinds
+from tests.estimator.bundle_example import VALIDATOR
+from tests.estimator.synthetic import matmul
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
 
 NOISE = 0.02
@@ -43,14 +41,11 @@ def test_kernels_and_runs_together_predict_runs_they_have_not_seen(kernels_and_r
     assert found.latency_s_std > 0
 
 
-SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_text(encoding="utf-8"))
-
-
 def test_the_bundle_obeys_the_schema_and_says_where_it_came_from(kernels_and_runs, tmp_path):
     bundle = kernels_and_runs.bundle
     save_bundle(bundle, tmp_path / "b.json")
     document = json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    VALIDATOR.validate(document)
     assert any("power" in tier for tier in document["residuals"].values())
     assert document["errors"]
     assert bundle_from_document({**document, "digest": "sha256:x"}).groups == bundle.groups
@@ -59,7 +54,8 @@ def test_the_bundle_obeys_the_schema_and_says_where_it_came_from(kernels_and_run
     assert bundle.clocks_mhz == (900.0, 900.0)
     assert bundle.errors == kernels_and_runs.errors
     outlier = RejectedRow(source="planted.csv", row=3, reason="OUTLIER")
-    counted = with_rejected(kernels_and_runs.selection, (outlier,))
+    bad_power = RejectedRow(source="planted.csv", row=4, reason="HISTORY", power_only=True)
+    counted = with_rejected(kernels_and_runs.selection, (outlier, bad_power))
     assert (counted.datasets[0].used, counted.datasets[0].rejected) == (89, {"OUTLIER": 1})
     with pytest.raises(CalibrationError, match="no rows"):
         calibrate(selection_of(), spec())
@@ -124,7 +120,6 @@ def test_measured_tables_of_the_board_come_before_its_specification_and_are_merg
     second = {"idle": [dict(zip(names, (1410.0, 66.0, 0.4, 44.0), strict=True))], "voltage": None, "gpu": {"uuid": "GPU-1", "vbios": 3}}
     board = board_knowledge(measured(first, second), spec())
     assert board == board_knowledge(measured(second, first), spec())
-    assert board.tables.idle_w is not None
     assert board.tables.idle_w.at(np.array([510.0, 900.0, 1410.0])).tolist() == [45.0, 50.0, 63.0]
     assert board.tables.idle_temperature_c == pytest.approx((40.0 + 42.0) / 2)
     assert board.tables.voltage_v == spec().voltage_v
@@ -136,8 +131,6 @@ def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_be
     voltage = [{"sm_clock_mhz": clock, "voltage_v": volt, "std_v": 0.001} for clock, volt in ((510.0, 0.70), (900.0, 0.70), (1410.0, 0.90))]
     board = board_knowledge(measured({"voltage": voltage}), spec())
     usual = spec().voltage_v
-    assert board.tables.voltage_v is not None
-    assert usual is not None
     assert board.tables.voltage_v.at(np.array([510.0, 900.0, 1410.0])) == pytest.approx([0.70, 0.70, 0.90])
     knee = np.array([1020.0, 1200.0])
     assert board.tables.voltage_v.at(knee) == pytest.approx(usual.at(knee), rel=0.015)  # a straight line would lie 7 % above
@@ -150,8 +143,6 @@ def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_me
     assert known.gain_std == pytest.approx(0.01)
     assert selection.gain_std == UNKNOWN_GAIN_STD
     wide, narrow = (calibrate(one, spec(), holdout=0.0).bundle.power for one in (selection, known))
-    assert wide is not None
-    assert narrow is not None
     assert wide.capacitance_f == narrow.capacitance_f
     for term, farad in wide.capacitance_f.items():
         added = (wide.capacitance_std_f[term] ** 2 - narrow.capacitance_std_f[term] ** 2) / (UNKNOWN_GAIN_STD**2 - 0.01**2)
@@ -172,7 +163,7 @@ def test_runs_do_not_move_groups_that_they_do_not_use():
 
 
 def test_a_kind_with_one_kernel_is_held_out_and_causes_no_warning():
-    alone = make_operator("gemm", "bmm", "bf16", batch=8, m=512, n=512, k=512)
+    alone = matmul(512, 512, 512, operator="bmm", batch=8)
     rows = kernel_rows(planted_bundle(), [*various_operators(30), *[alone] * 6], noise=NOISE)
     slower = np.array([5.0 if operator == alone else 1.0 for operator in rows.row_operators()])
     found = calibrate(selection_of(replace(rows, latency_s=slower * rows.latency_s)), spec(), seed=0)

@@ -11,10 +11,11 @@ import pytest
 from estimator import estimate
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import Workload, make_operator
+from estimator.vocabulary.workload import make_operator
 from fitter.bundle.calibration import calibrate
 from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows
+from tests.estimator.synthetic import workload_of
 
 ROWS = Path(__file__).parents[2] / "bundles" / "data" / "h200-sxm"
 GPU = "h200-sxm"
@@ -67,6 +68,6 @@ def test_flash_attention_2_that_was_forced_is_not_taken_for_the_attention_of_pyt
     assert {operator.library for operator in rows.operators if operator.family != "attention"} == {""}
     shape = {"batch": 1, "queries": 8192, "context": 8192, "heads": 16, "kv_heads": 16, "head_dim": 128, "window": 0, "causal": 1}
     own, flash = (make_operator("attention", "prefill", "bf16", library=library, **shape) for library in ("", "flash-attention"))
-    seconds = [estimate(Workload(name="one", operators=(one,), counts=(1.0,)), bundle)[0] for one in (own, flash)]
+    seconds = [estimate(workload_of(one), bundle)[0] for one in (own, flash)]
     assert 1.3 < seconds[1].latency_s / seconds[0].latency_s < 2.5  # published for an H100: 1.6 (arXiv 2407.08608)
     assert seconds[0].validity != "measured"

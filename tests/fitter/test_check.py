@@ -31,7 +31,6 @@ def test_a_constant_factor_shows_as_bias_and_coverage_on_the_rows_with_both_valu
     predicted[-1] = measured[-2] = np.nan
     half = np.where(np.arange(count + 2) % 2, 1.01, 0.99) * abs(np.log(factor)) / NORMAL_90
     errors, unstated = errors_of(measured, predicted, half), errors_of(measured, predicted, np.nan * half)
-    assert errors is not None
     assert unstated == {**errors, "coverage": None}
     assert errors["coverage"] == pytest.approx((count // 2) / count) or abs(factor - 1.0) < 1e-9
     assert errors["n"] == count
@@ -67,8 +66,6 @@ def test_a_bundle_predicts_the_rows_that_it_made_and_power_at_the_limit_is_not_c
     runs = error_rows(predict_workload_rows(bundle, workload_rows(bundle, various_workloads())))
     assert [row["family"] for row in (*found, *runs)] == ["gemm", "softmax", "elementwise", "workload"]
     for row in (*found, *runs):
-        assert row["latency"] is not None
-        assert row["power"] is not None
         assert max(row["latency"]["p95"], row["power"]["p95"]) < 1e-6
     limited = replace(rows, at_limit=np.ones(30, dtype=bool), sm_clock_asked_mhz=rows.sm_clock_mhz)
     for slower, compared in ((1.0, False), (0.7, True)):  # as asked, then by a clock that was measured

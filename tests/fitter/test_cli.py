@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -27,9 +26,6 @@ class Outcome(NamedTuple):
     status: int
     out: str
     err: str
-
-
-Run = Callable[..., Outcome]
 
 
 @pytest.fixture

@@ -36,7 +36,6 @@ def rows_of(*given_rows):
     found = read_instruction_rows(Table.of(table, Path("x.parquet")))
     rows, rejected = found.instructions, list(found.rejected)
     assert rejected == []
-    assert rows is not None
     return rows.rows
 
 

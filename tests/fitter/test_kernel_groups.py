@@ -15,6 +15,7 @@ from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.intervals import FOLDS, folds_of
 from fitter.latency.residual_tier import shape_errors
 from fitter.rows.columns import Selection
+from tests.estimator.synthetic import matmul
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
 BUNDLE = planted_bundle()
@@ -144,7 +145,7 @@ def test_rows_of_one_site_are_left_out_together_however_few_sites(heads):
 def test_known_tiles_are_predicted_with_what_known_tiles_left_over():
     """Tiles that a tree cannot guess: the shape does not tell them, the kernel's name does."""
     rng = np.random.default_rng(0)
-    operators = [make_operator("gemm", "linear", "fp32", batch=1, m=m, n=n, k=k) for m, n, k in 64.0 * rng.integers(4, 64, (300, 3))]
+    operators = [matmul(m, n, k, "fp32") for m, n, k in 64.0 * rng.integers(4, 64, (300, 3))]
     tile = np.where(rng.random(300) < 0.5, 64.0, 128.0)
     known = KnownTiles(tile_m=tile, tile_n=tile, split=np.ones(300))
     exact = kernel_rows(BUNDLE, operators)

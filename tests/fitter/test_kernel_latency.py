@@ -10,6 +10,7 @@ from estimator.vocabulary.workload import make_operator
 from fitter.latency.group_fit import fit_group, kernel_problem, predicted_seconds
 from fitter.latency.sensitivities import log_measured
 from fitter.priors import kernel_priors
+from tests.estimator.synthetic import matmul
 
 GPU = load_gpu("h100-sxm")
 CLOCK_HZ = GPU.sm_clock_max_mhz * 1e6
@@ -25,7 +26,7 @@ STREAM = {"dram": 1.05, "l2": 1.0, "issue": 1.0, "loop": 1.0, "wait": 1.0, "wave
 
 def products(count, seed=0):
     sizes = np.exp2(np.random.default_rng(seed).uniform(5, 13, (count, 3))).astype(int) // 8 * 8
-    return [make_operator("gemm", "linear", "bf16", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
+    return [matmul(float(m), float(n), float(k)) for m, n, k in sizes]
 
 
 def additions(count, seed=0):

@@ -8,18 +8,14 @@ from estimator.model.kriging import SHARES, PhaseFeatures, kriged
 from estimator.model.residuals import LARGEST_CORRECTION, log_corrections
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 from fitter.latency.group_fit import kernel_problem, predicted_features
 from fitter.latency.residual_tier import GroupErrors, fit_kriging, shape_errors, tier_document
 from fitter.priors import kernel_priors
+from tests.estimator.synthetic import matmul
+from tests.fitter.measured import various_products
 
 GROUP = "gemm.linear.bf16"
 ROWS = 90
-
-
-def products(count, seed):
-    sizes = np.exp2(np.random.default_rng(seed).uniform(4, 12, (count, 3))).astype(int)
-    return [make_operator("gemm", "linear", "bf16", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
 
 
 def features_of(count, seed):
@@ -54,14 +50,14 @@ def test_where_nothing_resembles_a_kernel_the_equations_stand_alone():
 def test_shares_of_a_kernels_time_add_up_unless_phases_overlap():
     a100 = load_gpu("a100-pcie-40gb")
     priors = kernel_priors(GROUP, a100, cuda_cores=False, warm=False, one_clock=False)
-    problem = kernel_problem(products(20, 0), a100, sm_clock_hz=np.full(20, 900e6), warm=np.zeros(20, dtype=np.bool_))
+    problem = kernel_problem(various_products(20), a100, sm_clock_hz=np.full(20, 900e6), warm=np.zeros(20, dtype=np.bool_))
     found = predicted_features(problem, {name: prior.centre for name, prior in priors.items()})
     assert np.all((found.shares >= 0.0) & (found.shares <= 1.0))
     assert np.all(found.shares.sum(axis=1) >= 0.999)
     assert np.all(found.tile_area > 0.0)
 
 
-OPERATORS, FEATURES = products(ROWS, 0), features_of(ROWS, 0)
+OPERATORS, FEATURES = various_products(ROWS), features_of(ROWS, 0)
 
 
 def tier(error, beyond_share=1.0):
@@ -90,5 +86,5 @@ def test_a_bundle_remembers_kriging_and_without_phases_the_neighbours_answer():
 def test_corrections_are_bounded_and_give_way_beyond_the_largest_work():
     document = tier(np.full(ROWS, 2.0), beyond_share=0.0)
     assert np.abs(corrections(document, FEATURES)[0]).max() <= LARGEST_CORRECTION
-    larger = [make_operator("gemm", "linear", "bf16", batch=1, m=1e5, n=1e5, k=1e5)]
+    larger = [matmul(1e5, 1e5, 1e5)]
     assert corrections(document, FEATURES.select(np.array([0])), larger)[0] == 0.0

@@ -9,9 +9,9 @@ from estimator.model.power import tensor_rate
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 from fitter.latency.runs import MATRIX_GROUPS, prior_groups
 from fitter.priors import PERSISTENT, kernel_priors
+from tests.estimator.synthetic import addition, matmul
 
 ALIKE = ("a100-pcie-40gb", "a10", "l4", "t4", "v100-pcie-32gb")
 """Boards of four architectures whose matrix products have no persistent blocks; an SM's rate is 512, 1,024 or 2,048 flop per clock."""
@@ -45,11 +45,11 @@ def alone(operator):
 
 @pytest.mark.parametrize("elements", [1e4, 1e6, 1e8])
 def test_a_memory_kernel_is_expected_to_take_as_long_in_a_run_as_alone(elements):
-    operator = make_operator("elementwise", "add", "bf16", elements=elements, reads=2.0 * elements)
+    operator = addition(elements)
     own = {name: prior.centre for name, prior in alone(operator).items()}
     assert seconds(operator, prior_groups(load_gpu("a100-pcie-40gb"))["elementwise"]) == pytest.approx(seconds(operator, own))
 
 
 def test_phases_of_a_product_overlap_in_a_run_as_they_do_alone():
-    operator = make_operator("gemm", "linear", "bf16", batch=1, m=1024, n=1024, k=1024)
+    operator = matmul(1024, 1024, 1024)
     assert prior_groups(load_gpu("a10"))["gemm"]["exponent"] == alone(operator)["exponent"].centre

@@ -1,21 +1,17 @@
 """Datasets of `collect`: columns as measured, flags by their policy, trials that weigh together."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from collector.dataset import FLAGS, operator_columns, write_kernel_dataset
 from estimator.vocabulary.gpu import simulated_uuid
-from estimator.vocabulary.workload import make_operator
 from fitter.errors import SelectionError
 from fitter.rows.kernel_table import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW
 from fitter.rows.selection import read_selection, require_one_world
+from tests.estimator.synthetic import matmul
 
-Write = Callable[..., Path]
-GEMM = make_operator("gemm", "linear", "bf16", batch=1, m=1024, n=1024, k=1024)
+GEMM = matmul(1024, 1024, 1024)
 AT_1200 = {"sm_clock_mhz": 1200.0, "sm_clock_measured_mhz": 1200.0}
 
 
@@ -58,7 +54,6 @@ def write(tmp_path):
 
 def read(path):
     selection = read_selection([path])
-    assert selection.kernels is not None
     return selection.kernels, list(selection.rejected)
 
 
@@ -125,7 +120,6 @@ def test_a_folder_of_files_is_one_data_set_with_a_name(write, tmp_path, monkeypa
     selection = read_selection([word])
     assert selection.datasets[0].name == "data"
     assert selection.datasets[0].metadata["simulated"] is True
-    assert selection.kernels is not None
     assert len(selection.kernels) == 3
 
 
@@ -143,7 +137,6 @@ def test_a_simulated_board_and_flags_are_known_in_other_formats(write, tmp_path,
         frame.to_parquet(copy)
     selection = read_selection([copy])
     assert selection.datasets[0].metadata.get("simulated", False) is simulated
-    assert selection.kernels is not None
     assert selection.kernels.weight.tolist() == [1.0, FLAGGED_WEIGHT]
     assert [row.reason for row in selection.rejected] == ["SHARED_BOARD"]
 

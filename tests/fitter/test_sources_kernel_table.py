@@ -2,8 +2,6 @@
 
 import gzip
 import math
-from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,22 +12,19 @@ from collector.errors import DatasetError
 from estimator.model.tile_names import tile_from_name
 from estimator.vocabulary.errors import SpecificationError
 from fitter.errors import InputError, SelectionError
-from fitter.rows.columns import KernelRows, join_rows, with_rejected
+from fitter.rows.columns import join_rows
 from fitter.rows.kernel_table import COLUMNS, read_kernel_table
-from fitter.rows.rejected import RejectedRow, count_reasons
-from fitter.rows.selection import in_own_order, read_selection, require_one_gpu
+from fitter.rows.rejected import count_reasons
+from fitter.rows.selection import read_selection, require_one_gpu
 from fitter.rows.tables import LONGEST_TEXT, open_table
 
 GEMM = "gemm,linear,a100-sxm-80gb,bf16,1,1024,1024,1024"
 HEADER = "family,operator,gpu,precision,batch,m,n,k,latency_s,power_w,power_limit_w,reason"
 
-Reader = Callable[..., tuple[KernelRows, list[RejectedRow]]]
-
 
 def read_file(path):
     found = read_kernel_table(open_table(path, COLUMNS))
     rows, rejected = found.kernels, list(found.rejected)
-    assert rows is not None
     return rows, rejected
 
 
@@ -207,8 +202,6 @@ def test_kinds_of_files_are_found_by_content_and_join_in_order(shared_data, tmp_
     assert require_one_gpu(selection) == "a100-pcie-40gb"
     assert [len(rows) for rows in selection.tables] == [1040, 57]
     both, one = read_selection([large, vector]).kernels, read_selection([vector]).kernels
-    assert both is not None
-    assert one is not None
     assert both.select(np.arange(len(both) - len(one), len(both))).row_operators() == one.row_operators()
     assert both.sources == ("linear_larger_shapes.csv", "vector_train.csv")
     assert join_rows([one, None]) is one
@@ -230,29 +223,6 @@ def test_one_gpu_is_chosen_among_several_or_given_to_a_table_without_one(shared_
         read_selection([path], gpu="a1o")
     (tmp_path / "t.csv").write_text("operator,precision,m,n,k,latency_s\nlinear,bf16,512,512,512,2e-5\n")
     assert read_selection([tmp_path / "t.csv"], gpu="NVIDIA A10").rows_by_gpu.keys() == {"a10"}
-
-
-def test_rows_in_any_order_are_the_same_rows_in_their_own_order(shared_data):
-    selection = read_selection([shared_data / "neusight" / "bmm_train.csv"])
-    assert selection.kernels is not None
-    mixed = selection.kernels.select(np.random.default_rng(0).permutation(len(selection.kernels)))
-    one, other = (in_own_order(replace(selection, kernels=rows)).kernels for rows in (selection.kernels, mixed))
-    assert one is not None
-    assert other is not None
-    assert one.row_operators() == other.row_operators()
-    assert one.row_gpus == other.row_gpus
-    np.testing.assert_array_equal(one.latency_s, other.latency_s)
-
-
-def test_rows_that_the_fit_rejects_are_used_for_nothing(tmp_path):
-    path = tmp_path / "t.csv"
-    rows = [f"softmax,softmax,a100-pcie-40gb,fp32,{1000 + i},512,1e-4" for i in range(10)]
-    path.write_text("family,operator,gpu,precision,rows,dim,latency_s\n" + "\n".join(rows) + "\n")
-    selection = read_selection([path])
-    outliers = tuple(RejectedRow(source="t.csv", row=row, reason="OUTLIER") for row in (1, 2, 9))
-    bad_power = RejectedRow(source="t.csv", row=3, reason="HISTORY", power_only=True)
-    found = with_rejected(selection, (*outliers, bad_power))
-    assert (found.datasets[0].used, found.datasets[0].rejected) == (7, {"OUTLIER": 3})
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import csv
 import os
 import shutil
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,12 +25,8 @@ class Reading(NamedTuple):
     startups: tuple[Startup, ...]
 
 
-Reader = Callable[..., Reading]
-
-
 def read_file(path):
     found = read_workload_dataset(open_table(path, COLUMNS))
-    assert found.workloads is not None
     return Reading(found.workloads, list(found.rejected), found.startups)
 
 

@@ -10,8 +10,8 @@ from estimator.model.tile_choice import candidate_seconds, choice_candidates, gr
 from estimator.model.tiling import Candidates, tile_candidates
 from estimator.vocabulary.reader import plain as plain_of
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 from fitter.latency.tile_choice import FEWEST_SHAPES, fit_choice
+from tests.estimator.synthetic import matmul
 
 GPU = load_gpu("a100-pcie-40gb")
 VALUES = {"math": 1.05, "l2": 1.0, "dram": 1.1, "dram_activations": 1.1, "loop": 0.5, "exponent": 2.0, "epsilon_s": 2e-6}
@@ -20,7 +20,7 @@ VECTOR = coefficient_vector(VALUES)
 
 def products(count, seed=0):
     sizes = np.random.default_rng(seed).integers(16, 4096, (count, 3))
-    return [make_operator("gemm", "linear", "fp32", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
+    return [matmul(float(m), float(n), float(k), "fp32") for m, n, k in sizes]
 
 
 LIKED = 64.0
@@ -37,7 +37,6 @@ def liking_library(operators):
 
 def fitted(operators, known):
     document = fit_choice(operators, GPU, known, VALUES)
-    assert document is not None
     return dict(json.loads(json.dumps(plain_of(document))))
 
 
@@ -82,7 +81,7 @@ def test_few_names_leave_tiles_possible_that_they_do_not_show():
 
 
 def test_few_names_offer_no_split_where_libraries_limit_splits_by_the_sms_they_fill():
-    operators = [make_operator("gemm", "linear", "bf16", batch=1, m=64, n=512.0 * n, k=4096) for n in range(1, 6)]
+    operators = [matmul(64, 512.0 * n, 4096) for n in range(1, 6)]
     document = fitted(operators, same(len(operators), 64.0, 64.0, 1.0))
     assert set(document["split"]) == {1}
     assert len(document["tile_m"]) > 1

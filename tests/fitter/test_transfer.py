@@ -154,7 +154,6 @@ def test_probes_are_different_kernels_of_every_kind_and_the_choice_is_reproducib
 def tables(shared_data):
     """Element-wise kernels of two GPUs."""
     rows = read_selection([shared_data / "neusight" / "vector_train.csv"]).kernels
-    assert rows is not None
     kept = np.array([o.family == "elementwise" for o in rows.row_operators()])
     return {name: rows.select(kept & (np.array(rows.row_gpus) == name)) for name in (A100.name, V100.name)}
 
@@ -180,7 +179,6 @@ def test_twenty_probes_carry_real_kernels_to_another_gpu_and_a_forecast_states_w
 def test_a_few_names_show_the_tile_that_another_gpus_library_takes(shared_data):
     """V100's batched products come with several tiles, A100's with one that is seldom the fastest."""
     rows = read_selection([shared_data / "neusight" / "bmm_train.csv"]).kernels
-    assert rows is not None
     board = np.array(rows.row_gpus)
     prior = fitted(rows.select(np.flatnonzero(board == V100.name)[::4]), V100)
     there = rows.select(board == A100.name)

@@ -10,20 +10,16 @@ from estimator.model.residuals import log_corrections, shape_points
 from estimator.model.tier_records import Tier
 from estimator.model.trees import grown, input_count, tree_inputs
 from estimator.vocabulary.reader import FaultError, plain, read
-from estimator.vocabulary.workload import make_operator
 from fitter.latency.residual_tier import MOST_KRIGED, GroupErrors, fit_pattern, shape_errors, tier_document
 from fitter.latency.trees import COUNT, RATE, fit_trees
+from tests.fitter.measured import various_products
 
 GROUP = "gemm.linear.bf16"
 
 
-def products(count, seed):
-    sizes = np.exp2(np.random.default_rng(seed).uniform(4.0, 12.0, (count, 3))).astype(int)
-    return [make_operator("gemm", "linear", "bf16", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
-
-
-def features(count):
-    return PhaseFeatures(log_clock=np.full(count, 30.0), tile_area=np.zeros(count), shares=np.full((count, len(SHARES)), 1.0 / len(SHARES)))
+def features(count, clocks=(2.0**30 / 1e6,)):
+    log_clock = np.log2(np.resize(clocks, count) * 1e6)
+    return PhaseFeatures(log_clock=log_clock, tile_area=np.zeros(count), shares=np.full((count, len(SHARES)), 1.0 / len(SHARES)))
 
 
 def abrupt(operators):
@@ -33,7 +29,7 @@ def abrupt(operators):
     return np.where(work < 2.0**21, 0.15, -0.05) + np.where(rows < 64, 0.1, 0.0)
 
 
-MEASURED, ASKED = products(4000, 0), products(500, 1)
+MEASURED, ASKED = various_products(4000), various_products(500, 1)
 
 
 def test_abrupt_errors_are_found_at_shapes_that_were_not_measured():

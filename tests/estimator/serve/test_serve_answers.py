@@ -5,19 +5,12 @@ from typing import Any
 
 import pytest
 
-from estimator.cli import main
+from tests.estimator.estimating import printed
 from tests.estimator.serve.conftest import BUNDLE
 
 EXAMPLES = ("gpt2-prefill", "llama-8b-decode")
 OPERATORS = [{"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "batch": 1, "m": 512, "n": 768, "k": 768}]
 OWN: dict[str, Any] = {"format": "wattprint-workload", "format_version": "1.0", "name": "two layers", "operators": OPERATORS}
-
-
-def printed(capsys, *words):
-    """The JSON that a command prints."""
-    capsys.readouterr()
-    assert main([str(word) for word in words]) in (0, 3)
-    return json.loads(capsys.readouterr().out)
 
 
 def answer(served, name, **settings):

@@ -19,7 +19,6 @@ def started(*words):
     command = [sys.executable, "-W", "error", "-m", "estimator.cli", "serve", "--port", "0", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             yield process, process.stdout.readline()
         finally:
             process.kill()

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from estimator import Serving, bundle_for, serve_llm
-from estimator.cli import main
 from estimator.serving.answers import MEASURES
 from estimator.serving.engines import engine_names, load_engine
 from estimator.vocabulary.errors import ArgumentError, OperatingPointError
+from tests.estimator.estimating import printed
+from tests.estimator.estimating import run as estimate
 
 LOAD = ("--gpu", "a100", "--prompt", "512", "--output", "128", "--weights", "bf16")
 BIG = {
@@ -20,16 +21,11 @@ BIG = {
 
 
 def run(capsys, *words):
-    status = main(["llm", *map(str, words)])
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    return status, printed.out, printed.err
+    return estimate(capsys, "llm", *words)
 
 
 def answers(capsys, *words):
-    status, out, _ = run(capsys, *words, "--json")
-    assert status in (0, 3)
-    return json.loads(out)
+    return printed(capsys, "llm", *words)
 
 
 def test_a_power_limit_holds_the_mean_of_all_steps(capsys):

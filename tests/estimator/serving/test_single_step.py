@@ -7,26 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from estimator import bundle_for, estimate, read_workload
-from estimator.cli import main
-from estimator.formats import write_workload
+from estimator import bundle_for, estimate
 from estimator.serving.architecture import Layout, read_architecture
 from estimator.serving.single_step import is_served, single_step
 from estimator.serving.steps import weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.vocabulary.work import workload_work
+from tests.estimator.estimating import run
+from tests.estimator.serving.test_steps import DENSE as LAYERS
 
-DENSE = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "hidden_size": 512, "num_hidden_layers": 4,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 960, "max_position_embeddings": 4096,
-}  # fmt: skip
-
-
-def run(capsys, *words):
-    status = main([*map(str, words)])
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    return status, printed.out, printed.err
+DENSE = LAYERS | {"architectures": ["LlamaForCausalLM"]}
 
 
 def written(tmp_path, **fields):
@@ -100,38 +90,17 @@ def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(capsys, tmp_path,
     assert rows[0][header.index("gpus")] == "4"
 
 
-def test_a_file_keeps_how_many_gpus_share_the_work(tmp_path):
-    step = single_step(written(tmp_path), "decode", tensor_parallel=2).workload
-    write_workload(step, tmp_path / "step.json")
-    assert read_workload(tmp_path / "step.json") == step
-    assert read_workload("examples/gpt2-prefill.json").gpus == 1
-
-
 @pytest.mark.parametrize("command", [(), ("sweep",), ("best",), ("compare", "--baselines"), ("explain",)])
 def test_every_question_takes_a_served_model(capsys, tmp_path, command):
     words = (*command, "--model", written(tmp_path), "--gpu", "h100", "--phase", "decode", "--kv", "fp8", "--weights", "fp8")
     assert run(capsys, *words)[0] == 0
 
 
-def test_what_does_not_fit_says_so_in_its_headline(capsys):
-    words = ("--model", "llama-3.1-8b", "--gpu", "h100", "--phase", "decode", "--sequence", 8192, "--batch", 1000, "--kernels", 0)
-    status, out, err = run(capsys, *words)
-    assert (status, "does not fit in the memory of h100-sxm" in out.splitlines()[0]) == (3, True)
-    assert "it does not fit" in err
-    assert err.count("warning: ") <= 3
-
-
 BAD = [
     ({"torch_dtype": None}, (), 1, "precision of the weights is not stated; name one as --weights bf16"),
     ({"model_type": "rwkv9"}, ("--runtime", "serving"), 1, "'rwkv9', which is not served; known: gpt2"),
-    ({"quantization_config": {"quant_method": "hqq"}}, (), 1, "quant_method = hqq is unknown; known: fp8"),
-    ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, (), 1, "LLM.int8"),
     ({"quantization_config": "fp8"}, (), 1, "quantization_config"),
     ({}, ("--tensor-parallel", 3), 1, "tensor parallelism 3 and expert parallelism 1 do not divide 8 heads"),
-    ({}, ("--sequence", 5000), 1, "5000 tokens are beyond the context of 4096"),
-    ({"num_attention_heads": None}, ("--runtime", "serving"), 1, "lacks the field 'num_attention_heads'"),
-    ({}, ("--weights", "int3"), 1, "weights = 'int3' is unknown; known: bf16"),
-    ({}, ("--kv", "int3"), 1, "kv = 'int3' is unknown; known: bf16"),
     ({}, ("--runtime", "serving", "--precision", "bf16"), 2, "--precision has no meaning with --runtime serving"),
     ({}, ("--runtime", "serving", "--image-size", 224), 2, "--image-size has no meaning with --runtime serving"),
     ({}, ("--runtime", "eager", "--kv", "fp8"), 2, "--kv has no meaning with --runtime eager"),

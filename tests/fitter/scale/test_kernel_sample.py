@@ -63,7 +63,6 @@ def sampled(folder, task=TASK):
 
 def said(sample):
     """All of a sample except where its rows were read; nan equals nan."""
-    assert sample.rows is not None
     columns = [np.asarray(getattr(sample.rows, f.name), dtype=object).tolist() for f in fields(sample.rows) if f.name not in PLACES]
     return repr((columns, sample.read, sample.used, count_reasons(sample.rejected.values())))
 
@@ -87,8 +86,6 @@ def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path):
     pq.write_table(table, tmp_path / "k.parquet")
     selection = read_selection([tmp_path / "k.parquet"])
     found = sampled(write_parts(table, tmp_path / "k", [400, 800]))
-    assert selection.kernels is not None
-    assert found.rows is not None
     assert count_reasons(found.rejected.values()) == count_reasons(selection.rejected)
     assert set(count_reasons(found.rejected.values())) == {"BAD_LATENCY", "ABOVE_ROOF", "UNKNOWN_PRECISION"}
     again = KernelSample(rows=pruned_rows(selection.kernels, TASK), read=found.read, used=found.used, rejected=found.rejected)
@@ -108,14 +105,11 @@ def test_doubled_rows_count_once_and_rows_of_other_gpus_are_counted(tmp_path):
     table = kernel_table(300)
     once = sampled(write_parts(table, tmp_path / "once", [])).rows
     twice = sampled(write_parts(pa.concat_tables([table, table]), tmp_path / "twice", [300])).rows
-    assert once is not None
-    assert twice is not None
     assert once.operators == twice.operators
     np.testing.assert_array_equal(once.latency_s, twice.latency_s)
     other = table.set_column(2, "gpu", pa.array(["h100-sxm"] * 300))
     folder = write_parts(pa.concat_tables([table, other]), tmp_path / "two", [300])
     found = sampled(folder, SampleTask(collected=None, gpu=load_gpu("a100-pcie-40gb"), seed=0))
-    assert found.rows is not None
     assert found.rows.gpus == ("a100-pcie-40gb",)
     assert found.rejected[("OTHER_GPU", False)].count > 200
 
@@ -123,7 +117,6 @@ def test_doubled_rows_count_once_and_rows_of_other_gpus_are_counted(tmp_path):
 def test_a_row_is_named_by_its_place_in_its_file(tmp_path):
     table = kernel_table(400)
     rows = sampled(write_parts(table, tmp_path, [150], row_group=40)).rows
-    assert rows is not None
     latency = table.column("latency_s").to_numpy()
     first = np.array([{"part-000.parquet": 0, "part-001.parquet": 150}[name] for name in rows.sources])
     np.testing.assert_array_equal(latency[first[rows.source_index] + rows.row - 1], rows.latency_s)
