@@ -54,7 +54,7 @@ def words_of(line):
     return [re.sub(r"[-+]?\d[\d.,e+-]*", "#", word) for word in line.split()]
 
 
-@pytest.mark.parametrize(("page", "shown"), [("ask-questions.md", 4), ("explain.md", 1)])
+@pytest.mark.parametrize("page, shown", [("ask-questions.md", 4), ("explain.md", 1)])
 def test_what_a_page_shows_of_a_command_is_what_it_prints(
     repository,
     shared_data,

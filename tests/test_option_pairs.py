@@ -14,7 +14,7 @@ BUNDLE = "a100-pcie-40gb-eager"
 
 
 @pytest.mark.parametrize(
-    ("command", "words", "said"),
+    "command, words, said",
     [
         (estimate, ["trace", "gpt2", "--list"], "or ask for --list"),
         (estimate, ["counts", "x.csv", "--metrics"], "not both"),
@@ -30,7 +30,7 @@ def test_options_of_two_ways_of_working_are_not_mixed(command, words, said, tmp_
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("command", "name"), [(main, name) for main, names in COMMANDS for name in names])
+@pytest.mark.parametrize("command, name", [(main, name) for main, names in COMMANDS for name in names])
 def test_every_command_takes_quiet_and_verbose(command, name, capsys):
     assert command([name, "--help"]) == 0
     told = capsys.readouterr().out

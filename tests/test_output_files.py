@@ -108,7 +108,7 @@ def test_every_option_that_may_name_a_file_to_write_is_declared_as_one():
     assert {name for name, _ in OUTPUTS} == set(WORDS)
 
 
-@pytest.mark.parametrize(("name", "option"), [pytest.param(n, p, id=f"{n} {p.opts[-1]}") for n, p in OUTPUTS])
+@pytest.mark.parametrize("name, option", [pytest.param(n, p, id=f"{n} {p.opts[-1]}") for n, p in OUTPUTS])
 def test_no_command_replaces_what_exists(name, option, tmp_path, capsys, monkeypatch):
     """With words that are accepted otherwise, also in a dry run, and with words that are refused later."""
     monkeypatch.setenv("WATTPRINT_CONFIG", "")

@@ -82,7 +82,7 @@ def test_estimator_imports_with_everything_but_numpy_and_click_hidden(repository
 
 
 @pytest.mark.parametrize(
-    ("module", "extra", "arguments"),
+    "module, extra, arguments",
     [
         ("collector.cli", "collect", ["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--out", "unwritten.parquet"]),
         ("fitter.cli", "fit", ["rows.csv", "-o", "unwritten.json"]),
@@ -101,7 +101,7 @@ def test_command_without_its_extra_says_which_to_install(module, extra, argument
 
 
 @pytest.mark.parametrize(
-    ("module", "word"),
+    "module, word",
     [("collector.cli", "--help"), ("fitter.cli", "--help"), ("estimator.cli", "--help"), ("collector.cli", "devices")],
 )
 def test_help_and_the_list_of_boards_need_no_extra(module, word, repository):

@@ -52,7 +52,7 @@ def test_without_a_home_folder_that_of_the_system_counts(home, monkeypatch, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("command", "words"), [("collect", ["devices"]), ("fit", ["show"])])
+@pytest.mark.parametrize("command, words", [("collect", ["devices"]), ("fit", ["show"])])
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, capsys, command, words):
     (tmp_path / "without_a_package.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -39,7 +39,7 @@ def tier_of(operators, error, own):
     return tier_document(shapes, parts, None, seed=0)
 
 
-@pytest.mark.parametrize(("rows", "clocks"), [(300, [900.0, 1200.0]), (3000, [900.0])], ids=["kriging", "trees"])
+@pytest.mark.parametrize("rows, clocks", [(300, [900.0, 1200.0]), (3000, [900.0])], ids=["kriging", "trees"])
 def test_a_smaller_file_holds_intervals_that_still_cover(rows, clocks):
     measured, asked = various_products(rows), various_products(1000, 1)
     residuals = {GROUP: tier_of(measured, errors_of(measured, 2), features(rows, clocks))}

@@ -32,7 +32,7 @@ def test_linear_layers_have_their_tokens_in_m_however_they_are_written(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "operator", "reads", "precision_out"),
+    "name, operator, reads, precision_out",
     [
         ("pointwise_add", "add", 200, ""),
         ("unspecified_tensor", "other", 200, ""),
@@ -88,7 +88,7 @@ GEMM = artifact.gemm(1, 64, 32, 16)
 
 
 @pytest.mark.parametrize(
-    ("document", "message"),
+    "document, message",
     [
         ([], "the list is empty"),
         ([GEMM, 5], "entry 1 must be a pair"),

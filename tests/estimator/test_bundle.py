@@ -90,7 +90,7 @@ SEMANTIC_FAULTS = [
 """Faults that no declared type tells, and one that a type does."""
 
 
-@pytest.mark.parametrize(("keys", "value", "message"), SEMANTIC_FAULTS)
+@pytest.mark.parametrize("keys, value, message", SEMANTIC_FAULTS)
 def test_fault_is_refused_with_its_place(tmp_path, keys, value, message):
     refused(written(tmp_path, changed(keys, value)), message)
 

@@ -134,7 +134,7 @@ def test_a_cold_start_loads_nothing_heavy(bundle, workload):
 
 
 @pytest.mark.parametrize(
-    ("text", "clocks"),
+    "text, clocks",
     [
         ("900", (900.0,)),
         ("1410,510,900,510", (510.0, 900.0, 1410.0)),

@@ -30,7 +30,7 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, bundle, workload, argument
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         (["--freq", "0"], "0 MHz is outside"),
         (["--freq", "5000"], "5000 MHz is outside what a100-pcie-40gb can lock: 210 to 1410 MHz"),
@@ -47,7 +47,7 @@ def test_impossible_request_is_one_line_and_status_1(capsys, bundle, workload, a
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         (["--efficiency", "dram=nan"], "--efficiency"),
         (["--power-cap", "-5"], "--power-cap"),

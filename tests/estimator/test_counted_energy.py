@@ -159,7 +159,7 @@ def entry(**changes):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text, message",
     [
         ("", "no line begins"),
         ("{", "not valid JSON"),
@@ -230,7 +230,7 @@ def test_the_command_predicts_several_modules_from_the_counts_of_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    "words, message",
     [
         ("x.json --energies tesla-k40 --modules 1,2", "need --link-gbps"),
         ("x.json --energies tesla-k40 --modules 2 --topology ring", "need --link-gbps"),
@@ -261,7 +261,7 @@ def bundle(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "validity", "warning"),
+    "words, validity, warning",
     [
         ((), "measured", ""),
         (("--freq", "1215"), "measured", ""),

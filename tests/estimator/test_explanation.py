@@ -56,7 +56,7 @@ def test_every_phase_has_a_limit():
 
 
 @pytest.mark.parametrize(
-    ("operator", "limit"),
+    "operator, limit",
     [
         (matmul(8192, 8192, 8192), "tensor cores"),
         (matmul(8192, 8192, 8192, "fp32", cuda_cores=True), "CUDA cores"),

@@ -78,7 +78,7 @@ def test_operators_of_the_source_that_no_family_describes_are_counted_with_their
 
 
 @pytest.mark.parametrize(
-    ("document", "message"),
+    "document, message",
     [
         (own(LINEAR, format_version="1.1"), "format_version = '1.1' is unknown; known: 1.0"),
         (own(LINEAR, memory={"weights": 5}), "memory has an unknown field 'weights'; known: weights_byte, optimizer_byte,"),

@@ -161,7 +161,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "groups", "moved"), CASES)
+@pytest.mark.parametrize("make, groups, moved", CASES)
 def test_what_merges_and_what_it_moves(make, groups, moved):
     tape = Tape()
     make(tape)
@@ -300,7 +300,7 @@ def itself():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("function", "runtime"), [("plain", ""), ("whole", "compiled"), ("inner", "compiled"), ("itself", "compiled")])
+@pytest.mark.parametrize("function, runtime", [("plain", ""), ("whole", "compiled"), ("inner", "compiled"), ("itself", "compiled")])
 def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_path, capsys, function, runtime):
     pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
     path = tmp_path / "lab.py"

@@ -55,7 +55,7 @@ def activities():
 
 
 @pytest.mark.parametrize(
-    ("opcode", "name"),
+    "opcode, name",
     [
         ("FFMA", "FFMA"), ("FFMA.FTZ", "FFMA"), ("LOP3.LUT", "LOP3"), ("IADD3.X", "IADD3"), ("IMAD.HI.U32", "IMAD.HI"),
         ("MUFU.EX2.F16", "MUFU.EX2"), ("HFMA2.MMA", "HFMA2"), ("HFMA2.MMA.BF16_V2", "HFMA2.BF16_V2"), ("SHF.L.W.U32.HI", "SHF"),
@@ -123,7 +123,7 @@ def test_the_section_gives_the_energies_back():
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    "change, complaint",
     [
         ({"covariance": [[-1.0] * 8] * 8}, "a variance must not be negative"),
         ({"terms": ["issue"] * 8}, "terms holds a term twice"),

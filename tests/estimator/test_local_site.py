@@ -102,7 +102,7 @@ def test_many_questions_delay_each_other_and_no_fixed_file():
         assert [one.result()[0] for one in asked] == [200] * ASKED
 
 
-@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("::1", "::1"), ("::", "::1")])
+@pytest.mark.parametrize("host, shown", [("0.0.0.0", "127.0.0.1"), ("::1", "::1"), ("::", "::1")])
 def test_the_address_is_one_that_a_browser_here_takes(host, shown):
     with running(host=host) as site:
         assert urlsplit(site.url).hostname == shown

@@ -31,7 +31,7 @@ LONGEST = Stream.SHARED_ROW_BYTES // 4
 
 
 @pytest.mark.parametrize(
-    ("operator", "dim", "gpu", "low", "high"),
+    "operator, dim, gpu, low, high",
     [
         ("layernorm", 1024, LARGE_L2, 0.0, 0.01), ("layernorm", 8192, SMALL_L2, 0.9, 1.0),
         ("softmax", LONGEST, SMALL_L2, 0.0, 0.0), ("softmax", 4 * LONGEST, SMALL_L2, 1.8, 2.0),

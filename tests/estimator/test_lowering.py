@@ -49,7 +49,7 @@ def test_a_product_keeps_what_is_known_of_its_tile_and_is_lowered_as_if_alone(na
 
 
 @pytest.mark.parametrize(
-    ("precision", "weight", "activation", "rate", "converts"),
+    "precision, weight, activation, rate, converts",
     [
         ("bf16", 2.0, 2.0, 989.4, False), ("fp8", 1.0, 1.0, 1978.9, True), ("fp8_static", 1.0, 1.0, 1978.9, False),
         ("fp8_block", 1.0, 1.03125, 1978.9, True), ("sq", 1.0, 1.0, 1978.9, True), ("int8_wo", 1.0, 2.0, 989.4, False),
@@ -106,7 +106,7 @@ def test_all_experts_together_are_their_products():
 
 
 @pytest.mark.parametrize(
-    ("operator", "gpus", "crossings"),
+    "operator, gpus, crossings",
     [("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 4, 0.75), ("reduce_scatter", 8, 0.875), ("all_to_all", 2, 0.5)],
 )
 def test_a_collective_moves_what_its_bus_bandwidth_counts(operator, gpus, crossings):
@@ -130,7 +130,7 @@ def test_latent_attention_reads_one_vector_a_token_for_all_heads():
 
 
 @pytest.mark.parametrize(
-    ("kind", "gpu", "window", "cache", "library", "joined"),
+    "kind, gpu, window, cache, library, joined",
     [
         ("decode", "l40s", 0, "bf16", "vllm", True),
         ("decode", "l40s", 0, "bf16", "", True),
@@ -161,7 +161,7 @@ def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(
 
 
 @pytest.mark.parametrize(
-    ("batch", "context", "kv_heads", "head_dim", "split"),
+    "batch, context, kv_heads, head_dim, split",
     [
         # As an H200 ran them: flash_fwd_kernel, or flash_fwd_splitkv_kernel.
         *[(1, 80, 1, 64, False), (46, 48, 8, 128, False), (4, 80, 32, 128, False), (24, 14192, 24, 64, False), (63, 1056, 10, 128, False)],
@@ -175,7 +175,7 @@ def test_pytorch_splits_a_cache_where_it_was_seen_to_split_it(batch, context, kv
 
 
 @pytest.mark.parametrize(
-    ("details", "group"),
+    "details, group",
     [
         ({"operator": "add", "reads": 2e6}, "elementwise.add.bf16"),
         ({"operator": "add", "reads": 1e6 + 64}, "copy.contiguous.bf16"),
@@ -189,7 +189,7 @@ def test_work_that_repeats_an_operand_runs_in_the_kernel_of_copies(details, grou
 
 
 @pytest.mark.parametrize(
-    ("board", "details", "library", "run"),
+    "board, details, library, run",
     [
         # PyTorch 2.11, sdp_utils.cpp: cuDNN's kernels on 9.0, 10.0 and 10.3 for heads that it takes, FlashAttention-2 elsewhere.
         *[(board, {}, "", "") for board in ("a100-pcie-40gb", "l40s", "rtx-5090", "h100-sxm", "b200-sxm", "b300-sxm")],
@@ -209,7 +209,7 @@ def test_attention_of_pytorch_is_that_which_pytorch_prefers_on_the_board(board, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "product"),
+    "changes, product",
     [({}, True), ({"kernel_h": 3, "padding": 1}, False), ({"stride": 2}, False), ({"groups": 2}, False)],
 )
 def test_a_convolution_of_single_pixels_is_a_product(changes, product):
@@ -256,7 +256,7 @@ def test_a_repeated_operand_saves_bytes_and_costs_instructions(name):
 
 
 @pytest.mark.parametrize(
-    ("board", "own", "ratio"), [("a100-pcie-40gb", "", 1.0), ("h100-sxm", "", 1.0), ("h100-sxm", "flash-attention", 1.0 / 0.63)]
+    "board, own, ratio", [("a100-pcie-40gb", "", 1.0), ("h100-sxm", "", 1.0), ("h100-sxm", "flash-attention", 1.0 / 0.63)]
 )
 def test_flash_attention_2_has_the_rate_of_warps_and_other_attention_the_full_one(board, own, ratio):
     sizes = {"batch": 4, "queries": 4096, "context": 4096, "heads": 16, "kv_heads": 16, "head_dim": 64, "window": 0, "causal": 0}
@@ -278,16 +278,14 @@ def test_no_product_gets_faster_by_narrower_loads(m, n, k, batch):
     assert seconds[0] < seconds[-1]
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "byte"), [(200, 64, 16.0), (196, 64, 8.0), (198, 64, 4.0), (197, 64, 2.0), (64, 197, 2.0), (36, 256, 8.0)]
-)
+@pytest.mark.parametrize("n, k, byte", [(200, 64, 16.0), (196, 64, 8.0), (198, 64, 4.0), (197, 64, 2.0), (64, 197, 2.0), (36, 256, 8.0)])
 def test_a_lane_loads_as_much_as_all_rows_are_multiples_of(n, k, byte):
     columns = matrix_columns([matmul(197, n, k, operator="bmm", batch=16)], load_gpu("a10"))
     assert columns.access_byte == byte
 
 
 @pytest.mark.parametrize(
-    ("operator", "precision", "sizes"),
+    "operator, precision, sizes",
     [
         ("linear", "bf16", {"batch": 1, "m": 197, "n": 1024, "k": 4096}),  # no row follows the tokens
         ("linear", "fp8", {"batch": 1, "m": 64, "n": 1001, "k": 4096}),
@@ -300,7 +298,7 @@ def test_only_16_bit_rows_along_n_and_k_count_as_narrow(operator, precision, siz
 
 
 @pytest.mark.parametrize(
-    ("sequences", "head_dim", "measured_us"),
+    "sequences, head_dim, measured_us",
     [(384, 64, 295.1), (384, 80, 346.6), (384, 88, 375.3), (1024, 64, 735.5), (1024, 80, 871.5), (1024, 88, 945.1), (512, 80, 451.6)],
 )
 def test_attention_over_197_tokens_takes_its_published_time(sequences, head_dim, measured_us):
@@ -350,7 +348,7 @@ def times_of(bundle, *operators):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-@pytest.mark.parametrize(("family", "operator", "shape"), SIXTEEN_BIT_KERNELS)
+@pytest.mark.parametrize("family, operator, shape", SIXTEEN_BIT_KERNELS)
 def test_both_16_bit_formats_take_equally_long_whichever_was_measured(name, family, operator, shape):
     more = {"window": 0, "causal": 1} if family == "attention" else {}
     pair = [make_operator(family, operator, precision, **shape, **more) for precision in ("fp16", "bf16")]
@@ -359,7 +357,7 @@ def test_both_16_bit_formats_take_equally_long_whichever_was_measured(name, fami
 
 
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm"])
-@pytest.mark.parametrize(("operator", "queries"), [("decode", 1), ("prefill", 1), ("prefill", 1152)])
+@pytest.mark.parametrize("operator, queries", [("decode", 1), ("prefill", 1), ("prefill", 1152)])
 def test_a_window_of_all_keys_is_none(name, operator, queries):
     shape = {"batch": 120, "queries": queries, "context": 1152, "heads": 32, "kv_heads": 8, "head_dim": 128, "causal": 1}
     none, wide = times_of(load_bundle(name), *(make_operator("attention", operator, "bf16", window=w, **shape) for w in (0, 4096)))
@@ -367,7 +365,7 @@ def test_a_window_of_all_keys_is_none(name, operator, queries):
 
 
 @pytest.mark.parametrize(
-    ("rows", "dim", "blocks", "loads"),
+    "rows, dim, blocks, loads",
     [
         # Reduce.cuh: 16 warps a block, a row each; a block a row from 8,192 on; from 131,072 on as many as fill 132 SMs, at most a
         # block for 8,192 elements and at least one for 131,072.

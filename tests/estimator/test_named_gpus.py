@@ -39,7 +39,7 @@ def test_every_spelling_of_a_gpu_is_one_gpu_s_alone():
 
 
 @pytest.mark.parametrize(
-    ("asked", "nearest"),
+    "asked, nearest",
     [
         ("a40", "a10"), ("rtx-3090", "a10"), ("a100-sxm-40gb", "a100-pcie-40gb"), ("h100-pcie", "h100-sxm"), ("h200-nvl", "h200-sxm"),
         ("gb200", "b200-sxm"), ("b300-sxm", "b200-sxm"), ("l4", "l40s"), ("rtx-4090", "l40s"), ("rtx-5090", "l40s"),
@@ -114,7 +114,7 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    "words, status, message",
     [
         ((), 2, "name a --gpu, such as h100"),
         (("--gpu", "own"), 2, "name a --gpu, such as h100"),
@@ -154,7 +154,7 @@ def test_a_reading_without_a_clock_is_of_the_highest_one_asked_for(workload, cap
     assert printed(capsys, *words, "90") == printed(capsys, *words, f"90@{load_gpu('l40s').sm_clock_max_mhz}")
 
 
-@pytest.mark.parametrize(("name", "narrower"), [("l40s", True), ("h100-sxm", False), ("new", False), ("a10", False)])
+@pytest.mark.parametrize("name, narrower", [("l40s", True), ("h100-sxm", False), ("new", False), ("a10", False)])
 def test_a_reading_narrows_a_forecast_that_rests_on_the_rule(name, narrower):
     gpu = replace(load_gpu("l40s"), name="new", process="") if name == "new" else None if name == "a10" else load_gpu(name)
     work = transformer(64, 128, 2)  # far from any limit

@@ -73,7 +73,7 @@ def drawn(curve, asked_mhz, limit_w, time_std, power_std):
 @pytest.mark.parametrize(
     "limit_w", [420.0, 290.0, 265.0, 255.0, 225.0, 150.0, 75.0, 30.0]
 )  # 260 W without a limit, 61 W at the lowest clock
-@pytest.mark.parametrize(("time_std", "power_std"), [(0.05, 0.04), (0.03, 0.1), (0.2, 0.2)])
+@pytest.mark.parametrize("time_std, power_std", [(0.05, 0.04), (0.03, 0.1), (0.2, 0.2)])
 def test_stated_intervals_hold_nine_of_ten_boards_whose_equations_err_as_stated(limit_w, time_std, power_std):
     curve = curve_of(exponent=2.2, clocked=0.7)
     _, found = stated(curve, 1410.0, limit_w, time_std, power_std)

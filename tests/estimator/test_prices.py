@@ -45,7 +45,7 @@ def activity(name, count=1e9):
 
 
 @pytest.mark.parametrize(
-    ("name", "products"),
+    "name, products",
     [("HMMA.16816.F32", 2048), ("HMMA.SP.16832.F32", 2048), ("HMMA.1684.F32.TF32", 512), ("DMMA.8x8x4", 256),
      ("BMMA.168256.AND.POPC", 32768), ("HGMMA.64x256x16.F32.BF16", 262144), ("IMMA.8816.S8.S8.SAT", 1024), ("FFMA", 0), ("HMMA", 0)],
 )  # fmt: skip

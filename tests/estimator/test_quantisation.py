@@ -64,7 +64,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("stored", "expected"), CASES[1:])
+@pytest.mark.parametrize("stored, expected", CASES[1:])
 def test_a_method_has_its_format_or_is_refused_by_name(stored, expected):
     config = {"name": "m", "torch_dtype": "bfloat16", "quantization_config": stored}
     if expected is None:
@@ -76,7 +76,7 @@ def test_a_method_has_its_format_or_is_refused_by_name(stored, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "named", "stays"),
+    "name, named, stays",
     [
         ("lm_head", {}, True), ("model.layers.0.mlp.gate", {}, True), ("model.layers.0.mlp.gate_proj", {}, False),
         ("model.layers.3.self_attn.o_proj", {"ignore": ["re:.*o_proj$"]}, True), ("a.q_proj", {"ignore": ["re:.*o_proj$"]}, False),
@@ -97,7 +97,7 @@ def test_only_named_products_stay_wide():
         assert found == {shape: "bf16" if shape == kept else "int4_wo" for shape in shapes}
 
 
-@pytest.mark.parametrize(("bundle", "timed"), [("a100-pcie-40gb-eager", False), ("h100-sxm", False), ("h200-sxm", True)])
+@pytest.mark.parametrize("bundle, timed", [("a100-pcie-40gb-eager", False), ("h100-sxm", False), ("h200-sxm", True)])
 @pytest.mark.parametrize("precision", ["int8", "sq"])
 def test_products_in_int8_have_a_time_only_where_the_fit_has_some(bundle, timed, precision):
     workload = with_precision(transformer(1024, 512, 4), precision)
@@ -108,7 +108,7 @@ def test_products_in_int8_have_a_time_only_where_the_fit_has_some(bundle, timed,
         assert why_no_time(found.warnings, "one").endswith("choose another one" if said else "and the bundle")
 
 
-@pytest.mark.parametrize(("precision", "said"), [("bf16", 0), ("fp16", 0), ("fp32", 1), ("tf32", 1), ("fp64", None)])
+@pytest.mark.parametrize("precision, said", [("bf16", 0), ("fp16", 0), ("fp32", 1), ("tf32", 1), ("fp64", None)])
 def test_fused_attention_of_wide_numbers_is_said_or_refused(precision, said):
     workload = transformer(1024, 512, 4)
     if said is None:
@@ -149,7 +149,7 @@ def test_a_configuration_keeps_what_says_how_its_weights_are_stored(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("stored", "precision"), [case for case in CASES if case[1]])
+@pytest.mark.parametrize("stored, precision", [case for case in CASES if case[1]])
 def test_a_quantised_checkpoint_has_its_products_and_memory_and_never_bf16_in_silence(tmp_path, stored, precision):
     plain, narrow = traced(tmp_path, {}), traced(tmp_path, stored)
     found = {(o["n"], o["k"]): o.precision for o in narrow.operators if o.operator == "linear"}
@@ -217,7 +217,7 @@ MIXTURES = [
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("fields", "stored", "dense", "experts"), MIXTURES)
+@pytest.mark.parametrize("fields, stored, dense, experts", MIXTURES)
 def test_experts_have_the_stored_format_and_their_router_stays(tmp_path, fields, stored, dense, experts):
     if experts is None:
         with pytest.raises(WorkloadError, match="experts and training in bitsandbytes have no known kernel"):

@@ -139,7 +139,7 @@ def test_gpus_of_a_list_that_cannot_run_are_named_and_the_others_answer(capsys, 
 
 @pytest.mark.parametrize("command", ["estimate", "sweep", "best", "compare", "explain"])
 @pytest.mark.parametrize(
-    ("held_gib", "unknown", "words", "status"),
+    "held_gib, unknown, words, status",
     [
         (39.0, 0.0, (), 0), (41.0, 0.0, (), 3), (1.0, 0.005, (), 0), (1.0, 0.02, (), 3), (1.0, 0.0, ("--strict",), 0),
         (1.0, 0.005, ("--strict",), 3), (1.0, 0.0, ("--gpu", "h100,a10"), 0), (39.0, 0.0, ("--gpu", "own,h100,a10"), 0),
@@ -176,7 +176,7 @@ def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(capsys, workl
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "reason"),
+    "words, status, reason",
     [
         ("sweep", 2, "name workload files, or a --model"),
         ("sweep W --model gpt2", 2, "not both"),

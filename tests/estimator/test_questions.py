@@ -31,7 +31,7 @@ def test_the_best_clock_needs_the_least_energy_of_all_clocks():
     assert answer.gains["latency"].low > 1.0
 
 
-@pytest.mark.parametrize(("power_w", "latency_s"), [(150.0, math.inf), (math.inf, 0.0205), (220.0, 0.0225)])
+@pytest.mark.parametrize("power_w, latency_s", [(150.0, math.inf), (math.inf, 0.0205), (220.0, 0.0225)])
 def test_the_best_point_keeps_its_limits(power_w, latency_s):
     answer = best(ASKED, power_limit_w=power_w, latency_limit_s=latency_s)
     within = (answer.points.power_w <= power_w) & (answer.points.latency_s <= latency_s)
@@ -66,7 +66,7 @@ def test_a_forecast_is_less_certain_than_a_prediction_and_a_new_architecture_les
 
 @pytest.mark.parametrize("name", ["optmodel_opt-1p3b_pbf16_b8_s1024", "optmodel_opt-1p3b_pbf16_b8_s2048"])
 @pytest.mark.parametrize(
-    ("change", "published"), [({"precision": ("bf16", "fp32")}, (4.0, 5.0)), ({"attention": ("flash", "eager")}, (2.0, 3.0))]
+    "change, published", [({"precision": ("bf16", "fp32")}, (4.0, 5.0)), ({"attention": ("flash", "eager")}, (2.0, 3.0))]
 )
 def test_bf16_and_fused_attention_are_as_much_faster_as_published_and_draw_more(name, change, published, shared_data):
     """Published speed-ups on A100-PCIe-40GB (EnergAIzer, section VI-D), at 900 MHz, where no power limit acts."""

@@ -146,7 +146,7 @@ FURTHER = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value", "message"), FAULTS + FURTHER)
+@pytest.mark.parametrize("place, value, message", FAULTS + FURTHER)
 def test_a_fault_is_refused_in_one_line_with_its_place(place, value, message):
     with pytest.raises(FaultError, match=message) as caught:
         read(Board, changed(place, value))
@@ -154,7 +154,7 @@ def test_a_fault_is_refused_in_one_line_with_its_place(place, value, message):
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(("place", "value", "message"), FAULTS)
+@pytest.mark.parametrize("place, value, message", FAULTS)
 def test_the_schema_finds_the_same_faults(place, value, message):
     assert value != value or not VALIDATOR.is_valid(changed(place, value)), message
 
@@ -176,7 +176,7 @@ def test_any_change_that_the_reader_accepts_the_schema_accepts_too(place, value)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    "name, content, message",
     [
         ("a.json", b"{", "not valid JSON"),
         ("a.json", b"[" * 10**5, "nested too deeply"),
@@ -199,7 +199,7 @@ def test_a_damaged_file_is_refused_in_one_line_that_names_it(tmp_path, name, con
 
 
 @pytest.mark.parametrize(
-    ("rows", "reason"),
+    "rows, reason",
     [
         (((1.0, 2.0), (2.0, 1.0)), "x is no covariance: a combination of its terms has a variance below 0"),
         (((1.0, 0.5), (0.25, 1.0)), r"x\[1\]\[0\] is no covariance: not symmetric"),

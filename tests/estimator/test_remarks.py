@@ -8,7 +8,7 @@ from estimator.commands.reporting import remark_lines
 
 
 @pytest.mark.parametrize(
-    ("concerned", "names"),
+    "concerned, names",
     [(["w"], "w"), (["w", "w", "v"], "w, v"), ([f"w{i}" for i in range(50)], "w0, w1, w2, w3, w4, w5 and 44 more")],
 )
 def test_a_remark_is_said_once_with_whom_it_concerns(concerned, names):
@@ -16,7 +16,7 @@ def test_a_remark_is_said_once_with_whom_it_concerns(concerned, names):
 
 
 @pytest.mark.parametrize(
-    ("texts", "alike"),
+    "texts, alike",
     [
         (("m = 1 is outside 16 to 2048 (3% of it)", "m = 4 is outside 16 to 2048 (12% of it)"), True),
         (("softmax 8192x512 needs 16 GiB", "softmax 4096x512 needs 8 GiB"), True),

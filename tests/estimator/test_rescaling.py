@@ -34,7 +34,7 @@ def test_a_workload_is_rescaled_right_or_not_at_all(batch, length, to_batch, to_
 
 
 @pytest.mark.parametrize(
-    ("source", "target"),
+    "source, target",
     [
         ("gpt2model_gpt2_pbf16_b8_s512_modeprefill", "gpt2model_gpt2_pbf16_b32_s1024_modeprefill"),
         ("gpt2model_gpt2_pbf16_b1_s128_modeprefill", "gpt2model_gpt2_pbf16_b1_s1024_modeprefill"),
@@ -75,7 +75,7 @@ def test_names_state_sizes():
 
 
 @pytest.mark.parametrize(
-    ("at", "to", "reason"),
+    "at, to, reason",
     [
         (Sizes(batch=8, sequence=333), Sizes(batch=0, sequence=333), "batch = 0 lies outside 1 to"),
         (Sizes(batch=8, sequence=333), Sizes(batch=8, sequence=10**9), "sequence = 1000000000 lies outside 0 to"),
@@ -93,7 +93,7 @@ def test_sizes_that_cannot_be_are_refused_in_words(at, to, reason):
         with_sizes(gpt2_prefill(8, 333), at, to)
 
 
-@pytest.mark.parametrize(("at", "to"), [((4, 333), (8, 500)), ((3, 200), (2, 96)), ((4, 128), (8, 256)), ((12, 1000), (5, 77))])
+@pytest.mark.parametrize("at, to", [((4, 333), (8, 500)), ((3, 200), (2, 96)), ((4, 128), (8, 256)), ((12, 1000), (5, 77))])
 @pytest.mark.parametrize("model", [artifact.qwen2, artifact.fused_decoder])
 def test_a_built_list_is_rescaled_right_or_not_at_all(tmp_path, model, at, to):
     sizes = [Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)]

@@ -84,7 +84,7 @@ def test_work_takes_the_models_time(blocks, times, resident):
 
 
 @pytest.mark.parametrize(
-    ("models", "message"),
+    "models, message",
     [
         ([], "no block-count model"),
         ([FERMI, FERMI], "two models at one clock"),

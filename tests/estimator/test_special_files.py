@@ -41,7 +41,7 @@ def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(tmp_path, capsy
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
+    "module, name",
     [("fitter.cli", "fit"), ("collector.cli", "collect")],
 )
 def test_an_interruption_before_anything_is_loaded_leaves_one_line(module, name, monkeypatch, capsys):

@@ -67,7 +67,7 @@ def test_every_name_of_the_contract_has_a_specification():
     assert all(load_gpu(name).name == name for name in gpu_names())
 
 
-@pytest.mark.parametrize(("gpu", "precision", "cuda_cores", "tflop_per_s", "clock_mhz"), PUBLISHED_RATES)
+@pytest.mark.parametrize("gpu, precision, cuda_cores, tflop_per_s, clock_mhz", PUBLISHED_RATES)
 def test_peak_rate_is_the_published_one(gpu, precision, cuda_cores, tflop_per_s, clock_mhz):
     spec = load_gpu(gpu)
     table = spec.cuda_flop_per_clock if cuda_cores else spec.tensor_flop_per_clock
@@ -88,7 +88,7 @@ def test_a_specification_is_whole_consistent_and_survives_its_plain_form(name):
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 
-@pytest.mark.parametrize(("name", "tflop_per_s", "architecture"), [("gtx-1080-ti", 11.34, "sm_61"), ("gtx-titan-x", 6.6, "sm_52")])
+@pytest.mark.parametrize("name, tflop_per_s, architecture", [("gtx-1080-ti", 11.34, "sm_61"), ("gtx-titan-x", 6.6, "sm_52")])
 def test_an_example_of_an_older_board_has_its_published_rate_and_a_target(repository, name, tflop_per_s, architecture):
     spec = load_gpu(str(repository / "examples" / f"{name}.toml"))
     assert spec.cuda_flop_per_clock["fp32"] * spec.num_sms * spec.sm_clock_max_mhz * 1e-6 == pytest.approx(tflop_per_s, rel=RATE_TOLERANCE)
@@ -110,7 +110,7 @@ def test_clock_tables_agree_with_the_recorded_ones(shared_data):
 
 
 @pytest.mark.parametrize(
-    ("reported", "name"),
+    "reported, name",
     [
         ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
         ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
@@ -129,7 +129,7 @@ def document(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
         ({"tensor_flop_per_clock": {"bf17": 2048}}, "tensor_flop_per_clock has a wrong name: 'bf17' is unknown"),
         ({"cuda_flop_per_clock": {"fp16": 256}}, "cuda_flop_per_clock lacks fp32"),

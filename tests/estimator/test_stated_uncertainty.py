@@ -25,9 +25,7 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("command", [[], ["sweep"], ["best"], ["compare", "--baselines"]])
-@pytest.mark.parametrize(
-    ("bundle", "reason"), [("silent", "states no uncertainty"), ("powerless", "has no power coefficients"), (KNOWN, "")]
-)
+@pytest.mark.parametrize("bundle, reason", [("silent", "states no uncertainty"), ("powerless", "has no power coefficients"), (KNOWN, "")])
 def test_a_note_says_why_numbers_are_unknown(capsys, files, command, bundle, reason):
     command = [*command, "--goal", "latency"] if "best" in command else command
     assert main([*command[:1], files["w"], *command[1:], "--bundle", files.get(bundle, bundle), "--freqs", "900"]) in (0, 3)

@@ -11,7 +11,7 @@ from estimator.model.tile_names import named_tile, tile_from_name
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "second", "along_m", "step", "stages"),
+    "name, first, second, along_m, step, stages",
     [
         ("ampere_sgemm_32x32_sliced1x4_tn", 32, 32, False, 0, 0),
         ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", 128, 64, False, 0, 0),

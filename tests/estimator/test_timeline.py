@@ -76,7 +76,7 @@ def test_a_convolution_moves_its_image_not_its_im2col():
     assert_allclose(events[EVENTS.index("tensor")], 2 * 8 * 56 * 56 * 64 * 64 * 9)
 
 
-@pytest.mark.parametrize(("channels", "stride", "padded"), [(3, 2, 4), (3, 1, 8), (4, 2, 4), (5, 2, 8), (16, 2, 16), (17, 1, 24)])
+@pytest.mark.parametrize("channels, stride, padded", [(3, 2, 4), (3, 1, 8), (4, 2, 4), (5, 2, 8), (16, 2, 16), (17, 1, 24)])
 def test_tensor_cores_work_through_the_channels_that_a_library_adds(channels, stride, padded):
     columns = matrix_columns([convolution(7, channels=channels, stride=stride)], A100)
     assert (columns.k[0], columns.padded_k[0], columns.weight_byte[0]) == (channels * 49, padded * 49, 64 * channels * 49 * 2)

@@ -75,7 +75,7 @@ def test_the_estimator_does_not_load_pytorch_by_itself():
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    "content, expected",
     [
         ("", "no configuration of Transformers: not valid JSON"),
         ("[1, 2]", "must be an object"),

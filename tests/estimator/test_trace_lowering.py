@@ -87,7 +87,7 @@ def test_recorded_calls_become_the_operators_of_the_golden_file(golden, model):
     assert found == golden[model]["operators"]
 
 
-@pytest.mark.parametrize(("length", "passes"), [(7, 1.0), (4096, 1.0), (4097, 8.0)])
+@pytest.mark.parametrize("length, passes", [(7, 1.0), (4096, 1.0), (4097, 8.0)])
 def test_a_long_row_is_sorted_in_a_pass_for_each_byte_of_a_key(length, passes):
     keys = tensor(3, length, dtype="int64")
     lowered = lower_calls([call("aten.sort", {"self": keys}, keys, keys, dim=-1)])
@@ -136,7 +136,7 @@ def test_images_that_are_channels_last_are_not_turned():
     assert [sum(o.operator == "layout" for o in one.operators) for one in lowered] == [2, 1]
 
 
-@pytest.mark.parametrize(("groups", "added"), [(1, [2 * 8 * 16 * 16]), (8, [])])
+@pytest.mark.parametrize("groups, added", [(1, [2 * 8 * 16 * 16]), (8, [])])
 def test_the_bias_of_a_dense_convolution_is_added_by_a_kernel_of_its_own(groups, added):
     plain = convolution(filters=8, groups=groups)
     biased = replace(plain, inputs=(*plain.inputs, ("bias", tensor(8))))

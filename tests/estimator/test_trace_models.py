@@ -129,7 +129,7 @@ def test_every_shipped_model_is_built_and_traced(name):
     assert flop(workload) > 0.0
 
 
-@pytest.mark.parametrize(("phase", "precision"), [("prefill", "fp32"), ("decode", "tf32"), ("train", "fp16")])
+@pytest.mark.parametrize("phase, precision", [("prefill", "fp32"), ("decode", "tf32"), ("train", "fp16")])
 def test_experts_are_traced_in_every_precision_as_in_bf16(phase, precision):
     sizes = {"num_local_experts": 4, **TINY["qwen2"]}
     wide, usual = (
@@ -145,7 +145,7 @@ def test_experts_are_traced_in_every_precision_as_in_bf16(phase, precision):
     assert flop(wide) == flop(usual)
 
 
-@pytest.mark.parametrize(("size", "tokens"), [(0, (32 / 8) ** 2 + 1), (48, (48 / 8) ** 2 + 1)])
+@pytest.mark.parametrize("size, tokens", [(0, (32 / 8) ** 2 + 1), (48, (48 / 8) ** 2 + 1)])
 def test_the_image_side_of_a_model_of_text_and_images_is_built_for_its_size(tmp_path, size, tokens):
     side = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     document = {
@@ -292,7 +292,7 @@ def allocated_byte(model, settings, batch, sequence, train):
 
 
 @pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize(("batch", "sequence"), [(4, 64), (1, 128)])
+@pytest.mark.parametrize("batch, sequence", [(4, 64), (1, 128)])
 @pytest.mark.parametrize("model", sorted(WIDE))
 def test_what_passes_through_memory_is_what_the_allocator_holds(model, batch, sequence, train):
     settings = WIDE[model] | (

@@ -132,7 +132,7 @@ def test_a_function_of_one_s_own_is_traced_in_both_directions(user_file):
     assert tally(step, "prefill")["prefill"] == 3.5
 
 
-@pytest.mark.parametrize(("function", "turned"), [("first", 4), ("last", 0), ("last_images", 0), ("last_weights", 1)])
+@pytest.mark.parametrize("function, turned", [("first", 4), ("last", 0), ("last_images", 0), ("last_weights", 1)])
 def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(user_file, function, turned):
     workload = trace_workload(TraceRequest(model=f"{user_file}:{function}"))
     assert tally(workload, "conv2d", "layout") == {"conv2d": 2, "layout": turned}
@@ -149,7 +149,7 @@ def test_an_rms_norm_is_one_kernel_as_on_a_gpu(user_file):
 
 
 @pytest.mark.parametrize(
-    ("function", "precision", "fused"),
+    "function, precision, fused",
     [
         ("attends", "bf16", 1),
         ("attends", "tf32", 1),
@@ -196,7 +196,7 @@ def test_a_module_without_inputs_is_given_tokens(user_file):
 
 
 @pytest.mark.parametrize(
-    ("model", "changes", "expected"),
+    "model, changes, expected",
     [
         ("FILE:decides", {}, "decides by the content of a tensor"),
         ("FILE:wrong", {}, "must return a torch.nn.Module"),

@@ -140,7 +140,7 @@ def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
 
 
 @pytest.mark.parametrize(
-    ("words", "validity", "said"),
+    "words, validity, said",
     [
         ((), "measured", ""),
         (("--set", "num_sms=132"), "forecast", "num_sms 108 → 132"),
@@ -166,7 +166,7 @@ def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path, cap
     assert capsys.readouterr().out.splitlines()[0].endswith(f"validity {validity}")
 
 
-@pytest.mark.parametrize(("precision", "gpu"), [("fp8", "a100-pcie-40gb"), ("bf16", "v100-pcie-32gb"), ("nvfp4", "h100-sxm")])
+@pytest.mark.parametrize("precision, gpu", [("fp8", "a100-pcie-40gb"), ("bf16", "v100-pcie-32gb"), ("nvfp4", "h100-sxm")])
 def test_kernels_that_a_gpu_has_no_rate_for_have_no_time_and_the_reason_is_said(precision, gpu):
     ways = {"batch": 1, "m": 64, "n": 64, "k": 64}
     operators = (make_operator("gemm", "bmm", precision, **ways), addition(64, "fp32"))

@@ -41,7 +41,7 @@ def test_a_dimension_that_is_no_size_is_refused(value):
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    "names, message",
     [
         ("gemn linear bf16", "family = 'gemn' is unknown; known: gemm"),
         ("gemm conv bf16", "gemm.operator = 'conv' is unknown; known: linear, bmm"),
@@ -55,7 +55,7 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do(names, message):
 
 
 @pytest.mark.parametrize(
-    ("family", "name", "shape", "message"),
+    "family, name, shape, message",
     [
         ("conv", "conv2d", IMAGE | {"kernel_h": 12}, "kernel 12x3 is larger than the padded image"),
         ("conv", "conv2d", IMAGE | {"groups": 4}, "groups = 4 must divide channels = 6"),
@@ -90,7 +90,7 @@ def test_work_of_a_grouped_convolution_counts_only_its_own_channels():
     assert operator_work(grouped).flop == operator_work(dense).flop / 2
 
 
-@pytest.mark.parametrize(("queries", "context"), [(5, 5), (3, 8), (1, 7)])
+@pytest.mark.parametrize("queries, context", [(5, 5), (3, 8), (1, 7)])
 def test_causal_attention_computes_the_pairs_that_a_triangle_leaves(queries, context):
     shape = HEADS | {"queries": queries, "context": context}
     full = operator_work(make_operator("attention", "prefill", "bf16", **shape | {"causal": 0}))
@@ -101,7 +101,7 @@ def test_causal_attention_computes_the_pairs_that_a_triangle_leaves(queries, con
     assert causal.read_byte == full.read_byte == 2 * (2 * queries * 8 * 32 + 2 * 2 * context * 2 * 32)
 
 
-@pytest.mark.parametrize(("queries", "context", "window"), [(8, 8, 3), (1, 8, 3), (3, 8, 2), (2, 8, 8), (1, 8, 20)])
+@pytest.mark.parametrize("queries, context, window", [(8, 8, 3), (1, 8, 3), (3, 8, 2), (2, 8, 8), (1, 8, 20)])
 def test_windowed_attention_reads_the_keys_that_some_query_sees(queries, context, window):
     shape = HEADS | {"queries": queries, "context": context, "window": window}
     places = [context - queries + i for i in range(queries)]

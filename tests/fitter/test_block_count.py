@@ -105,7 +105,7 @@ def test_two_grids_do_not():
 
 
 @pytest.mark.parametrize(
-    ("grids", "judged"), [(GRIDS, [432, 1000, 2160]), (np.array([54, 108, 216, 300, 432]), [108, 216, 300])], ids=["many rounds", "few"]
+    "grids, judged", [(GRIDS, [432, 1000, 2160]), (np.array([54, 108, 216, 300, 432]), [108, 216, 300])], ids=["many rounds", "few"]
 )
 def test_forms_are_judged_on_grids_of_two_rounds_or_more_where_there_are_some(grids, judged):
     rows = planted(grids, noise=0.003)
@@ -151,7 +151,7 @@ def table(tmp_path, *lines, header=HEADER):
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    "line, reason",
     [
         (f"add,{GPU.name},1024,2,0,1e-3,80,40,900", "BAD_SHAPE"),
         (f"add,{GPU.name},1024,99,54,1e-3,80,40,900", "BAD_SHAPE"),

@@ -181,7 +181,7 @@ def test_an_unchanged_board_raises_hardly_any_alarm(stated):
 
 
 @pytest.mark.parametrize(
-    ("slower", "hungrier", "quantity", "word"),
+    "slower, hungrier, quantity, word",
     [(1.15, 1.0, "latency", "slower"), (1.0, 1.15, "power", "more power"), (0.86, 1.0, "latency", "faster")],
 )
 def test_a_changed_board_is_noticed_and_by_how_much(stated, slower, hungrier, quantity, word):

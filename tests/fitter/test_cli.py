@@ -273,7 +273,7 @@ def test_wrong_usage_is_status_two(run, arguments):
     assert "--help" in found.err
 
 
-@pytest.mark.parametrize(("asked", "given"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])
+@pytest.mark.parametrize("asked, given", [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])
 def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(asked, given):
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in names} | asked

@@ -111,7 +111,7 @@ LOADS = [
 ]
 
 
-@pytest.mark.parametrize(("columns", "cells", "name", "sustained", "burst"), LOADS)
+@pytest.mark.parametrize("columns, cells, name, sustained, burst", LOADS)
 def test_a_table_says_who_measured_and_how_long_its_kernels_ran(tmp_path, columns, cells, name, sustained, burst):
     path = tmp_path / "t.csv"
     path.write_text(f"{HEADER},{columns}\nlinear,a100-pcie-40gb,bf16,1,512,512,512,1e-5,{cells}\n".replace(",\n", "\n"))
@@ -161,7 +161,7 @@ def test_times_at_the_limit_without_a_clock_are_not_fitted_at_the_nominal_one():
     assert np.abs(np.log(ratio)).mean() < 0.02 < np.log(mixed).mean()
 
 
-@pytest.mark.parametrize(("share", "count"), [(1.0, 20), (0.965, 20), (0.99, 1)])
+@pytest.mark.parametrize("share, count", [(1.0, 20), (0.965, 20), (0.99, 1)])
 def test_the_share_of_the_limit_comes_from_throttled_runs(share, count):
     bundle = planted_bundle()
     rows = workload_rows(bundle, various_workloads()[:1] * count)

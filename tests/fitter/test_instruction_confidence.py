@@ -70,7 +70,7 @@ MOVES = [ffma_with(("IMAD.MOV.U32", 10.0), speed=speed, power_std_w=20.0) for sp
 
 
 @pytest.mark.parametrize(
-    ("rows", "name", "reason"),
+    "rows, name, reason",
     [
         (products(DENSE, "mma_f16", 1), DENSE, "one run is made of it, so that nothing checks it"),
         (products(DENSE, "mma_f16", 3), DENSE, ""),

@@ -213,7 +213,7 @@ def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt):
 
 
 @pytest.mark.parametrize(
-    ("change", "count", "complaint"),
+    "change, count, complaint",
     [
         ({}, FEWEST_ROWS - 1, r"11 runs of generated kernels .* need 12 .*--campaign instructions"),
         ({"mode": "single"}, 99, "0 runs"),
@@ -228,7 +228,7 @@ def test_runs_without_an_answer_are_refused_in_one_line(change, count, complaint
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change, reason",
     [
         ({"loop_opcodes": None}, "BAD_HISTOGRAM"),
         ({"power_w": None}, "BAD_POWER"),

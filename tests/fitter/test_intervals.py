@@ -104,7 +104,7 @@ def drawn(rng, shape, size):
 
 
 @pytest.mark.parametrize("count", [12, 20, FEWEST_LOCAL - 1])
-@pytest.mark.parametrize(("shape", "low", "high"), [("exponential", 0.88, 0.92), ("normal", 0.91, 0.95), ("heavy", 0.88, 0.93)])
+@pytest.mark.parametrize("shape, low, high", [("exponential", 0.88, 0.92), ("normal", 0.91, 0.95), ("heavy", 0.88, 0.93)])
 def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_than_the_other(count, shape, low, high):
     rng = np.random.default_rng(count)
     held = []

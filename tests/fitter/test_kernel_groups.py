@@ -69,7 +69,7 @@ def test_each_library_has_its_own_times_and_the_one_with_the_most_rows_answers_f
 
 
 @pytest.mark.parametrize(
-    ("gpu", "libraries", "own"),
+    "gpu, libraries, own",
     [
         ("h100-sxm", ("trtllm",), {"pytorch", "flash-attention"}),  # kernels of serving libraries have other blocks there
         ("h100-sxm", ("trtllm", ""), {"flash-attention"}),
@@ -96,7 +96,7 @@ def test_attention_of_the_framework_has_its_priors_where_other_kernels_alone_wer
 
 
 @pytest.mark.parametrize(
-    ("key", "known", "found"),
+    "key, known, found",
     [
         ("gemm.linear.fp8@vllm", ("gemm", "gemm.linear.fp8"), "gemm.linear.fp8"),
         ("gemm.linear.fp8@vllm", ("gemm@vllm", "gemm.linear.fp8"), "gemm@vllm"),

@@ -33,7 +33,7 @@ LARGER_TARGET = 4.4
 """Mean error on a collection of larger shapes, kernel names used [%]."""
 
 
-@pytest.mark.parametrize(("name", "split"), TARGETS)
+@pytest.mark.parametrize("name, split", TARGETS)
 def test_kernels_left_out_are_predicted_by_the_equations(name, split, shared_data):
     rows = cell_rows(CELLS[name], shared_data)
     train = SPLITS[split](rows)
@@ -51,7 +51,7 @@ def test_neighbours_refine_the_equations_and_intervals_hold(shared_data):
     assert 0.86 <= found.coverage <= 0.95
 
 
-@pytest.mark.parametrize(("name", "target"), [("layer norm v100-pcie-32gb", 3.2), ("softmax v100-pcie-32gb", 4.0)])
+@pytest.mark.parametrize("name, target", [("layer norm v100-pcie-32gb", 3.2), ("softmax v100-pcie-32gb", 4.0)])
 def test_rows_longer_than_all_that_were_fitted_are_forecast_with_intervals_that_hold(name, target, shared_data):
     cell = CELLS[name]
     rows = cell_rows(cell, shared_data)

@@ -30,7 +30,7 @@ def test_a_coefficient_that_no_row_feels_changes_nothing():
     assert beside == pytest.approx(alone, abs=1e-6)
 
 
-@pytest.mark.parametrize(("distance", "wider"), [(0.0, False), (0.8, True)])
+@pytest.mark.parametrize("distance, wider", [(0.0, False), (0.8, True)])
 def test_rows_near_the_prior_ask_for_a_narrow_one_and_rows_far_from_it_for_a_wide_one(distance, wider):
     slopes = np.ones((6, 1))
     found = [log_evidence(slopes, np.full(6, distance), np.array([width]), 0.05) for width in (0.1, 0.7)]

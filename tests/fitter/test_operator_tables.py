@@ -22,7 +22,7 @@ EXPERTS = "moe,moe,h100-sxm,{0},64,4096,1024,8,128,2,{2},{1},{3},9e-5,cutlass,tr
 
 
 @pytest.mark.parametrize(
-    ("header", "line", "found"),
+    "header, line, found",
     [
         (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1), ("moe", "moe", "bf16", SIZES | {"skew": 0, "gated": 1}, "trtllm", {})),
         (
@@ -56,7 +56,7 @@ def test_a_row_of_each_kind_is_read_for_what_it_is(tmp_path, header, line, found
     assert rows.operators == (make_operator(family, operator, precision, library=library, **shape, **more),)
 
 
-@pytest.mark.parametrize(("faster", "rejected"), [("8e-5", 2), ("8.9e-5", 0)])
+@pytest.mark.parametrize("faster, rejected", [("8e-5", 2), ("8.9e-5", 0)])
 def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(tmp_path, faster, rejected):
     slow = EXPERTS.format("bfloat16", "balanced", 8, 1)
     path = tmp_path / "table.csv"
@@ -67,7 +67,7 @@ def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("header", "line", "reason"),
+    "header, line, reason",
     [
         (MOE, EXPERTS.format("bfloat16", "zipf", 8, 1), "BAD_SHAPE"),
         (MOE, EXPERTS.format("bfloat16", "balanced", 7, 1), "BAD_SHAPE"),
@@ -92,7 +92,7 @@ def test_a_row_that_says_nothing_of_its_kind_is_rejected_by_name(tmp_path, heade
 
 
 @pytest.mark.parametrize(
-    ("family", "operator", "shape"),
+    "family, operator, shape",
     [
         ("moe", "moe", {**SIZES, "skew": 0, "gated": 1}),
         ("mla", "mla_prefill", {"batch": 1, "queries": 2048, "context": 2048, "heads": 16}),

@@ -63,7 +63,7 @@ def slower(bundle, factor):
     return replace(bundle, groups=groups, host=replace(bundle.host, launch_s=factor * bundle.host.launch_s))
 
 
-@pytest.mark.parametrize(("factor", "counts"), [(1.0, 0), (1.019, 0), (1.05, 3), (0.9, 3)])
+@pytest.mark.parametrize("factor, counts", [(1.0, 0), (1.019, 0), (1.05, 3), (0.9, 3)])
 def test_a_prediction_counts_beyond_two_percent_at_three_clocks(workload, factor, counts):
     bundle = planted_bundle()
     found = workload_differences(bundle, slower(bundle, factor), [workload])

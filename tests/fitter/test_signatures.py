@@ -99,7 +99,7 @@ def test_a_key_that_is_none_is_refused_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "comment", "status"),
+    "name, comment, status",
     [
         ("planted.json", COMMENT, 0),
         ("planted-{version}.json", "no file is stated", 0),

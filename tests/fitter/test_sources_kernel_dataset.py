@@ -124,9 +124,7 @@ def test_a_folder_of_files_is_one_data_set_with_a_name(write, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize(
-    ("uuid", "simulated"), [(simulated_uuid("a100-pcie-40gb"), True), ("GPU-7d3a1f20-9c4e-11ee-b9d1-0242ac120002", False)]
-)
+@pytest.mark.parametrize("uuid, simulated", [(simulated_uuid("a100-pcie-40gb"), True), ("GPU-7d3a1f20-9c4e-11ee-b9d1-0242ac120002", False)])
 def test_a_simulated_board_and_flags_are_known_in_other_formats(write, tmp_path, kind, uuid, simulated):
     dataset = write({"gpu_uuid": uuid}, {"flags": ["shared_board"]}, {"gpu_uuid": uuid, "flags": ["hot", "unsettled"], **AT_1200})
     frame = pd.read_parquet(dataset)

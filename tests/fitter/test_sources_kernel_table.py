@@ -56,7 +56,7 @@ def test_a_packed_table_and_a_folder_of_tables_are_read_like_plain_ones(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"), [(lambda b: b[:-20], "gzip's end is missing"), (lambda b: b[:20] + bytes(20) + b[40:], "gzip cannot unpack it")]
+    "damage, message", [(lambda b: b[:-20], "gzip's end is missing"), (lambda b: b[:20] + bytes(20) + b[40:], "gzip cannot unpack it")]
 )
 def test_a_damaged_packed_table_is_refused_in_one_line(tmp_path, damage, message):
     path = tmp_path / "table.csv.gz"
@@ -106,7 +106,7 @@ def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data):
 
 
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    "row, reason",
     [
         (f"{GEMM},nan,,,", "BAD_LATENCY"),
         (f"{GEMM},1e308,,,", "BAD_LATENCY"),
@@ -170,7 +170,7 @@ def test_vector_rows_count_the_tensors_they_read(read):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "grid", "expected"),
+    "name, shape, grid, expected",
     [
         ("ampere_sgemm_32x128_tn", (1, 58, 141), (5, 1, 1), (128, 32, 1)),  # 5 blocks along the 141 outputs
         ("ampere_sgemm_32x32_sliced1x4_tn", (1, 126, 72), (3, 4, 1), (32, 32, 1)),
@@ -185,7 +185,7 @@ def test_tiles_come_from_kernel_names_and_agree_with_the_grid(name, shape, grid,
     np.testing.assert_array_equal((tile.tile_m, tile.tile_n, tile.split_k), expected)
 
 
-@pytest.mark.parametrize(("name", "split"), [("execute_kernel", 1.0), ("execute_split_k_kernel", math.nan)])
+@pytest.mark.parametrize("name, split", [("execute_kernel", 1.0), ("execute_split_k_kernel", math.nan)])
 def test_a_split_that_a_name_says_and_the_grid_hides_is_unknown(read, name, split):
     columns = "tile_m,tile_n,split_k,kernel_name"
     rows, _ = read(f"{GEMM},1e-4,,,,32,32,1,sm80_xmma_gemm_tilesize32x32x8_{name}", header=f"{HEADER},{columns}")
@@ -256,7 +256,7 @@ def test_a_blank_number_is_missing_and_a_word_or_a_giant_is_garbled(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content, message",
     [
         (b"", "empty"),
         (b"\n\n  \n", "empty"),
@@ -280,7 +280,7 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path, content, messa
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    "table, message",
     [
         (pa.table({"a": [[1.0], [2.0]]}), "plain numbers or text"),
         (pa.table({"a": [{"x": 1.0}]}), "plain numbers or text"),

@@ -60,7 +60,7 @@ def read(tmp_path, shared_data):
 
 
 @pytest.mark.parametrize(
-    ("name", "startup_s", "perturbed", "rejected"),
+    "name, startup_s, perturbed, rejected",
     [("a100_900mhz", 1.605, 3, []), ("a100_clocks", 1.67, 5, []), ("a10_900mhz", 1.125, 1, ["TRUNCATED_RUN"])],
 )
 def test_start_up_of_each_host_and_its_failed_runs_are_found(shared_data, name, startup_s, perturbed, rejected):
@@ -79,7 +79,7 @@ def test_throttled_runs_reach_the_power_limit_once_start_up_is_removed(shared_da
     assert float(np.median(rows.power_w[throttled])) == pytest.approx(250.0, abs=1.5)
 
 
-@pytest.mark.parametrize(("target_s", "startup_s"), [(30.0, 0.0), (30.0, 1.6), (10.0, 0.5)])
+@pytest.mark.parametrize("target_s, startup_s", [(30.0, 0.0), (30.0, 1.6), (10.0, 0.5)])
 def test_target_and_start_up_come_from_the_runs_and_no_part_of_the_last_iteration(read, target_s, startup_s):
     """Runs with long iterations end half an iteration late on average; one of them takes 4 s longer than its trial iteration promised."""
     latency = np.linspace(0.02, 0.4, 40)
@@ -106,7 +106,7 @@ def test_runs_of_fixed_iterations_have_no_target():
 
 
 @pytest.mark.parametrize(
-    ("run", "reason", "power_only"),
+    "run, reason, power_only",
     [
         ({"latency_s": "nan"}, "BAD_LATENCY", False),
         ({"gpu": "a101"}, "UNKNOWN_GPU", False),

@@ -61,7 +61,7 @@ def test_a_bundle_remembers_trees_of_many_rows_and_few_points():
     assert np.isfinite(deviation).all()
 
 
-@pytest.mark.parametrize(("name", "end"), [("feature", [99]), ("threshold", []), ("value", [])])
+@pytest.mark.parametrize("name, end", [("feature", [99]), ("threshold", []), ("value", [])])
 def test_broken_trees_are_refused(name, end):
     written, _ = document()
     written["trees"][name][-1:] = end

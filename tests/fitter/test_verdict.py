@@ -32,7 +32,7 @@ def predicted():
     return predict_kernel_rows(BUNDLE, rows)
 
 
-@pytest.mark.parametrize(("slower", "hotter", "energy"), [(1.0, 1.0, "0.0"), (1.25, 1.0, "20.0"), (1.25, 0.8, "0.0"), (2.0, 1.25, "60.0")])
+@pytest.mark.parametrize("slower, hotter, energy", [(1.0, 1.0, "0.0"), (1.25, 1.0, "20.0"), (1.25, 0.8, "0.0"), (2.0, 1.25, "60.0")])
 def test_errors_are_those_of_the_rows_and_energy_that_of_their_product(predicted, slower, hotter, energy):
     found = predicted.assign(measured_latency=slower * predicted["predicted_latency"], measured_power=hotter * predicted["predicted_power"])
     line = verdict_lines(BUNDLE, calibration(found))[1]
@@ -45,7 +45,7 @@ def test_errors_are_those_of_the_rows_and_energy_that_of_their_product(predicted
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    "change, found",
     [
         ({"clocks_mhz": (900.0, 900.0)}, "other clocks (an extrapolation)"),
         ({"power": None, "voltage": None, "idle": None}, "power and energy (no power in the data)"),
@@ -84,7 +84,7 @@ def test_a_fit_without_held_out_rows_claims_no_error():
     assert "errors are unknown" in verdict_lines(BUNDLE, calibration(None))[1]
 
 
-@pytest.mark.parametrize(("words", "told"), [((), True), (("--quiet",), False)])
+@pytest.mark.parametrize("words, told", [((), True), (("--quiet",), False)])
 def test_off_a_terminal_a_long_fit_says_what_it_does_and_stops_saying_it(words, told, shared_data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fitter.commands.fit, "PROGRESS_S", 0.02)
     before = set(threading.enumerate())

@@ -40,7 +40,7 @@ def half_to_half(case):
     return found
 
 
-@pytest.mark.parametrize(("name", "latency", "short", "longer"), [("a100_900mhz", 5.6, 8.2, 3.7), ("a10_900mhz", 4.2, 5.6, 3.4)])
+@pytest.mark.parametrize("name, latency, short, longer", [("a100_900mhz", 5.6, 8.2, 3.7), ("a10_900mhz", 4.2, 5.6, 3.4)])
 def test_half_of_the_runs_predict_the_other_half(cases, name, latency, short, longer):
     found = half_to_half(cases[name])
     one = mean_score(found)

@@ -21,7 +21,7 @@ def answer(served, name, **settings):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    "settings, words",
     [
         ({}, ()),
         ({"clock_mhz": 510.0, "precision": "fp16", "attention": "flash"}, ("--freq", 510, "--precision", "fp16", "--attention", "flash")),
@@ -104,7 +104,7 @@ LOAD = {"prompt": 512, "output": 64, "batch": 8}
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    "settings, words",
     [
         ({"model": "llama-3-8b", "gpu": "h100-sxm"}, ("--gpu", "h100-sxm")),
         ({"model": "qwen3-32b", "gpu": "a100-sxm-80gb", "tensor_parallel": 2}, ("--gpu", "a100-sxm-80gb", "--tensor-parallel", 2)),
@@ -123,7 +123,7 @@ def test_a_served_model_is_answered_as_by_the_command(served, capsys, settings, 
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings, message",
     [
         ({"model": "/etc/passwd"}, "'/etc/passwd' is unknown"),
         ({"model": "resnet-101"}, "'resnet-101' is unknown"),

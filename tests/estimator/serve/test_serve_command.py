@@ -24,7 +24,7 @@ def started(*words):
             process.kill()
 
 
-@pytest.mark.parametrize(("stop", "status", "said"), [(signal.SIGINT, 130, "estimate serve: interrupted"), (signal.SIGTERM, 0, "")])
+@pytest.mark.parametrize("stop, status, said", [(signal.SIGINT, 130, "estimate serve: interrupted"), (signal.SIGTERM, 0, "")])
 def test_signals_end_it_cleanly(repository, stop, status, said):
     with started(str(repository / "examples" / "gpt2-prefill.json"), "--quiet", "--json") as (process, line):
         url = json.loads(line)["url"]
@@ -54,7 +54,7 @@ def test_a_port_in_use_is_one_line(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    "words, status, message",
     [
         (["nothing.json"], 1, "nothing.json: cannot be read"),
         (["--bundle", "nothing"], 1, "unknown bundle 'nothing'"),

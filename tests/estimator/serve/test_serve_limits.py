@@ -24,7 +24,7 @@ def refusal(content):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "message"),
+    "body, status, message",
     [
         (b"", 400, "not valid JSON"),
         (b"[]", 400, "must be an object"),

@@ -42,7 +42,7 @@ def test_a_power_limit_holds_the_mean_of_all_steps(capsys):
     assert crowded["power_w"] < 700.0
 
 
-@pytest.mark.parametrize(("gpu", "ranks", "told"), [("l40s", 4, True), ("l40s", 2, False), ("h100", 4, False)])
+@pytest.mark.parametrize("gpu, ranks, told", [("l40s", 4, True), ("l40s", 2, False), ("h100", 4, False)])
 def test_sums_over_pcie_are_noted(capsys, gpu, ranks, told):
     found = answers(capsys, "llama-3.1-8b", "--gpu", gpu, "--prompt", 128, "--output", 128, "--batch", 1, "--tensor-parallel", ranks)
     assert any("over PCIe" in note for note in found["notes"]) == told
@@ -100,7 +100,7 @@ def test_an_engine_that_is_not_named_widens_the_interval(capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "version"),
+    "asked, version",
     [
         ("vllm", "0.12"),
         ("vllm-0.18.1", "0.15"),
@@ -146,7 +146,7 @@ def test_a_short_prompt_adds_little_to_steps_that_run_anyway(capsys):
     assert 0.0 < found["parts"]["prompts"] < 0.1
 
 
-@pytest.mark.parametrize(("chart", "axis"), [("energy", "energy of a token [J]"), ("tokens", "output tokens [1/s]")])
+@pytest.mark.parametrize("chart, axis", [("energy", "energy of a token [J]"), ("tokens", "output tokens [1/s]")])
 def test_a_chart_has_a_line_for_each_gpu_over_what_varies(capsys, tmp_path, chart, axis):
     out = tmp_path / "chart.svg"
     words = ("llama-3-8b", *LOAD, "--gpu", "a100,h100", "-o", out, "--chart", chart)
@@ -250,7 +250,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "status", "line"), REFUSED)
+@pytest.mark.parametrize("words, status, line", REFUSED)
 def test_bad_input_is_one_line(capsys, words, status, line):
     found, out, error = run(capsys, "llama-3-8b", *LOAD, *words)
     assert (found, out, len(error.splitlines())) == (status, "", 1)

@@ -110,7 +110,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "words", "status", "line"), BAD)
+@pytest.mark.parametrize("fields, words, status, line", BAD)
 def test_bad_input_is_one_line_and_writes_nothing(capsys, tmp_path, fields, words, status, line):
     out = tmp_path / "answer.json"
     given = ("--model", written(tmp_path, **fields), "--gpu", "h100", "--phase", "decode", "-o", out, *words)

@@ -39,12 +39,12 @@ def tally(workload, *families):
     return sum(work.flop * count for work, count in works), sum(work.read_byte * count for work, count in works)
 
 
-@pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
+@pytest.mark.parametrize("name, published", PUBLISHED.items())
 def test_parameters_are_the_published_ones(name, published):
     assert read_architecture(name).parameters / 1e9 == pytest.approx(published, rel=2e-3)
 
 
-@pytest.mark.parametrize(("name", "layout"), [
+@pytest.mark.parametrize("name, layout", [
     ("llama-3.1-70b", Layout(tensor_parallel=8)), ("gpt2", Layout(tensor_parallel=4)), ("mixtral-8x7b", Layout(tensor_parallel=8)),
     ("mixtral-8x7b", Layout(tensor_parallel=4, expert_parallel=2)), ("gpt-oss-120b", Layout(tensor_parallel=8, expert_parallel=8)),
 ])  # fmt: skip
@@ -89,7 +89,7 @@ def test_decoding_reads_the_weights_and_the_cache_once():
         assert tally(workload, "attention")[1] == pytest.approx(cached, rel=0.01)
 
 
-@pytest.mark.parametrize(("name", "kernels"), [("llama-3.1-8b", 325), ("llama-3.1-70b", 805), ("qwen3-32b", 709)])
+@pytest.mark.parametrize("name, kernels", [("llama-3.1-8b", 325), ("llama-3.1-70b", 805), ("qwen3-32b", 709)])
 def test_a_step_has_ten_kernels_a_layer_and_two_sums(name, kernels):
     """Numbers of kernels as in a replayed graph of vLLM: 10 a layer and 5 (Qwen3 normalises heads in one more)."""
     model, parallel = read_architecture(name), served(name, Layout(tensor_parallel=8))
@@ -162,7 +162,7 @@ def test_operators_are_valid_cost_the_host_nothing_and_name_the_library(config, 
     assert bool(workload.notes) == any(one.family == "moe" for one in workload.operators)
 
 
-@pytest.mark.parametrize(("quant", "expected"), [case for case in CASES if case[1] in FORMATS])
+@pytest.mark.parametrize("quant, expected", [case for case in CASES if case[1] in FORMATS])
 def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expected):
     config = DENSE | {"quantization_config": quant}
     formats = {one.precision for one in served(config).operators if one.family == "gemm" and one["n"] != 960}
@@ -179,12 +179,12 @@ def test_marlin_widens_mxfp4_as_int4_under_vllm_alone():
     assert found == {"vllm": {"int4_wo"}, "trtllm": {"w4a16_mxfp4"}}
 
 
-@pytest.mark.parametrize(("weights", "library", "told"), [("bf16", "vllm", 1), ("nvfp4", "vllm", 0), ("bf16", "trtllm", 0)])
+@pytest.mark.parametrize("weights, library, told", [("bf16", "vllm", 1), ("nvfp4", "vllm", 0), ("bf16", "trtllm", 0)])
 def test_experts_without_a_table_are_noted(weights, library, told):
     assert sum("no table has" in line for line in served(ROUTED, weights=weights, library=library).notes) == told
 
 
-@pytest.mark.parametrize(("library", "conversions"), [("", -16), ("vllm", -16), ("trtllm", 0)])
+@pytest.mark.parametrize("library, conversions", [("", -16), ("vllm", -16), ("trtllm", 0)])
 def test_a_given_scale_saves_its_search_and_a_kernel_that_converts_the_conversion(library, conversions):
     found = served(DENSE, weights="fp8-static", library=library)
     counts = {one.operator: 0.0 for one in found.operators} | {"quantise_static": 0.0, "compute_scale": 0.0}
@@ -204,7 +204,7 @@ def test_four_bit_weights_of_bitsandbytes_are_widened_before_the_product():
     assert {one.precision for one in single.operators if one.family == "gemm"} == {"int4_wo", "bf16"}
 
 
-@pytest.mark.parametrize(("skipped", "kept"), [
+@pytest.mark.parametrize("skipped, kept", [
     (["lm_head", "model.layers.0.mlp.gate", "model.layers.1.input_layernorm"], {}),
     (["model.layers.*.self_attn", "re:.*lm_head"], {"qkv": 1.0, "out": 1.0}),
     ([f"model.layers.{i}.self_attn.o_proj" for i in range(4)], {"out": 1.0}),
@@ -250,7 +250,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("config", "more", "message"), REFUSED)
+@pytest.mark.parametrize("config, more, message", REFUSED)
 def test_what_cannot_be_served_is_refused_in_one_line(config, more, message):
     with pytest.raises(WorkloadError, match=message) as refusal:
         served(config, **more)

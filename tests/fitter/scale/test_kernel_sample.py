@@ -164,7 +164,7 @@ def test_copies_of_a_row_are_refused_before_they_are_read(tmp_path):
         open_partitioned(path)
 
 
-@pytest.mark.parametrize(("name", "message"), [("nowhere", "no Parquet file here"), ("bare", "no Parquet file here"), ("empty", "no rows")])
+@pytest.mark.parametrize("name, message", [("nowhere", "no Parquet file here"), ("bare", "no Parquet file here"), ("empty", "no rows")])
 def test_a_folder_without_rows_is_refused(tmp_path, name, message):
     (tmp_path / "bare").mkdir()
     write_parts(kernel_table(3).slice(0, 0), tmp_path / "empty", [])
