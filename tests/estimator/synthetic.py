@@ -77,10 +77,10 @@ def convolution(kernel, **sizes):
     return make_operator("conv", "conv2d", "bf16", kernel_h=kernel, kernel_w=kernel, **usual | sizes)
 
 
-def attention(queries, precision="bf16", **sizes):
+def attention(queries, precision="bf16", kind="prefill", **sizes):
     """Causal attention of 8 heads of 64 over as many keys as queries, unless stated otherwise."""
     usual = {"batch": 1, "context": queries, "heads": 8, "kv_heads": 8, "head_dim": 64, "window": 0, "causal": 1}
-    return make_operator("attention", "prefill", precision, queries=queries, **usual | sizes)
+    return make_operator("attention", kind, precision, queries=queries, **usual | sizes)
 
 
 def matmul(m, n, k, precision="bf16", *, operator="linear", batch=1, **details):

@@ -1,6 +1,7 @@
 """The runtime `compiled`: which calls merge, what a merged kernel reads and writes, and what a compiled model keeps of an eager one."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -37,12 +38,12 @@ class Tape:
         shown = Tensor(shape=(whole.shape[0], width), strides=whole.strides, dtype=whole.dtype)
         return shown, Place(number, width if half == "2" else 0, size)
 
-    def call(self, name, out, *sources, shape=None, keys=None, **numbers):
+    def call(self, name, out, *sources, shape=None, **numbers):
         read = [self.place(source) for source in sources]
         if shape is not None:
             self.shapes[out] = shape
         result, at = self.place(out)
-        names = keys or {"mm": ("self", "mat2"), "native_layer_norm": ("input",)}.get(name, ("self", "other", "third"))
+        names = KEYS.get(name, ("self", "other", "third"))
         self.calls.append(
             Call(
                 name=f"aten.{name}",
@@ -68,126 +69,63 @@ class Tape:
     def bytes(self):
         """Reads and writes of the compiled operators that are no products [tensor of ROWS × WIDTH in bf16]."""
         lowered = lower_calls(self.calls, fused=True)
-        works = [
-            operator_work(o)
-            for o in lowered.operators
-            if o.family != "gemm"
-            for _ in range(int(lowered.counts[lowered.operators.index(o)]))
-        ]
+        pairs = zip(lowered.operators, lowered.counts, strict=True)
+        works = [operator_work(o) for o, count in pairs if o.family != "gemm" for _ in range(int(count))]
         unit = 2.0 * ROWS * WIDTH
         return [(work.read_byte / unit, work.write_byte / unit) for work in works]
 
 
-def gated(tape):
-    tape.product("gate", "x")
-    tape.call("silu", "s", "gate")
-    tape.product("up", "x")
-    tape.call("mul", "m", "s", "up")
-    tape.product("down", "m")
+KEYS = {"mm": ("self", "mat2"), "native_layer_norm": ("input",), "cat": ("tensors", "tensors")}
 
 
-def residual(tape):
-    tape.call("add", "r1", "r0", "x")
-    tape.call("native_layer_norm", "n", "r1", normalized_shape=WIDTH)
-    tape.product("p", "n")
-    tape.call("add", "r2", "r1", "p")
-    tape.product("q", "r2")
+def tape_of(text):
+    """Calls such as `out = name source source`; `out[rows,width]` has another size, and `norm48` is of rows of 48."""
+    tape = Tape()
+    for line in text.split("; "):
+        target, _, called, *sources = line.split()
+        out, *size = re.findall(r"\w+", target)
+        name, width = re.fullmatch(r"([a-z_]+)(\d*)", called).groups()
+        shape = tensor(*map(int, size)) if size else None
+        if name == "mm":
+            tape.product(out, *sources, shape.shape[1] if shape else WIDTH)
+        elif name == "norm":
+            tape.call("native_layer_norm", out, *sources, normalized_shape=int(width or WIDTH))
+        else:
+            tape.call(name, out, *sources, shape=shape, **({"dim": 1} if name == "_softmax" else {}))
+    return tape
 
 
-def around(tape):
-    tape.call("relu", "a", "x")
-    tape.product("b", "a")
-    tape.call("add", "c", "a", "b")
-    tape.product("d", "c")
-
-
-def halves(tape):
-    tape.product("both", "x", 2 * WIDTH)
-    tape.call("silu", "s", "both/1", shape=tensor())
-    tape.call("mul", "m", "s", "both/2")
-    tape.product("d", "m")
-
-
-def whole_and_halves(tape):
-    tape.product("q", "x")
-    tape.call("mul", "a", "q", "cos")
-    tape.call("neg", "n", "q/2", shape=tensor(width=WIDTH // 2))
-    tape.call("cat", "t", "n", "q/1", shape=tensor(), keys=("tensors", "tensors"))
-    tape.call("mul", "b", "t", "sin")
-    tape.call("add", "c", "a", "b")
-    tape.product("d", "c")
-
-
-def halves_and_whole(tape):
-    tape.product("q", "x")
-    tape.call("relu", "n", "q/1", shape=tensor(width=WIDTH // 2))
-    tape.call("cat", "t", "n", "n", shape=tensor(), keys=("tensors", "tensors"))
-    tape.call("add", "c", "q", "t")
-    tape.product("d", "c")
-
-
-def other_size(tape):
-    tape.call("relu", "a", "x", shape=tensor(width=WIDTH))
-    tape.call("add", "b", "a", "y", shape=tensor(rows=ROWS + 1))
-
-
-def two_norms(tape):
-    tape.call("native_layer_norm", "a", "x", normalized_shape=WIDTH)
-    tape.call("native_layer_norm", "b", "a", normalized_shape=WIDTH // 2)
-
-
-def scores(tape):
-    tape.call("mul", "a", "x", "scale")
-    tape.call("_softmax", "b", "a", dim=1)
-    tape.call("relu", "c", "b")
-
-
-def result(tape):
-    tape.call("relu", "a", "x")
-    tape.call("add", "b", "a", "y")
-
-
+ROTARY = "q = mm x; a = mul q cos; n[64,48] = neg q/2; t = cat n q/1; b = mul t sin; c = add a b; d = mm c"
 CASES = [
-    (gated, [[0], [2], [1, 3], [4]], [(2, 1)]),
-    (residual, [[0, 1], [2], [3], [4]], [(2, 2), (2, 1)]),
-    (around, [[0], [1], [2], [3]], [(1, 1), (2, 1)]),
-    (halves, [[0], [1, 2], [3]], [(2, 1)]),
-    (whole_and_halves, [[0], [1, 2, 3, 4, 5], [6]], [(3, 1)]),
-    (halves_and_whole, [[0], [1, 2, 3], [4]], [(1, 1)]),
-    (other_size, [[0], [1]], None),
-    (two_norms, [[0], [1]], None),
-    (scores, [[0], [1], [2]], [(2, 1), (1, 1), (1, 1)]),
-    (result, [[0, 1]], [(2, 1)]),
+    ("gate = mm x; s = silu gate; up = mm x; m = mul s up; down = mm m", [[0], [2], [1, 3], [4]], [(2, 1)]),
+    ("r1 = add r0 x; n = norm r1; p = mm n; r2 = add r1 p; q = mm r2", [[0, 1], [2], [3], [4]], [(2, 2), (2, 1)]),
+    ("a = relu x; b = mm a; c = add a b; d = mm c", [[0], [1], [2], [3]], [(1, 1), (2, 1)]),
+    ("both[64,192] = mm x; s = silu both/1; m = mul s both/2; d = mm m", [[0], [1, 2], [3]], [(2, 1)]),
+    (ROTARY, [[0], [1, 2, 3, 4, 5], [6]], [(3, 1)]),
+    ("q = mm x; n[64,48] = relu q/1; t = cat n n; c = add q t; d = mm c", [[0], [1, 2, 3], [4]], [(1, 1)]),
+    ("a = relu x; b[65,96] = add a y", [[0], [1]], None),
+    ("a = norm x; b = norm48 a", [[0], [1]], None),
+    ("a = mul x scale; b = _softmax a; c = relu b", [[0], [1], [2]], [(2, 1), (1, 1), (1, 1)]),
+    ("a = relu x; b = add a y", [[0, 1]], [(2, 1)]),
 ]
 
 
-@pytest.mark.parametrize("make, groups, moved", CASES)
-def test_what_merges_and_what_it_moves(make, groups, moved):
-    tape = Tape()
-    make(tape)
+@pytest.mark.parametrize("calls, groups, moved", CASES)
+def test_what_merges_and_what_it_moves(calls, groups, moved):
+    tape = tape_of(calls)
     assert tape.groups() == groups
     if moved is not None:
         assert sorted(tape.bytes()) == sorted(moved)
 
 
 def random_tape(draw):
-    tape = Tape()
-    known = ["x", "y"]
+    known, lines = ["x", "y"], []
     for number in range(draw(st.integers(1, 25))):
-        source, other, name = (
-            draw(st.sampled_from(known)),
-            draw(st.sampled_from(known)),
-            draw(st.sampled_from(["mm", "relu", "add", "norm"])),
-        )
-        out = f"t{number}"
-        if name == "mm":
-            tape.product(out, source)
-        elif name == "norm":
-            tape.call("native_layer_norm", out, source, normalized_shape=WIDTH)
-        else:
-            tape.call(name, out, *((source, other) if name == "add" else (source,)))
-        known.append(out)
-    return tape
+        name = draw(st.sampled_from(["mm", "relu", "add", "norm"]))
+        sources = [draw(st.sampled_from(known)) for _ in range(2 if name == "add" else 1)]
+        lines.append(f"t{number} = {name} {' '.join(sources)}")
+        known.append(f"t{number}")
+    return tape_of("; ".join(lines))
 
 
 @given(st.data())

@@ -19,7 +19,7 @@ from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.work import expert_load, operator_work
 from estimator.vocabulary.workload import Workload, as_run, make_operator, workload_as_run
-from tests.estimator.synthetic import addition, known_bundle, matmul, workload_of
+from tests.estimator.synthetic import addition, attention, convolution, known_bundle, matmul, workload_of
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
 PRECISIONS = ("bf16", "fp32", "int8")
@@ -60,34 +60,35 @@ def test_a_product_keeps_what_is_known_of_its_tile_and_is_lowered_as_if_alone(na
 def test_a_number_format_says_what_moves_how_fast_it_is_multiplied_and_whether_it_is_converted(
     precision, weight, activation, rate, converts
 ):
-    gpu, sizes = load_gpu("h100-sxm"), {"batch": 1, "m": 512, "n": 4096, "k": 8192}
-    operator = make_operator("gemm", "linear", precision, **sizes)
-    phases = lower([operator], gpu, COEFFICIENTS[None, :])
-    column = dict(zip(OVERLAPPED, phases.overlapped[0], strict=True))
+    gpu = load_gpu("h100-sxm")
+    operator, batched = (matmul(512, 4096, 8192, precision, operator=name) for name in ("linear", "bmm"))
+    column = phases_of(operator)
     assert column["dram"] * gpu.dram_bytes_per_s == pytest.approx(weight * 4096 * 8192, rel=1e-3)
     assert operator_work(operator).read_byte == pytest.approx((weight * 4096 + activation * 512) * 8192, rel=1e-3)
-    assert 2 * 512 * 4096 * 8192 / (phases.ideal_math[0] / gpu.sm_clock_max_mhz / 1e6) == pytest.approx(rate * 1e12, rel=1e-3)
-    assert (phases.serial[0, SERIAL.index("quantise")] > 0.0) == converts
-    assert make_operator("gemm", "bmm", precision, **sizes).precision == precision
-    batched = lower([make_operator("gemm", "bmm", precision, **sizes)], gpu, COEFFICIENTS[None, :])
-    assert batched.serial[0, SERIAL.index("quantise")] == 0.0
+    assert 2 * 512 * 4096 * 8192 / (column["useful"] / gpu.sm_clock_max_mhz / 1e6) == pytest.approx(rate * 1e12, rel=1e-3)
+    assert (column["quantise"] > 0.0) == converts
+    assert batched.precision == precision
+    assert phases_of(batched)["quantise"] == 0.0
 
 
-def phases_of(family, operator, gpu="h100-sxm", precision="bf16", **shape):
-    lowered = lower([make_operator(family, operator, precision, **shape)], load_gpu(gpu), COEFFICIENTS[None, :])
+def phases_of(operator, gpu="h100-sxm"):
+    lowered = lower([operator], load_gpu(gpu), COEFFICIENTS[None, :])
     return dict(zip((*OVERLAPPED, *SERIAL), [*lowered.overlapped[0], *lowered.serial[0]], strict=True)) | {"useful": lowered.ideal_math[0]}
 
 
 EXPERTS = {"hidden": 2048, "inter": 1024, "topk": 4, "experts": 64, "tp": 1, "ep": 1, "skew": 0.0, "gated": 1}
 
 
+def experts(tokens, **changes):
+    return make_operator("moe", "moe", "bf16", tokens=tokens, **EXPERTS | changes)
+
+
 @given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from([1, 2, 8, 64]), st.sampled_from([0.0, 1.0, 1.2]))
 def test_more_tokens_never_mean_less_work_for_experts_and_shares_of_them_split_it(tokens, more, ep, skew):
-    few, many = (make_operator("moe", "moe", "bf16", **(EXPERTS | {"tokens": n, "ep": ep, "skew": skew})) for n in (tokens, tokens + more))
+    few, many = (experts(count, ep=ep, skew=skew) for count in (tokens, tokens + more))
     assert expert_load(many).pairs >= expert_load(few).pairs * (1.0 - 1e-9)
     assert operator_work(many).flop >= operator_work(few).flop * (1.0 - 1e-9)
-    whole = expert_load(make_operator("moe", "moe", "bf16", **(EXPERTS | {"tokens": tokens, "skew": skew})))
-    own = expert_load(few)
+    whole, own = expert_load(experts(tokens, skew=skew)), expert_load(few)
     assert own.rows * own.experts <= tokens * EXPERTS["topk"] * (1.0 + 1e-9)
     assert own.experts <= EXPERTS["experts"] / ep
     if skew:
@@ -97,11 +98,9 @@ def test_more_tokens_never_mean_less_work_for_experts_and_shares_of_them_split_i
 
 
 def test_all_experts_together_are_their_products():
-    load = expert_load(make_operator("moe", "moe", "bf16", **(EXPERTS | {"tokens": 4096})))
-    assert load == pytest.approx((64.0, 4096 * 4, 256.0))
-    column = phases_of("moe", "moe", **(EXPERTS | {"tokens": 4096}))
+    assert expert_load(experts(4096)) == pytest.approx((64.0, 4096 * 4, 256.0))
+    column, halved = (phases_of(experts(4096, tp=tp)) for tp in (1, 2))
     assert column["dram"] * load_gpu("h100-sxm").dram_bytes_per_s == pytest.approx(2.0 * 64 * 3 * 2048 * 1024)
-    halved = phases_of("moe", "moe", **(EXPERTS | {"tokens": 4096, "tp": 2}))
     assert halved["useful"] == pytest.approx(column["useful"] / 2.0)
 
 
@@ -110,12 +109,12 @@ def test_all_experts_together_are_their_products():
     [("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 4, 0.75), ("reduce_scatter", 8, 0.875), ("all_to_all", 2, 0.5)],
 )
 def test_a_collective_moves_what_its_bus_bandwidth_counts(operator, gpus, crossings):
-    column = phases_of("communication", operator, message_bytes=9e8, num_gpus=gpus)
+    asked, larger = (make_operator("communication", operator, "bf16", message_bytes=size, num_gpus=gpus) for size in (9e8, 18e8))
+    column = phases_of(asked)
     assert column["link"] == pytest.approx(crossings * 9e8 / 450e9)
-    assert phases_of("communication", operator, message_bytes=18e8, num_gpus=gpus)["chunks"] > column["chunks"] > 0.0
+    assert phases_of(larger)["chunks"] > column["chunks"] > 0.0
     without = replace(load_gpu("h100-sxm"), link_bytes_per_s=0.0)
-    asked = [make_operator("communication", operator, "bf16", message_bytes=9e8, num_gpus=gpus)]
-    assert not np.isfinite(lower(asked, without, COEFFICIENTS[None, :]).ideal_math[0])
+    assert not np.isfinite(lower([asked], without, COEFFICIENTS[None, :]).ideal_math[0])
 
 
 def test_latent_attention_reads_one_vector_a_token_for_all_heads():
@@ -144,17 +143,9 @@ def test_latent_attention_reads_one_vector_a_token_for_all_heads():
 )
 def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(kind, gpu, window, cache, library, joined):
     """Then many query heads need no more blocks of math than one."""
-    shape = {
-        "batch": 64,
-        "queries": 1 if kind == "decode" else 4,
-        "context": 512,
-        "kv_heads": 4,
-        "head_dim": 128,
-        "window": window,
-        "causal": 0,
-    }
-    named = {"precision_kv": cache, "library": library}
-    operators = [make_operator("attention", kind, "bf16", heads=heads, **named, **shape) for heads in (4, 64)]
+    shape = {"batch": 64, "context": 512, "kv_heads": 4, "head_dim": 128, "window": window, "causal": 0}
+    queries, named = 1 if kind == "decode" else 4, {"precision_kv": cache, "library": library}
+    operators = [attention(queries, kind=kind, heads=heads, **named, **shape) for heads in (4, 64)]
     phases = lower(operators, load_gpu(gpu), np.tile(coefficient_vector({}), (2, 1)))
     one, many = phases.overlapped[:, OVERLAPPED.index("math")]
     assert bool(many == one) == joined
@@ -203,43 +194,26 @@ def test_work_that_repeats_an_operand_runs_in_the_kernel_of_copies(details, grou
     ],
 )
 def test_attention_of_pytorch_is_that_which_pytorch_prefers_on_the_board(board, details, library, run):
-    shape = {"batch": 4, "queries": 512, "context": 512, "heads": 8, "kv_heads": 8, "head_dim": 64, "window": 0, "causal": 1}
-    operator = make_operator("attention", "prefill", **({"precision": "bf16", "library": library} | shape | details))
+    operator = attention(512, batch=4, library=library, **details)
     assert as_run(operator, load_gpu(board)) == replace(operator, library=run)
 
 
 @pytest.mark.parametrize(
-    "changes, product",
-    [({}, True), ({"kernel_h": 3, "padding": 1}, False), ({"stride": 2}, False), ({"groups": 2}, False)],
+    "kernel, changes, product", [(1, {}, True), (3, {"padding": 1}, False), (1, {"stride": 2}, False), (1, {"groups": 2}, False)]
 )
-def test_a_convolution_of_single_pixels_is_a_product(changes, product):
-    shape = {"batch": 8, "channels": 64, "height": 28, "width": 28, "filters": 256, "kernel_h": 1, "kernel_w": 1, "stride": 1, "padding": 0}
-    convolution = make_operator("conv", "conv2d", "bf16", **(shape | {"groups": 1} | changes))
+def test_a_convolution_of_single_pixels_is_a_product(kernel, changes, product):
     linear = matmul(8 * 28 * 28, 256, 64)
-    workloads = [Workload(name="one", operators=(one, linear), counts=(2.0, 1.0)) for one in (convolution, linear)]
-    assert (workload_as_run(workloads[0]).operators == (linear,)) == product
-    assert sum(workload_as_run(workloads[0]).counts) == 3.0
-    bundle = known_bundle(load_gpu("h100-sxm"))
-    found = estimate(workloads[0], bundle)[0]
-    assert (found.latency_s == estimate(replace(workloads[1], operators=(linear,), counts=(3.0,)), bundle)[0].latency_s) == product
+    image = convolution(kernel, height=28, width=28, filters=256, **changes)
+    workload, bundle = Workload(name="one", operators=(image, linear), counts=(2.0, 1.0)), known_bundle(load_gpu("h100-sxm"))
+    run = workload_as_run(workload)
+    assert (run.operators == (linear,), sum(run.counts)) == (product, 3.0)
+    times = [estimate(one, bundle)[0].latency_s for one in (workload, workload_of(linear, 3.0))]
+    assert (times[0] == times[1]) == product
 
 
 def test_what_is_said_of_a_convolution_that_runs_as_a_product_names_the_product_s_size():
-    shape = {
-        "batch": 512,
-        "channels": 64,
-        "height": 56,
-        "width": 56,
-        "filters": 256,
-        "kernel_h": 1,
-        "kernel_w": 1,
-        "stride": 1,
-        "padding": 0,
-    }
-    convolution = make_operator("conv", "conv2d", "bf16", groups=1, **shape)
-    same = matmul(512 * 56 * 56, 256, 64)  # merged with it
-    add = addition(64)
-    found = estimate(Workload(name="one", operators=(convolution, same, add), counts=(1.0, 1.0, 1.0)), load_bundle("h100-sxm"))[0]
+    image, same = convolution(1, batch=512, height=56, width=56, filters=256), matmul(512 * 56 * 56, 256, 64)  # merged with it
+    found = estimate(Workload(name="one", operators=(image, same, addition(64)), counts=(1.0, 1.0, 1.0)), load_bundle("h100-sxm"))[0]
     assert any("m = 1.60563e+06 is outside the fitted range" in line for line in found.warnings)
 
 
@@ -259,8 +233,7 @@ def test_a_repeated_operand_saves_bytes_and_costs_instructions(name):
     "board, own, ratio", [("a100-pcie-40gb", "", 1.0), ("h100-sxm", "", 1.0), ("h100-sxm", "flash-attention", 1.0 / 0.63)]
 )
 def test_flash_attention_2_has_the_rate_of_warps_and_other_attention_the_full_one(board, own, ratio):
-    sizes = {"batch": 4, "queries": 4096, "context": 4096, "heads": 16, "kv_heads": 16, "head_dim": 64, "window": 0, "causal": 0}
-    pair = [make_operator("attention", "prefill", "bf16", library=library, **sizes) for library in (own, "vllm")]
+    pair = [attention(4096, batch=4, heads=16, kv_heads=16, causal=0, library=library) for library in (own, "vllm")]
     math = lower(pair, load_gpu(board), np.tile(COEFFICIENTS, (2, 1))).overlapped[:, OVERLAPPED.index("math")]
     assert math[0] / math[1] == pytest.approx(ratio)
 
@@ -285,16 +258,15 @@ def test_a_lane_loads_as_much_as_all_rows_are_multiples_of(n, k, byte):
 
 
 @pytest.mark.parametrize(
-    "operator, precision, sizes",
+    "product",
     [
-        ("linear", "bf16", {"batch": 1, "m": 197, "n": 1024, "k": 4096}),  # no row follows the tokens
-        ("linear", "fp8", {"batch": 1, "m": 64, "n": 1001, "k": 4096}),
-        ("bmm", "fp32", {"batch": 16, "m": 197, "n": 197, "k": 64}),
+        matmul(197, 1024, 4096),  # no row follows the tokens
+        matmul(64, 1001, 4096, "fp8"),
+        matmul(197, 197, 64, "fp32", operator="bmm", batch=16),
     ],
 )
-def test_only_16_bit_rows_along_n_and_k_count_as_narrow(operator, precision, sizes):
-    columns = matrix_columns([make_operator("gemm", operator, precision, **sizes)], load_gpu("h100-sxm"))
-    assert columns.access_byte == Gemm.ACCESS_BYTES
+def test_only_16_bit_rows_along_n_and_k_count_as_narrow(product):
+    assert matrix_columns([product], load_gpu("h100-sxm")).access_byte == Gemm.ACCESS_BYTES
 
 
 @pytest.mark.parametrize(
@@ -316,51 +288,36 @@ def test_attention_over_197_tokens_takes_its_published_time(sequences, head_dim,
 
 
 def test_schedulers_limit_depthwise_convolutions_alike_on_every_board():
-    sizes = {
-        "batch": 1,
-        "channels": 256,
-        "height": 64,
-        "width": 64,
-        "filters": 256,
-        "kernel_h": 3,
-        "kernel_w": 3,
-        "stride": 1,
-        "padding": 1,
-    }
-    clocks = [
-        phases_of("conv", "depthwise", gpu, groups=256, **sizes)["issue"] * load_gpu(gpu).num_sms for gpu in ("a100-pcie-40gb", "a10")
-    ]
+    image = replace(convolution(3, padding=1, groups=64), operator="depthwise")
+    clocks = [phases_of(image, gpu)["issue"] * load_gpu(gpu).num_sms for gpu in ("a100-pcie-40gb", "a10")]
     assert clocks[0] == pytest.approx(clocks[1])
 
 
 SHIPPED = ("a100-sxm-80gb", "b200-sxm", "h100-sxm", "h200-sxm", "l40s")
-SIXTEEN_BIT_KERNELS = (
-    ("gemm", "linear", {"batch": 1, "m": 1024, "n": 1024, "k": 1024}),
-    ("gemm", "bmm", {"batch": 32, "m": 512, "n": 512, "k": 64}),
-    ("attention", "prefill", {"batch": 2, "queries": 2048, "context": 2048, "heads": 16, "kv_heads": 16, "head_dim": 128}),
-    ("attention", "decode", {"batch": 16, "queries": 1, "context": 2048, "heads": 32, "kv_heads": 8, "head_dim": 128}),
-)
+SIXTEEN_BIT_KERNELS = {
+    "linear": lambda precision: matmul(1024, 1024, 1024, precision),
+    "bmm": lambda precision: matmul(512, 512, 64, precision, operator="bmm", batch=32),
+    "prefill": lambda precision: attention(2048, precision, batch=2, heads=16, kv_heads=16, head_dim=128),
+    "decode": lambda precision: attention(1, precision, "decode", batch=16, context=2048, heads=32, head_dim=128),
+}
 
 
 def times_of(bundle, *operators):
-    workloads = [workload_of(one) for one in operators]
-    return [estimate(one, bundle, host_launch_s=0.0)[0].latency_s for one in workloads]
+    return [estimate(workload_of(one), bundle, host_launch_s=0.0)[0].latency_s for one in operators]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-@pytest.mark.parametrize("family, operator, shape", SIXTEEN_BIT_KERNELS)
-def test_both_16_bit_formats_take_equally_long_whichever_was_measured(name, family, operator, shape):
-    more = {"window": 0, "causal": 1} if family == "attention" else {}
-    pair = [make_operator(family, operator, precision, **shape, **more) for precision in ("fp16", "bf16")]
-    fp16, bf16 = times_of(load_bundle(name), *pair)
+@pytest.mark.parametrize("kernel", SIXTEEN_BIT_KERNELS)
+def test_both_16_bit_formats_take_equally_long_whichever_was_measured(name, kernel):
+    fp16, bf16 = times_of(load_bundle(name), *map(SIXTEEN_BIT_KERNELS[kernel], ("fp16", "bf16")))
     assert fp16 == pytest.approx(bf16)
 
 
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm"])
 @pytest.mark.parametrize("operator, queries", [("decode", 1), ("prefill", 1), ("prefill", 1152)])
 def test_a_window_of_all_keys_is_none(name, operator, queries):
-    shape = {"batch": 120, "queries": queries, "context": 1152, "heads": 32, "kv_heads": 8, "head_dim": 128, "causal": 1}
-    none, wide = times_of(load_bundle(name), *(make_operator("attention", operator, "bf16", window=w, **shape) for w in (0, 4096)))
+    shape = {"batch": 120, "context": 1152, "heads": 32, "head_dim": 128}
+    none, wide = times_of(load_bundle(name), *(attention(queries, kind=operator, window=w, **shape) for w in (0, 4096)))
     assert none == pytest.approx(wide, rel=0.05)  # the residual tier knows windows
 
 

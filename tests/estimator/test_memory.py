@@ -15,8 +15,8 @@ from estimator.transforms.rewriting import with_precision
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import Footprint, Workload, make_operator
-from tests.estimator.synthetic import matmul, workload_of
+from estimator.vocabulary.workload import Footprint, Workload
+from tests.estimator.synthetic import attention, matmul, workload_of
 
 A100 = load_bundle("a100-pcie-40gb-eager")
 
@@ -39,15 +39,14 @@ def test_an_operator_is_warned_about_where_its_tensors_exceed_the_memory_and_now
     assert len(told(workload)) == (size > A100.gpu.dram_bytes)
 
 
-LAYERS = 32
+LAYERS = 32.0
 WEIGHT = matmul(16, 28672, 4096)
 
 
-def decoding(batch, *, window=0, layers=LAYERS, precision_kv=""):
+def decoding(batch, *, window=0):
     """A decoding step with a cache of `batch` · 2048 tokens in every layer."""
-    shape = {"batch": batch, "queries": 1, "context": 2048, "heads": 32, "kv_heads": 8, "head_dim": 128, "window": window, "causal": 1}
-    attention = make_operator("attention", "decode", "bf16", **shape, precision_kv=precision_kv)
-    return Workload(name="decoding", operators=(WEIGHT, attention), counts=(float(layers), float(layers)))
+    cached = attention(1, kind="decode", batch=batch, context=2048, heads=32, head_dim=128, window=window)
+    return Workload(name="decoding", operators=(WEIGHT, cached), counts=(LAYERS, LAYERS))
 
 
 @given(st.integers(1, 4000), st.sampled_from([0, 128]))

@@ -23,7 +23,7 @@ from estimator.model.power import (
 from estimator.model.timeline import warm_ratio
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
-from tests.estimator.synthetic import matmul, phases_of
+from tests.estimator.synthetic import attention, matmul, phases_of
 
 A100 = load_gpu("a100-pcie-40gb")
 
@@ -32,8 +32,8 @@ def events_of(operator, tile_m=128.0, tile_n=128.0, split=1.0):
     return dict(zip(EVENTS, phases_of(operator, A100, tile_m, tile_n, split).events[0].tolist(), strict=True))
 
 
-def linear(m, precision="bf16", n=1024, k=1024):
-    return matmul(m, n, k, precision)
+def linear(m, precision="bf16", n=1024):
+    return matmul(m, n, 1024, precision)
 
 
 def test_padded_products_cost_less_than_useful_ones_but_not_nothing():
@@ -47,21 +47,16 @@ def test_tensor_flop_are_counted_by_the_time_for_which_they_keep_the_units_busy(
     assert events_of(linear(256, "int8"))["tensor"] == events_of(linear(256))["tensor"] / 2
 
 
-@pytest.mark.parametrize("kind", [{"queries": 2048}, {"queries": 1}])
-def test_attention_in_8_bits_keeps_the_units_busy_for_half_as_long(kind):
-    shape = {"batch": 4, "context": 2048, "heads": 16, "kv_heads": 4, "head_dim": 128, "window": 0, "causal": 1} | kind
-    operator = "prefill" if kind["queries"] > 1 else "decode"
-    short, full = (
-        phases_of(make_operator("attention", operator, precision, **shape), load_gpu("b200-sxm"), 128.0, 128.0, 1.0).events[0]
-        for precision in ("fp8", "bf16")
-    )
+@pytest.mark.parametrize("kind, queries", [("prefill", 2048), ("decode", 1)])
+def test_attention_in_8_bits_keeps_the_units_busy_for_half_as_long(kind, queries):
+    shape = {"batch": 4, "context": 2048, "heads": 16, "kv_heads": 4, "head_dim": 128}
+    short, full = (phases_of(attention(queries, name, kind, **shape), load_gpu("b200-sxm")).events[0] for name in ("fp8", "bf16"))
     assert short[EVENTS.index("tensor")] == full[EVENTS.index("tensor")] / 2
     assert short[EVENTS.index("sfu")] == full[EVENTS.index("sfu")]
 
 
 def test_attention_without_tensor_cores_multiplies_on_cuda_cores():
-    shape = {"batch": 4, "queries": 1024, "context": 1024, "heads": 16, "kv_heads": 16, "head_dim": 128, "window": 0, "causal": 0}
-    single, half = (events_of(make_operator("attention", "prefill", precision, **shape)) for precision in ("fp32", "fp16"))
+    single, half = (events_of(attention(1024, precision, batch=4, head_dim=128, causal=0)) for precision in ("fp32", "fp16"))
     assert single["tensor"] == 0.0
     assert single["cuda"] - half["cuda"] == half["tensor"] / 2
 

@@ -1,6 +1,5 @@
 """Stored weights: formats by `quantization_config`, layers that stay wide, and precisions that are refused by name."""
 
-import json
 import math
 
 import pytest
@@ -18,7 +17,7 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.specifications import load_gpu
 from tests.estimator.synthetic import transformer
-from tests.estimator.traced import REASON
+from tests.estimator.traced import REASON, configuration
 
 
 def compressed(weights, inputs=None, groups=1, **more):
@@ -126,38 +125,37 @@ LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 500, "tie_word_embeddings": False,
 }  # fmt: skip
+STORED = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96)
+"""Weights of its layers."""
 
 
-ARCHITECTURES = {"mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "gpt_oss": "GptOssForCausalLM"}
-
-
-def traced(tmp_path, stored, **asked):
+def traced(tmp_path, stored, model=LLAMA, **asked):
     pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
     from estimator.tracing.torch_trace import trace_workload
 
-    config = LLAMA | ({"quantization_config": stored} if stored else {})
-    if "model_type" in asked:
-        fields = {name: asked.pop(name) for name in tuple(asked) if name not in TraceRequest.__slots__}
-        config |= fields | {"architectures": [ARCHITECTURES[fields["model_type"]]]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    return trace_workload(TraceRequest(model=str(tmp_path), sequence=16, **asked))
+    folder = configuration(tmp_path, **model, **({"quantization_config": stored} if stored else {}))
+    return trace_workload(TraceRequest(model=folder, sequence=16, **asked))
+
+
+def precisions(workload, **sizes):
+    """Those of linear layers, the head aside, of these sizes."""
+    linear = [o for o in workload.operators if o.operator == "linear" and o["n"] != 500]
+    return {o.precision for o in linear if all(o[name] == size for name, size in sizes.items())}
 
 
 def test_a_configuration_keeps_what_says_how_its_weights_are_stored(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": {"quant_method": "fp8"}}))
-    assert load_model_config(str(tmp_path)).quantised == {"quant_method": "fp8"}
+    stored = {"quant_method": "fp8"}
+    assert load_model_config(configuration(tmp_path, **LLAMA, quantization_config=stored)).quantised == stored
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("stored, precision", [case for case in CASES if case[1]])
 def test_a_quantised_checkpoint_has_its_products_and_memory_and_never_bf16_in_silence(tmp_path, stored, precision):
     plain, narrow = traced(tmp_path, {}), traced(tmp_path, stored)
-    found = {(o["n"], o["k"]): o.precision for o in narrow.operators if o.operator == "linear"}
     computed, held = ("bf16", WIDENED_BYTE) if precision == WIDENED else (precision, FORMATS[precision].weight_byte)
-    assert {name for shape, name in found.items() if shape != (500, 64)} == {computed}
-    assert found[500, 64] == "bf16"
-    layers = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96)
-    saved = layers * (BYTES_PER_ELEMENT["bf16"] - held)
+    assert precisions(narrow) == {computed}
+    assert {o.precision for o in narrow.operators if o.operator == "linear" and o["n"] == 500} == {"bf16"}
+    saved = STORED * (BYTES_PER_ELEMENT["bf16"] - held)
     assert narrow.footprint.weights_byte == pytest.approx(plain.footprint.weights_byte - saved)
     assert f"-{computed}-" in narrow.name
     asked = traced(tmp_path, stored, precision="bf16")
@@ -167,80 +165,72 @@ def test_a_quantised_checkpoint_has_its_products_and_memory_and_never_bf16_in_si
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_layer_that_stays_and_has_the_shape_of_one_that_does_not_is_said(tmp_path):
-    stored = {"quant_method": "gptq", "bits": 4, "modules_to_not_convert": ["layers.0.mlp.down_proj"]}
-    assert "1 shapes" in traced(tmp_path, stored).warnings[0]
-    stored = {"quant_method": "gptq", "bits": 4, "modules_to_not_convert": ["down_proj"]}
-    narrow = traced(tmp_path, stored)
-    assert {o.precision for o in narrow.operators if o.operator == "linear" and o["k"] == 96} == {"bf16"}
-    assert narrow.warnings == ()
+    one, all_of_them = (
+        traced(tmp_path, {"quant_method": "gptq", "bits": 4, "modules_to_not_convert": [name]})
+        for name in ("layers.0.mlp.down_proj", "down_proj")
+    )
+    assert "1 shapes" in one.warnings[0]
+    assert (precisions(all_of_them, k=96), all_of_them.warnings) == ({"bf16"}, ())
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_weights_of_bitsandbytes_are_widened_before_the_products_of_several_rows_alone(tmp_path):
     stored = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    size = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96)
-    written = [sum(o["elements"] * count for o, count in pairs(traced(tmp_path, one)) if o.family == "elementwise") for one in (stored, {})]
-    assert written[0] - written[1] == size
+
+    def written(workload):
+        pairs = zip(workload.operators, workload.counts, strict=True)
+        return sum(o["elements"] * count for o, count in pairs if o.family == "elementwise")
+
+    assert written(traced(tmp_path, stored)) - written(traced(tmp_path, {})) == STORED
     single = traced(tmp_path, stored, phase="decode")
-    assert {o.precision for o, _ in pairs(single) if o.operator == "linear" and o["n"] != 500} == {"int4_wo"}
+    assert precisions(single) == {"int4_wo"}
     assert any("weights in 4 bits" in note for note in single.notes)
     with pytest.raises(WorkloadError, match="training in bitsandbytes"):
         traced(tmp_path, stored, phase="train")
 
 
-def pairs(workload):
-    return list(zip(workload.operators, workload.counts, strict=True))
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_weights_that_are_asked_for_replace_those_of_the_configuration_and_leave_the_head(tmp_path):
-    asked = traced(tmp_path, {"quant_method": "fp8"}, weights="w8a8")
-    assert {o.precision for o in asked.operators if o.operator == "linear"} == {"sq", "bf16"}
-    assert {o.precision for o in traced(tmp_path, {"quant_method": "fp8"}, weights="bf16").operators if o.operator == "linear"} == {"bf16"}
+    for weights, expected in (("w8a8", {"sq", "bf16"}), ("bf16", {"bf16"})):
+        asked = traced(tmp_path, {"quant_method": "fp8"}, weights=weights)
+        assert {o.precision for o in asked.operators if o.operator == "linear"} == expected
     for words in ({"weights": "int3"}, {"weights": "fp8", "precision": "bf16"}):
         with pytest.raises(WorkloadError, match="weights"):
             traced(tmp_path, {}, **words)
 
 
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "architectures": ["MixtralForCausalLM"]}
+QWEN = {"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 96, "architectures": ["Qwen3MoeForCausalLM"]}
+GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "head_dim": 16, "architectures": ["GptOssForCausalLM"]}
+TWO = LLAMA | {"num_experts_per_tok": 2}
 MIXTURES = [
-    ({"model_type": "mixtral", "num_local_experts": 4}, {"quant_method": "gptq", "bits": 4}, {"int4_wo"}, {"int4_wo"}),
+    (MIXTRAL, {"quant_method": "gptq", "bits": 4}, {"int4_wo"}, {"int4_wo"}),
+    (TWO | QWEN, {"quant_method": "fp8", "weight_block_size": [128, 128]}, {"fp8_block"}, {"fp8_block"}),
     (
-        {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96},
-        {"quant_method": "fp8", "weight_block_size": [128, 128]}, {"fp8_block"}, {"fp8_block"},
-    ),
-    (
-        {"model_type": "gpt_oss", "num_local_experts": 4, "head_dim": 16, "num_experts_per_tok": 2},
+        TWO | GPT_OSS,
         {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}, {"bf16"}, {"w4a16_mxfp4"},
     ),
-    ({"model_type": "mixtral", "num_local_experts": 4}, {"quant_method": "bitsandbytes", "load_in_4bit": True}, None, None),
 ]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("fields, stored, dense, experts", MIXTURES)
-def test_experts_have_the_stored_format_and_their_router_stays(tmp_path, fields, stored, dense, experts):
-    if experts is None:
-        with pytest.raises(WorkloadError, match="experts and training in bitsandbytes have no known kernel"):
-            traced(tmp_path, stored, **fields)
-        return
-    found = traced(tmp_path, stored, **fields)
+@pytest.mark.parametrize("model, stored, dense, experts", MIXTURES)
+def test_experts_have_the_stored_format_and_their_router_stays(tmp_path, model, stored, dense, experts):
+    found = traced(tmp_path, stored, model)
     linear = [o for o in found.operators if o.operator == "linear" and o["n"] != 500]
-    assert {o.precision for o in linear if o["n"] == 4} == {"bf16"}
+    assert precisions(found, n=4) == {"bf16"}
     assert {o.precision for o in linear if o["n"] != 4 and o["batch"] == 1} == dense
-    assert {o.precision for o in linear if o["batch"] == 4} == experts
+    assert precisions(found, batch=4) == experts
     assert found.warnings == ()
+    with pytest.raises(WorkloadError, match="experts and training in bitsandbytes have no known kernel"):
+        traced(tmp_path, {"quant_method": "bitsandbytes", "load_in_4bit": True}, MIXTRAL)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "falcon_mamba", "rwkv"])
 def test_layers_that_scan_a_state_are_refused_by_name(tmp_path, kind):
-    transformers = pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
-    from estimator.tracing.torch_trace import trace_workload
-
     document = {"model_type": kind, "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 100}
-    if kind == "mamba2":
-        document |= {"num_heads": 2, "head_dim": 64}
-    (tmp_path / "config.json").write_text(json.dumps(document))
+    document |= {"num_heads": 2, "head_dim": 64} if kind == "mamba2" else {}
     with pytest.raises(WorkloadError, match="scan a state over the tokens") as caught:
-        trace_workload(TraceRequest(model=str(tmp_path), sequence=16))
-    assert any(f"layers {name}" in str(caught.value) for name in ("Mamba", "FalconMamba", "Rwkv")), transformers.__version__
+        traced(tmp_path, {}, document)
+    assert any(f"layers {name}" in str(caught.value) for name in ("Mamba", "FalconMamba", "Rwkv"))

@@ -9,9 +9,8 @@ from estimator.formats import read_workload
 from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work, workload_work
-from estimator.vocabulary.workload import make_operator
 from tests.estimator import artifact_lists as artifact
-from tests.estimator.synthetic import workload_of
+from tests.estimator.synthetic import attention, workload_of
 
 MODELS = {
     "bertmodel_large_pbf16_b8_s256_modeprefill": (24, {"batch": 8, "heads": 16, "queries": 256, "head_dim": 64, "causal": 0}),
@@ -104,8 +103,7 @@ def test_writing_out_and_fusing_again_gives_the_same_attention(tmp_path):
 
 
 def test_written_out_attention_does_the_work_of_the_fused_kernel_and_its_copies():
-    shape = {"batch": 2, "queries": 64, "context": 64, "heads": 8, "kv_heads": 2, "head_dim": 32, "window": 0, "causal": 0}
-    workload = workload_of(make_operator("attention", "prefill", "bf16", **shape))
+    workload = workload_of(attention(64, batch=2, kv_heads=2, head_dim=32, causal=0))
     eager = with_attention(workload, "eager")
     assert workload_work(eager).flop == workload_work(workload).flop
     kinds = {(o.operator, o.shape): n for o, n in zip(eager.operators, eager.counts, strict=True)}

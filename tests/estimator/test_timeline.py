@@ -32,12 +32,8 @@ def test_a_workload_takes_at_least_the_longer_of_gpu_and_host(gpu_s, host_s, p):
     assert (share > 0.5) == (host_s > gpu_s) or abs(host_s - gpu_s) < 1e-9 * gpu_s
 
 
-def linear(m, n, k, precision="bf16"):
-    return matmul(m, n, k, precision)
-
-
 def product_phases(m, n, k, precision="bf16", tile=128.0, split=1.0):
-    return phases_of(linear(m, n, k, precision), A100, tile, tile, split)
+    return phases_of(matmul(m, n, k, precision), A100, tile, tile, split)
 
 
 def seconds_of(phases, clock_hz=1e9, **coefficients):
@@ -59,13 +55,13 @@ def test_a_sweep_gives_what_single_clocks_give_and_no_kernel_slows_down_when_the
 def test_a_product_with_lambda_one_never_beats_the_roofline(m, n, k):
     ideal = {"math": 1.0, "l2": 1.0, "dram": 1.0, "dram_activations": 1.0, "loop": 1.0, "epilogue": 1.0, "exponent": 2.0}
     coefficients, _ = coefficient_rows({"gemm": ideal}, ["gemm"])
-    seconds = float(kernel_seconds(lower([linear(m, n, k)], A100, coefficients), coefficients, 1410e6)[0])
+    seconds = float(kernel_seconds(lower([matmul(m, n, k)], A100, coefficients), coefficients, 1410e6)[0])
     assert seconds >= 2.0 * m * n * k / A100.peak_flop_per_s("bf16")
     assert seconds >= 2.0 * (m * k + n * k + m * n) / A100.dram_bytes_per_s * (1 - 1e-12)
 
 
 def test_whole_waves_cost_whole_waves():
-    full, one_more = (phases_of(linear(128 * 108 + more, 256, 1024), A100, 128.0, 256.0, 1.0) for more in (0, 1))
+    full, one_more = (phases_of(matmul(128 * 108 + more, 256, 1024), A100, 128.0, 256.0, 1.0) for more in (0, 1))
     math = OVERLAPPED.index("math")
     assert_allclose(one_more.overlapped[0, math], 2 * full.overlapped[0, math])
 

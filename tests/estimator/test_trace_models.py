@@ -1,20 +1,19 @@
 """Models of PyTorch and Transformers on the meta device: built, traced, compared with published lists and flop counts."""
 
-import json
 import re
 import sys
 
 import numpy as np
 import pytest
 
-from estimator.cli import main
 from estimator.formats import read_workload
 from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import TraceRequest
 from estimator.tracing.torch_trace import trace_calls, trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import workload_work
-from tests.estimator.traced import REASON, products, tally
+from tests.estimator.estimating import printed
+from tests.estimator.traced import REASON, configuration, products, tally
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
 torch = pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
@@ -147,28 +146,24 @@ def test_experts_are_traced_in_every_precision_as_in_bf16(phase, precision):
 
 @pytest.mark.parametrize("size, tokens", [(0, (32 / 8) ** 2 + 1), (48, (48 / 8) ** 2 + 1)])
 def test_the_image_side_of_a_model_of_text_and_images_is_built_for_its_size(tmp_path, size, tokens):
-    side = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-    document = {
-        "model_type": "clip",
-        "architectures": ["CLIPForImageClassification"],
-        "vision_config": side | {"image_size": 32, "patch_size": 8},
-    }
-    (tmp_path / "config.json").write_text(json.dumps(document))
-    workload = trace_workload(TraceRequest(model=str(tmp_path), batch=2, image_size=size))
+    vision = TOWER | {"image_size": 32, "patch_size": 8}
+    model = configuration(tmp_path, model_type="clip", architectures=["CLIPForImageClassification"], vision_config=vision)
+    workload = trace_workload(TraceRequest(model=model, batch=2, image_size=size))
     assert next(o for o in workload.operators if o.family == "softmax")["dim"] == tokens
 
 
 TOWER = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-NAMED = {
-    "clip": {"architectures": ["CLIPModel"], "text_config": TOWER, "vision_config": TOWER | {"image_size": 32, "patch_size": 8}},
-    "siglip": {"architectures": ["SiglipModel"], "text_config": TOWER, "vision_config": TOWER | {"image_size": 32, "patch_size": 8}},
-    "whisper": {
-        "architectures": ["WhisperForConditionalGeneration"], "encoder_layers": 1, "decoder_layers": 1, "d_model": 32, "vocab_size": 100,
-        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
-        "max_source_positions": 40, "pad_token_id": 0,
-    },
-    "resnet": {"architectures": ["ResNetForImageClassification"], "depths": [1, 1, 1, 1]},
+SIDES = {"text_config": TOWER, "vision_config": TOWER | {"image_size": 32, "patch_size": 8}}
+CODERS = {
+    "encoder_layers": 1, "decoder_layers": 1, "d_model": 32, "vocab_size": 100, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
 }  # fmt: skip
+NAMED = {
+    "clip": {"architectures": ["CLIPModel"], **SIDES},
+    "siglip": {"architectures": ["SiglipModel"], **SIDES},
+    "whisper": {"architectures": ["WhisperForConditionalGeneration"], "max_source_positions": 40, "pad_token_id": 0, **CODERS},
+    "resnet": {"architectures": ["ResNetForImageClassification"], "depths": [1, 1, 1, 1]},
+}
 """Models of two towers, of speech, and of images without a stated size."""
 
 
@@ -176,16 +171,16 @@ NAMED = {
 def test_towers_speech_and_images_are_built_from_a_configuration(tmp_path, kind):
     from torch.utils.flop_counter import FlopCounterMode
 
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | NAMED[kind]))
+    model = configuration(tmp_path, model_type=kind, **NAMED[kind])
     counter, asked = FlopCounterMode(display=False), () if kind == "resnet" else ("sequence",)
     with counter:
-        traced = trace_calls(TraceRequest(model=str(tmp_path), batch=2, sequence=16), asked)
-    twice = trace_workload(TraceRequest(model=str(tmp_path), batch=4, sequence=16))
-    assert flop(traced.workload) == counter.get_total_flops() > 0.0
-    assert flop(twice) / flop(traced.workload) == pytest.approx(2.0, rel=0.01)  # the scores of two towers grow with its square
-    assert traced.workload.unknown == ()
+        traced = trace_calls(TraceRequest(model=model, batch=2, sequence=16), asked).workload
+    twice = trace_workload(TraceRequest(model=model, batch=4, sequence=16))
+    assert flop(traced) == counter.get_total_flops() > 0.0
+    assert flop(twice) / flop(traced) == pytest.approx(2.0, rel=0.01)  # the scores of two towers grow with its square
+    assert traced.unknown == ()
     with pytest.raises(WorkloadError, match="longer than" if asked else "no sequence to choose"):
-        trace_calls(TraceRequest(model=str(tmp_path), sequence=1024), ("sequence",))
+        trace_calls(TraceRequest(model=model, sequence=1024), ("sequence",))
 
 
 ENCODED = {
@@ -193,34 +188,27 @@ ENCODED = {
         "architectures": ["T5ForConditionalGeneration"], "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2,
         "vocab_size": 100,
     },
-    "bart": {
-        "architectures": ["BartForConditionalGeneration"], "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 100,
-        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
-    },
+    "bart": {"architectures": ["BartForConditionalGeneration"], **CODERS},
     "whisper": NAMED["whisper"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ENCODED)
 def test_a_decoding_step_attends_to_what_an_encoder_made_and_does_not_run_it(tmp_path, kind):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | ENCODED[kind]))
-    found = trace_workload(TraceRequest(model=str(tmp_path), batch=3, sequence=16, phase="decode"))
+    encoded = 40 if kind == "whisper" else 16
+    model = configuration(tmp_path, model_type=kind, **ENCODED[kind])
+    found = trace_workload(TraceRequest(model=model, batch=3, sequence=16, phase="decode"))
     linear = [(o["m"], count) for o, count in zip(found.operators, found.counts, strict=True) if o.operator == "linear" and o["n"] != 100]
     assert {rows for rows, _ in linear} == {3.0}
     assert sum(count for _, count in linear) == 4 + 2 + 2  # own attention, that to the encoder with cached keys, inner layer
-    contexts = sorted(o["dim"] for o in found.operators if o.family == "softmax")
-    assert {*contexts} == {16.0, 40.0 if kind == "whisper" else 16.0}
-    encoded = 40 if kind == "whisper" else 16
+    assert {o["dim"] for o in found.operators if o.family == "softmax"} == {16.0, encoded}
     assert found.footprint.cache_byte == 2 * 3 * 32 * (15 + encoded) * 2
 
 
 def test_a_question_takes_the_options_of_a_trace(capsys, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "resnet"} | NAMED["resnet"]))
-    asked = ("--model", str(tmp_path), "--gpu", "a100", "--phase", "train", "--kernels", "0", "--json")
-    times = []
-    for words in ((), ("--master",), ("--image-size", "448")):
-        assert main([*asked, *words]) == 0
-        times.append(json.loads(capsys.readouterr().out)["latency_s"])
+    model = configuration(tmp_path, model_type="resnet", **NAMED["resnet"])
+    asked = ("--model", model, "--gpu", "a100", "--phase", "train", "--kernels", "0")
+    times = [printed(capsys, *asked, *words)["latency_s"] for words in ((), ("--master",), ("--image-size", "448"))]
     assert times[0] < min(times[1:])
 
 
@@ -232,24 +220,18 @@ def test_master_weights_add_memory_and_copies_and_no_product(precision):
     assert master.footprint.optimizer_byte == pytest.approx(12 * weights, rel=0.01)
     assert master.footprint.optimizer_byte == 3 * plain.footprint.optimizer_byte
     assert products(master) == products(plain)
-    added = {
-        o: c - dict(zip(plain.operators, plain.counts, strict=True)).get(o, 0) for o, c in zip(master.operators, master.counts, strict=True)
-    }
+    before, after = (dict(zip(one.operators, one.counts, strict=True)) for one in (plain, master))
     casts = sum(
-        c * o["elements"] for o, c in added.items() if (o.operator, o.precision, o.precision_out) == ("typecast", precision, "fp32")
+        (count - before.get(o, 0)) * o["elements"]
+        for o, count in after.items()
+        if (o.operator, o.precision, o.precision_out) == ("typecast", precision, "fp32")
     )
-    over_lists = [
-        (o["elements"], c)
-        for o, c in zip(master.operators, master.counts, strict=True)
-        if o.operator == "other" and o.precision == precision
-    ]
-    back = sum(elements * count for elements, count in over_lists if elements > weights / 2)
-    assert casts == pytest.approx(weights, rel=0.01), "gradients to fp32"
-    assert back == pytest.approx(weights, rel=0.01), "weights back to 16 bits"
-    with pytest.raises(WorkloadError, match="leave --master out"):
-        trace_workload(tiny("qwen2", phase="prefill", master=True))
-    with pytest.raises(WorkloadError, match="leave --master out"):
-        trace_workload(tiny("qwen2", phase="train", precision="fp32", master=True))
+    lists = [(o["elements"], count) for o, count in after.items() if (o.operator, o.precision) == ("other", precision)]
+    back = sum(elements * count for elements, count in lists if elements > weights / 2)
+    assert (casts, back) == pytest.approx((weights, weights), rel=0.01), "gradients to fp32, weights back to 16 bits"
+    for asked in ({"phase": "prefill"}, {"phase": "train", "precision": "fp32"}):
+        with pytest.raises(WorkloadError, match="leave --master out"):
+            trace_workload(tiny("qwen2", master=True, **asked))
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------
@@ -267,7 +249,7 @@ def allocated_byte(model, settings, batch, sequence, train):
     """The most that PyTorch's allocator holds at a time, beyond what was there, while a real model with weights runs on the processor."""
     config = load_model_config(model)
     kind = transformers.CONFIG_MAPPING[config.model_type]
-    real = getattr(transformers, config.architecture)._from_config(kind(**{**config.config, **settings}), attn_implementation="eager")
+    real = getattr(transformers, config.architecture)._from_config(kind(**config.config | settings), attn_implementation="eager")
     tokens = torch.ones((batch, sequence), dtype=torch.int64)
     inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     real.train(train)
@@ -278,10 +260,8 @@ def allocated_byte(model, settings, batch, sequence, train):
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    with (
-        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile,
-        torch.set_grad_enabled(train),
-    ):
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile, torch.set_grad_enabled(train):
         if train:
             real(**inputs).loss.backward()
             optimizer.step()
@@ -295,12 +275,9 @@ def allocated_byte(model, settings, batch, sequence, train):
 @pytest.mark.parametrize("batch, sequence", [(4, 64), (1, 128)])
 @pytest.mark.parametrize("model", sorted(WIDE))
 def test_what_passes_through_memory_is_what_the_allocator_holds(model, batch, sequence, train):
-    settings = WIDE[model] | (
-        {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0} if model == "gpt2" else {}
-    )  # float masks on processors
-    request = TraceRequest(
-        model=model, batch=batch, sequence=sequence, precision="fp32", phase="train" if train else "prefill", settings=settings
-    )
+    dropouts = ("attn_pdrop", "embd_pdrop", "resid_pdrop") if model == "gpt2" else ()  # float masks on processors
+    settings, phase = WIDE[model] | dict.fromkeys(dropouts, 0.0), "train" if train else "prefill"
+    request = TraceRequest(model=model, batch=batch, sequence=sequence, precision="fp32", phase=phase, settings=settings)
     held = trace_workload(request).footprint
     inputs = 2 * 8 * batch * sequence  # tokens and mask, there before the profile begins
     assert held.passing_byte - inputs == pytest.approx(allocated_byte(model, settings, batch, sequence, train), abs=64)
@@ -309,10 +286,11 @@ def test_what_passes_through_memory_is_what_the_allocator_holds(model, batch, se
 def test_weights_moments_and_caches_are_those_of_the_model():
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY["gpt2"]))
     weights = sum(p.numel() for p in model.parameters())
-    held = trace_workload(tiny("gpt2", phase="train", precision="fp32")).footprint
-    assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (4 * weights, 2 * 4 * weights, 0)
-    held = trace_workload(tiny("gpt2", phase="decode")).footprint
-    assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (2 * weights, 0, 2 * 2 * 2 * 2 * 15 * 64)
+    held = [trace_workload(tiny("gpt2", **asked)).footprint for asked in ({"phase": "train", "precision": "fp32"}, {"phase": "decode"})]
+    assert [(one.weights_byte, one.optimizer_byte, one.cache_byte) for one in held] == [
+        (4 * weights, 2 * 4 * weights, 0),
+        (2 * weights, 0, 2 * 2 * 2 * 2 * 15 * 64),
+    ]
     assert trace_workload(tiny("gpt2", precision="fp8")).footprint.weights_byte == weights
 
 

@@ -121,30 +121,32 @@ def user_file(tmp_path):
     return str(path)
 
 
-def test_a_function_of_one_s_own_is_traced_in_both_directions(user_file):
-    request = TraceRequest(model=f"{user_file}:build", batch=2, sequence=16, attention="flash")
-    workload = trace_workload(request)
+@pytest.fixture
+def traced(user_file):
+    """Traces a function of the file."""
+    return lambda function, **asked: trace_workload(TraceRequest(model=f"{user_file}:{function}", **asked))
+
+
+def test_a_function_of_one_s_own_is_traced_in_both_directions(traced):
+    asked = {"batch": 2, "sequence": 16, "attention": "flash"}
+    workload = traced("build", **asked)
     assert tally(workload, "prefill", "linear", "bmm") == {"prefill": 1, "linear": 2, "bmm": 1}
     product = next(operator for operator in workload.operators if operator.operator == "bmm")
-    assert product.shape == (1, 2 * 8 * 8, 3, 8 * 2 * 2)
-    assert product.precision == "bf16"
-    step = trace_workload(TraceRequest(model=f"{user_file}:build", batch=2, sequence=16, attention="flash", phase="train"))
-    assert tally(step, "prefill")["prefill"] == 3.5
+    assert (product.shape, product.precision) == ((1, 2 * 8 * 8, 3, 8 * 2 * 2), "bf16")
+    assert tally(traced("build", phase="train", **asked), "prefill")["prefill"] == 3.5
 
 
 @pytest.mark.parametrize("function, turned", [("first", 4), ("last", 0), ("last_images", 0), ("last_weights", 1)])
-def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(user_file, function, turned):
-    workload = trace_workload(TraceRequest(model=f"{user_file}:{function}"))
-    assert tally(workload, "conv2d", "layout") == {"conv2d": 2, "layout": turned}
+def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(traced, function, turned):
+    assert tally(traced(function), "conv2d", "layout") == {"conv2d": 2, "layout": turned}
 
 
-def test_an_rms_norm_is_one_kernel_as_on_a_gpu(user_file):
-    workload = trace_workload(TraceRequest(model=f"{user_file}:norms"))
+def test_an_rms_norm_is_one_kernel_as_on_a_gpu(traced):
+    workload = traced("norms")
     assert [(one.family, one.operator, one.shape) for one in workload.operators] == [("norm", "rmsnorm", (21.0, 64.0))]
     assert sum(workload.counts) == 2
-    step = trace_workload(TraceRequest(model=f"{user_file}:norms", phase="train"))
-    assert tally(step, "rmsnorm", "mean") == {"rmsnorm": 2, "mean": 0}
-    mixed = trace_workload(TraceRequest(model=f"{user_file}:widened_norms"))  # weights in 16 bits, numbers in 32
+    assert tally(traced("norms", phase="train"), "rmsnorm", "mean") == {"rmsnorm": 2, "mean": 0}
+    mixed = traced("widened_norms")  # weights in 16 bits, numbers in 32
     assert tally(mixed, "rmsnorm", "mean") == {"rmsnorm": 1, "mean": 1}
 
 
@@ -159,12 +161,11 @@ def test_an_rms_norm_is_one_kernel_as_on_a_gpu(user_file):
         ("flat", "bf16", 0),
     ],
 )
-def test_attention_that_pytorch_fuses_on_a_gpu_is_fused_unless_asked_otherwise(user_file, function, precision, fused):
-    asked = {"model": f"{user_file}:{function}", "batch": 2, "sequence": 16, "precision": precision}
-    workload = trace_workload(TraceRequest(**asked))
+def test_attention_that_pytorch_fuses_on_a_gpu_is_fused_unless_asked_otherwise(traced, function, precision, fused):
+    asked = {"batch": 2, "sequence": 16, "precision": precision}
+    workload, eager = traced(function, **asked), traced(function, attention="eager", **asked)
     assert tally(workload, "prefill", "bmm", "softmax") == {"prefill": fused, "bmm": 2 - 2 * fused, "softmax": 1 - fused}
     assert workload.name.endswith("-flash" if fused else "-eager")
-    eager = trace_workload(TraceRequest(**asked, attention="eager"))
     assert tally(eager, "prefill", "bmm", "softmax") == {"prefill": 0, "bmm": 2, "softmax": 1}
 
 
@@ -190,9 +191,8 @@ def test_a_recurrent_layer_is_said_to_be_overstated(user_file, capsys):
     assert "recurrent layers" in json.loads(out)["warnings"][0]
 
 
-def test_a_module_without_inputs_is_given_tokens(user_file):
-    workload = trace_workload(TraceRequest(model=f"{user_file}:words", batch=2, sequence=16))
-    assert tally(workload, "gather") == {"gather": 1}
+def test_a_module_without_inputs_is_given_tokens(traced):
+    assert tally(traced("words", batch=2, sequence=16), "gather") == {"gather": 1}
 
 
 @pytest.mark.parametrize(

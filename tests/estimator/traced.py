@@ -1,5 +1,6 @@
 """What tests of traces share."""
 
+import json
 from collections import Counter
 
 REASON = "PyTorch and Transformers are not installed (pip install 'wattprint[torch]')"
@@ -26,3 +27,9 @@ def products(workload):
         elif operator.family == "conv":
             found[f"conv {operator.shape[:-1]}"] += count
     return dict(found)
+
+
+def configuration(folder, **fields):
+    """A folder with the configuration of a model."""
+    (folder / "config.json").write_text(json.dumps(fields))
+    return str(folder)
