@@ -177,7 +177,7 @@ def test_what_cannot_be_written_is_known_before_the_work(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     unwritable = [Path("/proc/d.parquet")] if Path("/proc/self").exists() else []
-    for path in (tmp_path, tmp_path / "no" / "d.parquet", tmp_path / "pipe", tmp_path / "loop", tmp_path / "x\0", *unwritable):
+    for path in (tmp_path, *(tmp_path / name for name in ("no/d.parquet", "pipe", "loop", "x\0", "x" * 100_000)), *unwritable):
         with pytest.raises(UnwrittenError, match="cannot be written") as caught:
             try_place(path)
         assert "\n" not in str(caught.value)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from estimator.bundle.files import store_folder, stored_names
-from estimator.cli import enter
 from estimator.vocabulary.resources import user_folder
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -50,13 +49,3 @@ def test_without_a_home_folder_that_of_the_system_counts(home, monkeypatch, tmp_
     assert user_folder("XDG_DATA_HOME", "x").is_absolute()
     stored_names()
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("command, words", [("collect", ["devices"]), ("fit", ["show"])])
-def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, capsys, command, words):
-    (tmp_path / "without_a_package.py").write_text("import no_such_package\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert enter(command, "without_a_package", words) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert f"no_such_package is not installed; pip install 'wattprint[{command}]'" in said

@@ -1,6 +1,7 @@
 """A bundle, a workload, and the command run on them."""
 
 import json
+import shlex
 from dataclasses import replace
 
 from estimator.cli import main
@@ -52,23 +53,34 @@ def unlimited(bundle):
     return replace(bundle, gpu=replace(bundle.gpu, power_limit_w=UNLIMITED_W))
 
 
-def run(capsys, *arguments):
-    status = main([str(argument) for argument in arguments])
+def command_line(*parts):
+    """Words of a command: a text is split as a shell splits it, a tuple holds parts, and anything else is a word."""
+    found: list[str] = []
+    for part in parts:
+        if isinstance(part, tuple):
+            found += command_line(*part)
+        else:
+            found += shlex.split(part) if isinstance(part, str) and part else [str(part)]
+    return found
+
+
+def run(capsys, *parts):
+    status = main(command_line(*parts))
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err
     return status, printed.out, printed.err
 
 
-def fails(capsys, *arguments, status=1):
+def fails(capsys, *parts, status=1):
     """The command fails with one line on stderr, nothing on stdout."""
-    found, out, err = run(capsys, *arguments)
+    found, out, err = run(capsys, *parts)
     assert (found, out) == (status, "")
     assert err.count("\n") == 1
     return err
 
 
-def printed(capsys, *arguments):
+def printed(capsys, *parts):
     """What the command says with --json."""
-    status, out, err = run(capsys, *arguments, "--json")
+    status, out, err = run(capsys, *parts, "--json")
     assert status in (0, 3), err
     return json.loads(out)

@@ -47,10 +47,6 @@ def test_elementwise_entries_read_what_their_name_says(tmp_path, name, operator,
     assert (read.operator, read.shape, read.precision_out) == (operator, (100, reads), precision_out)
 
 
-def test_convolutions_keep_their_image(tmp_path):
-    assert first(tmp_path, artifact.conv(8, 64, 56, 128, 3, 2, 1)).shape == (8, 64, 56, 56, 128, 3, 3, 2, 1, 1)
-
-
 def test_fused_attention_is_read_with_its_heads(tmp_path):
     operator = first(tmp_path, artifact.sdpa(4, 12, 256, 128, 6))
     assert operator.named_shape() == {

@@ -20,7 +20,7 @@ from tests.test_repository import ALL_OPTIONAL
 
 
 def test_json_holds_exactly_the_promised_fields_in_si_units(capsys, bundle, workload):
-    status, out, err = run(capsys, workload, "--bundle", bundle, "--freq", 900, "--json")
+    status, out, err = run(capsys, workload, f"--bundle {bundle} --freq 900 --json")
     result = json.loads(out)
     assert (status, err) == (0, f"note: layers: {SIMULATED.format('test')}\n")
     assert result["notes"] == [SIMULATED.format("test")]
@@ -40,7 +40,7 @@ def test_json_holds_exactly_the_promised_fields_in_si_units(capsys, bundle, work
 
 
 def test_the_table_says_that_the_board_was_simulated_and_shows_as_many_kernels_as_asked(capsys, bundle, workload):
-    few, every, none = (run(capsys, workload, "--bundle", bundle, "--freq", 900, "--kernels", most)[1] for most in (1, "all", 0))
+    few, every, none = (run(capsys, workload, f"--bundle {bundle} --freq 900 --kernels", most)[1] for most in (1, "all", 0))
     told = (
         ", fitted on a simulated board",
         "900 MHz",
@@ -60,7 +60,7 @@ def test_control_characters_of_a_file_never_reach_the_terminal(capsys, tmp_path,
     path = tmp_path / "w.json"
     name = "a\x1b[31m\nb"
     path.write_text(json.dumps({"format": "wattprint-workload", "format_version": "1.0", "name": name, "operators": OPERATORS}))
-    _, out, err = run(capsys, path, "--bundle", bundle, "--gpu-spec", "a10")
+    _, out, err = run(capsys, path, f"--bundle {bundle} --gpu-spec a10")
     assert "\x1b" not in out + err
     assert "workload a?[31m?b, " in out
 
@@ -68,43 +68,43 @@ def test_control_characters_of_a_file_never_reach_the_terminal(capsys, tmp_path,
 def test_unknown_power_is_null_and_never_nan(capsys, tmp_path, workload):
     path = tmp_path / "latency-only.json"
     save_bundle(bundle_from_document(bundle_document(power=None, uncertainty={})), path)
-    asked = (workload, "--bundle", path, "--freq", 900)
-    result = json.loads(run(capsys, *asked, "--json")[1], parse_constant=pytest.fail)
+    asked = (workload, "--bundle", path, "--freq 900")
+    result = json.loads(run(capsys, asked, "--json")[1], parse_constant=pytest.fail)
     assert result["latency_s"] > 0
     assert [result[name] for name in ("power_w", "power_w_std", "energy_j", "energy_j_std", "latency_s_std")] == [None] * 5
-    assert all("nan" not in run(capsys, *asked, *words)[1] for words in ((), ("--csv",)))
+    assert all("nan" not in run(capsys, asked, words)[1] for words in ((), "--csv"))
 
 
 def test_warning_goes_to_stderr_and_into_the_result_and_makes_a_strict_status_3(capsys, bundle, workload):
-    status, out, err = run(capsys, workload, "--bundle", bundle, "--gpu-spec", "a10", "--json")
+    status, out, err = run(capsys, workload, f"--bundle {bundle} --gpu-spec a10 --json")
     assert status == 0
     assert any("forecast" in warning for warning in json.loads(out)["warnings"])
     assert err.startswith("warning: layers: forecast")
-    status, _, err = run(capsys, workload, "--bundle", bundle, "--gpu-spec", "a10", "--quiet", "--strict")
+    status, _, err = run(capsys, workload, f"--bundle {bundle} --gpu-spec a10 --quiet --strict")
     assert (status, err) == (3, "")
 
 
 def test_settings_change_the_result_the_way_physics_says(capsys, bundle, workload):
     def asked(*words):
-        return printed(capsys, workload, "--bundle", bundle, *words)
+        return printed(capsys, workload, f"--bundle {bundle}", words)
 
     base = asked("--freq", 900)
     slower = {"--set dram_bytes_per_s=1e12": 1.0, "--set num_sms=54": 1.5, "--efficiency dram=0.5": 1.0, "--precision fp32": 2.0}
     for words, factor in slower.items():
-        assert asked("--freq", 900, *words.split())["latency_s"] > factor * base["latency_s"], words
-    assert asked("--freq", 900, "--host-launch-us", 1000)["latency_s"] == pytest.approx(72e-3, rel=0.05)
-    assert asked("--freq", 1410, "--power-cap", 250) == asked("--freq", 1410)
-    capped = asked("--freq", 1410, "--power-cap", 150)
+        assert asked("--freq 900", words)["latency_s"] > factor * base["latency_s"], words
+    assert asked("--freq 900 --host-launch-us 1000")["latency_s"] == pytest.approx(72e-3, rel=0.05)
+    assert asked("--freq 1410 --power-cap 250") == asked("--freq 1410")
+    capped = asked("--freq 1410 --power-cap 150")
     assert capped["sm_clock_mhz"] < 1410
     assert capped["power_w"] <= 150
 
 
 def test_the_ending_of_the_file_names_the_form_as_a_flag_does_and_csv_has_the_numbers_of_json(capsys, tmp_path, bundle, workload):
-    asked, printed = (workload, "--bundle", bundle, "--freqs", "510,900"), {}
+    asked, printed = (workload, f"--bundle {bundle} --freqs 510,900"), {}
     for ending in ("json", "csv", ""):
-        printed[ending] = run(capsys, *asked, *([f"--{ending}"] if ending else []))[1]
+        printed[ending] = run(capsys, asked, *([f"--{ending}"] if ending else []))[1]
         out = tmp_path / f"out{ending and '.'}{ending}"
-        assert run(capsys, *asked, "-o", out)[:2] == (0, "")
+        assert run(capsys, asked, "-o", out)[:2] == (0, "")
         assert out.read_text() == printed[ending]
     for row, result in zip(csv.DictReader(io.StringIO(printed["csv"])), json.loads(printed["json"]), strict=True):
         assert [row[name] for name in SUMMARY_FIELDS[:5]] == [str(result[name]) for name in SUMMARY_FIELDS[:5]]

@@ -98,15 +98,13 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
     a10, h100 = (f"{name} {load_bundle(name).version}" for name in ("a10-eager", "h100-sxm"))
     assert told[1:] == [("h100-nvl", h100, "forecast"), ("mine", a10, "forecast")]
     assert told[0][:2] == ("a10", a10)
-    assert found[1] == printed(capsys, workload, "--bundle", "h100-sxm", "--gpu-spec", "h100-nvl")
-    assert (
-        found[0] == printed(capsys, workload, "--bundle", "a10-eager") == printed(capsys, workload, "--bundle", "a10-eager", "--gpu", "a10")
-    )
+    assert found[1] == printed(capsys, workload, "--bundle h100-sxm --gpu-spec h100-nvl")
+    assert found[0] == printed(capsys, workload, "--bundle a10-eager") == printed(capsys, workload, "--bundle a10-eager --gpu a10")
     own.write_text(text.replace("num_sms = 72", "num_sms = 80"))  # a file counts even under a known name
     assert printed(capsys, workload, "--gpu", own)["validity"] == "forecast"
     assert main(["explain", workload, "--gpu", "h100-nvl", "--csv"]) in (0, 3)
     assert all(line.endswith(f",{h100},h100-nvl,forecast") for line in capsys.readouterr().out.splitlines()[1:])
-    points = printed(capsys, "sweep", workload, "--gpu", "a10,h100-nvl")
+    points = printed(capsys, "sweep", workload, "--gpu a10,h100-nvl")
     assert [(one["gpu"], one["validity"]) for one in points] == [(one["gpu"], one["validity"]) for one in found[:2]]
     assert main([workload, "--gpu", "h100-nvl"]) in (0, 3)
     assert f"bundle {h100}, gpu h100-nvl" in (head := capsys.readouterr().out.splitlines()[0])
@@ -117,20 +115,20 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
     "words, status, message",
     [
         ((), 2, "name a --gpu, such as h100"),
-        (("--gpu", "own"), 2, "name a --gpu, such as h100"),
-        (("--gpu", "a30"), 1, "unknown GPU 'a30'; nearest: a40, a10; `estimate gpus` lists all; or describe it in a TOML file"),
+        ("--gpu own", 2, "name a --gpu, such as h100"),
+        ("--gpu a30", 1, "unknown GPU 'a30'; nearest: a40, a10; `estimate gpus` lists all; or describe it in a TOML file"),
         (("--gpu", "Tesla V100"), 1, "unknown GPU 'Tesla V100'; nearest: v100-pcie-32gb; "),
         (("--gpu", "?"), 1, "unknown GPU '?'; `estimate gpus`"),
-        (("--gpu", "h100", "--idle-power", "700"), 1, "idle power 700 W at 1830 MHz contradicts h100-sxm: "),
-        (("--gpu", "h100", "--idle-power", "45"), 1, "there it draws 46 W more than at its lowest clock"),
-        (("--gpu", "h100", "--idle-power", "120", "--power-cap", "110"), 1, "and less than its limit, 110 W; read it with a context"),
-        (("--gpu", "h100", "--idle-power", "90@5000"), 1, "SM clock 5000 MHz is outside what h100-sxm can lock"),
-        (("--gpu", "h100", "--idle-power", "0"), 2, "--idle-power"),
-        (("--gpu", "h100", "--idle-power", "90@"), 2, "--idle-power"),
+        ("--gpu h100 --idle-power 700", 1, "idle power 700 W at 1830 MHz contradicts h100-sxm: "),
+        ("--gpu h100 --idle-power 45", 1, "there it draws 46 W more than at its lowest clock"),
+        ("--gpu h100 --idle-power 120 --power-cap 110", 1, "and less than its limit, 110 W; read it with a context"),
+        ("--gpu h100 --idle-power 90@5000", 1, "SM clock 5000 MHz is outside what h100-sxm can lock"),
+        ("--gpu h100 --idle-power 0", 2, "--idle-power"),
+        ("--gpu h100 --idle-power 90@", 2, "--idle-power"),
     ],
 )
 def test_what_cannot_be_is_one_line(words, status, message, workload, capsys):
-    assert message in fails(capsys, workload, *words, status=status)
+    assert message in fails(capsys, workload, words, status=status)
 
 
 def idle_w(**settings):
@@ -148,10 +146,10 @@ def test_power_at_rest_that_was_read_replaces_the_rule_and_keeps_its_course_over
 
 
 def test_a_reading_without_a_clock_is_of_the_highest_one_asked_for(workload, capsys):
-    words = (workload, "--gpu", "l40s", "--freqs", "600,2520", "--idle-power")
-    assert printed(capsys, *words, "90") == printed(capsys, *words, "90@2520") != printed(capsys, *words, "90@600")
-    words = (workload, "--gpu", "l40s", "--idle-power")
-    assert printed(capsys, *words, "90") == printed(capsys, *words, f"90@{load_gpu('l40s').sm_clock_max_mhz}")
+    words = (workload, "--gpu l40s --freqs 600,2520 --idle-power")
+    assert printed(capsys, words, "90") == printed(capsys, words, "90@2520") != printed(capsys, words, "90@600")
+    words = (workload, "--gpu l40s --idle-power")
+    assert printed(capsys, words, "90") == printed(capsys, words, f"90@{load_gpu('l40s').sm_clock_max_mhz}")
 
 
 @pytest.mark.parametrize("name, narrower", [("l40s", True), ("h100-sxm", False), ("new", False), ("a10", False)])

@@ -33,8 +33,8 @@ def workload(tmp_path_factory):
 
 
 def test_a_sweep_is_a_row_for_every_combination(capsys, workload):
-    words = ("--bundle", BUNDLE, "--freqs", "600,900", "--at", "batch=8,sequence=512", "--batch", "4,8", "--precision", "bf16,fp32")
-    status, out, err = run(capsys, "sweep", workload, *words, "--csv")
+    words = f"--bundle {BUNDLE} --freqs 600,900 --at batch=8,sequence=512 --batch 4,8 --precision bf16,fp32"
+    status, out, err = run(capsys, "sweep", workload, words, "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [(row["batch"], row["precision"], row["asked_clock_mhz"]) for row in rows] == [
         (b, p, c) for b in ("4", "8") for p in ("bf16", "fp32") for c in ("600.0", "900.0")
@@ -58,7 +58,7 @@ def test_the_ending_of_the_output_names_its_form_and_pictures_stand_alone(capsys
     outs = [tmp_path / f"points.{ending}" for ending in start]
     for out, begin in zip(outs, start.values(), strict=True):
         words = ("--freqs", "900" if command == "explain" else "510:1410:90")
-        assert run(capsys, command, workload, "--bundle", BUNDLE, *words, "--out", out)[:2] == (0, "")
+        assert run(capsys, command, workload, f"--bundle {BUNDLE}", words, "--out", out)[:2] == (0, "")
         assert out.read_bytes().startswith(begin)
     assert sorted(tmp_path.iterdir()) == sorted(outs)
     text = outs[2].read_text(encoding="utf-8")
@@ -68,15 +68,15 @@ def test_the_ending_of_the_output_names_its_form_and_pictures_stand_alone(capsys
 
 
 def test_best_keeps_its_limits_or_says_what_is_possible(capsys, workload):
-    words = ("best", workload, "--bundle", BUNDLE, "--latency-limit", 19.5, "--power-limit", 200)
-    status, out, _ = run(capsys, *words, "--json")
+    words = ("best", workload, f"--bundle {BUNDLE} --latency-limit 19.5 --power-limit 200")
+    status, out, _ = run(capsys, words, "--json")
     answer = json.loads(out)
     low, high = answer["indistinguishable"]["low_clock_mhz"], answer["indistinguishable"]["high_clock_mhz"]
     assert (status, low <= answer["best"]["asked_clock_mhz"] <= high) == (0, True)
     assert answer["best"]["latency_s"] < 0.0195
     assert answer["best"]["power_w"] < 200
-    assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(capsys, *words)[1]
-    status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 1)
+    assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(capsys, words)[1]
+    status, out, err = run(capsys, "best", workload, f"--bundle {BUNDLE} --latency-limit 1")
     assert (status, out) == (1, "")
     assert "no point keeps 1 ms (least: 1" in err
 
@@ -89,50 +89,50 @@ def without_power(tmp_path_factory):
 
 
 def test_best_without_power_coefficients_says_so_and_answers_for_latency(capsys, workload, without_power):
-    for words in (("--goal", "edp"), ("--goal", "latency", "--power-limit", "200")):
-        status, out, err = run(capsys, "best", workload, "--bundle", without_power, *words)
+    for words in ("--goal edp", "--goal latency --power-limit 200"):
+        status, out, err = run(capsys, "best", workload, "--bundle", without_power, words)
         assert (status, out) == (1, "")
         assert "the bundle has no power coefficients" in err
-    assert run(capsys, "best", workload, "--bundle", without_power, "--goal", "latency")[0] in (0, 3)
+    assert run(capsys, "best", workload, "--bundle", without_power, "--goal latency")[0] in (0, 3)
 
 
 def test_sizes_that_are_unknown_are_empty_or_null(capsys, tmp_path):
     bare, named = tmp_path / "layers.json", tmp_path / "layers_b8_s512.json"
     for path in (bare, named):
         write_workload(replace(layers(), name=path.stem), path)
-    words = ("sweep", bare, named, "--bundle", BUNDLE, "--freqs", "900")
-    found = [(row["batch"], row["sequence"]) for row in csv.DictReader(io.StringIO(run(capsys, *words, "--csv")[1]))]
+    words = ("sweep", bare, named, f"--bundle {BUNDLE} --freqs 900")
+    found = [(row["batch"], row["sequence"]) for row in csv.DictReader(io.StringIO(run(capsys, words, "--csv")[1]))]
     assert found == [("", ""), ("8", "512")]
-    assert [(point["batch"], point["sequence"]) for point in json.loads(run(capsys, *words, "--json")[1])] == [(None, None), (8, 512)]
-    assert "None" not in run(capsys, *words)[1]
-    assert "None" not in run(capsys, "compare", bare, named, "--bundle", BUNDLE)[1]
+    assert [(point["batch"], point["sequence"]) for point in json.loads(run(capsys, words, "--json")[1])] == [(None, None), (8, 512)]
+    assert "None" not in run(capsys, words)[1]
+    assert "None" not in run(capsys, "compare", bare, named, f"--bundle {BUNDLE}")[1]
 
 
 def test_a_sweep_and_the_best_point_answer_what_can_run_and_name_what_cannot(capsys, workload):
-    words = (workload, "--bundle", BUNDLE, "--freqs", "510,1410", "--json", "--precision")
-    status, out, err = run(capsys, "sweep", *words, "bf16,fp8")
-    points, alone = json.loads(out), json.loads(run(capsys, "sweep", *words, "bf16")[1])
+    words = (workload, f"--bundle {BUNDLE} --freqs 510,1410 --json --precision")
+    status, out, err = run(capsys, "sweep", words, "bf16,fp8")
+    points, alone = json.loads(out), json.loads(run(capsys, "sweep", words, "bf16")[1])
     assert status == 3
     assert [row["energy_j"] for row in points[:2]] == pytest.approx([row["energy_j"] for row in alone], rel=1e-12)
     for row in points[2:]:
         assert (row["precision"], row["latency_s"], row["sm_clock_mhz"]) == ("fp8", None, row["asked_clock_mhz"])
         assert "a100-pcie-40gb cannot run gemm" in row["warnings"]
     assert err.count("a100-pcie-40gb cannot run gemm") == 1
-    status, out, err = run(capsys, "best", *words, "bf16,fp8")
+    status, out, err = run(capsys, "best", words, "bf16,fp8")
     assert (status, json.loads(out)["points_within_limits"]) == (0, 2)
     assert "a100-pcie-40gb cannot run gemm" in err
 
 
 @pytest.mark.parametrize("command", ["estimate", "sweep", "best", "compare", "llm"])
 def test_gpus_of_a_list_that_cannot_run_are_named_and_the_others_answer(capsys, workload, command):
-    load = ("llama-3-8b", "--prompt", 64, "--output", 8, "--batch", 1, "--weights")
+    load = "llama-3-8b --prompt 64 --output 8 --batch 1 --weights"
     words = load if command == "llm" else (workload, "--precision")
-    asked = (*(() if command == "estimate" else (command,)), *words, "fp8")
-    status, out, err = run(capsys, *asked, "--gpu", "a100,h100,h200,v100")
+    asked = (() if command == "estimate" else command, words, "fp8")
+    status, out, err = run(capsys, asked, "--gpu a100,h100,h200,v100")
     assert (status, err.count("left out: ")) == (0, 2)
     assert all(f"{name} cannot run gemm.linear fp8" in err and name not in out for name in ("a100-sxm-80gb", "v100-pcie-32gb"))
     assert "h100-sxm" in out or "h200-sxm" in out
-    status, out, err = run(capsys, *asked, "--gpu", "a100,v100", "-q")
+    status, out, err = run(capsys, asked, "--gpu a100,v100 -q")
     assert (status, out, len(err.splitlines())) == (1, "", 1) or command == "sweep"
     assert "a100-sxm-80gb cannot run gemm.linear fp8" in err or (command, status) == ("sweep", 3)
 
@@ -141,9 +141,9 @@ def test_gpus_of_a_list_that_cannot_run_are_named_and_the_others_answer(capsys, 
 @pytest.mark.parametrize(
     "held_gib, unknown, words, status",
     [
-        (39.0, 0.0, (), 0), (41.0, 0.0, (), 3), (1.0, 0.005, (), 0), (1.0, 0.02, (), 3), (1.0, 0.0, ("--strict",), 0),
-        (1.0, 0.005, ("--strict",), 3), (1.0, 0.0, ("--gpu", "h100,a10"), 0), (39.0, 0.0, ("--gpu", "own,h100,a10"), 0),
-        (90.0, 0.0, ("--gpu", "own,a10"), 3),
+        (39.0, 0.0, (), 0), (41.0, 0.0, (), 3), (1.0, 0.005, (), 0), (1.0, 0.02, (), 3), (1.0, 0.0, "--strict", 0),
+        (1.0, 0.005, "--strict", 3), (1.0, 0.0, "--gpu h100,a10", 0), (39.0, 0.0, "--gpu own,h100,a10", 0),
+        (90.0, 0.0, "--gpu own,a10", 3),
     ],
 )  # fmt: skip
 def test_an_answer_is_unusable_where_a_model_does_not_fit_or_a_part_is_missing(capsys, tmp_path, command, held_gib, unknown, words, status):
@@ -154,25 +154,25 @@ def test_an_answer_is_unusable_where_a_model_does_not_fit_or_a_part_is_missing(c
     write_workload(replace(whole, name="w", footprint=Footprint(weights_byte=held_gib * 2**30), unknown=odd), path)
     if "--gpu" in words and command in ("explain", "best"):
         pytest.skip("answers for one GPU")
-    more = ("--freqs", "900", "--baselines") if command == "compare" else ("--freqs", "900")
-    asked = (*(() if command == "estimate" else (command,)), path, "--bundle", BUNDLE, *more, *words)
-    found, out, err = run(capsys, *asked)
+    more = "--freqs 900 --baselines" if command == "compare" else "--freqs 900"
+    asked = (() if command == "estimate" else command, path, f"--bundle {BUNDLE}", more, words)
+    found, out, err = run(capsys, asked)
     headline = out.splitlines()[1 if command == "best" else 0]
     assert found == status
     assert ("does not fit in the memory of" in headline) == (held_gib > 38.0 and status == 3)
     assert err.count("warning: ") <= 3
-    assert err.count("left out: the model") == (words == ("--gpu", "own,h100,a10"))
+    assert err.count("left out: the model") == (words == "--gpu own,h100,a10")
 
 
 def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(capsys, workload):
-    words = ("compare", workload, "--bundle", BUNDLE, "--freqs", "900", "--set", "dram_bytes_per_s=3.11e12")
-    status, out, err = run(capsys, *words, "--json")
+    words = ("compare", workload, f"--bundle {BUNDLE} --freqs 900 --set dram_bytes_per_s=3.11e12")
+    status, out, err = run(capsys, words, "--json")
     answer = json.loads(out)
     (other,) = answer["others"]
     assert (status, answer["reference"]["validity"], other["validity"]) == (0, "measured", "forecast")
     assert "forecast: " in err
     assert other["ratios"]["latency"]["high"] < 1.0
-    assert [line.split()[0] for line in run(capsys, *words)[1].splitlines()[1:]] == ["validity", "measured", "forecast", "ratio"]
+    assert [line.split()[0] for line in run(capsys, words)[1].splitlines()[1:]] == ["validity", "measured", "forecast", "ratio"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "prefill.json"
     write_workload(replace(layers(), name="prefill"), file)
-    found, out, err = run(capsys, *(str(file) if word == "W" else word for word in words.split()), "--bundle", BUNDLE, "--quiet")
+    found, out, err = run(capsys, *(str(file) if word == "W" else word for word in words.split()), f"--bundle {BUNDLE} --quiet")
     assert (found, out) == (status, "")
     assert reason in err
     assert err.count("\n") == 1

@@ -67,13 +67,6 @@ def test_the_example_of_decoding_can_be_asked_for_other_batches_and_caches(repos
             assert before.shape[0] == 4.0 * after.shape[0]
 
 
-def test_names_state_sizes():
-    assert sizes_in_name("gpt2model_gpt2_pbf16_b8_s512_modeprefill") == Sizes(batch=8, sequence=512)
-    assert sizes_in_name("gpt2-prefill-b1-s128-bf16-eager") == Sizes(batch=1, sequence=128)
-    assert sizes_in_name("resnet101__pbf16_b16_freq900") == Sizes(batch=16)
-    assert sizes_in_name("llama-8b-decode") is None
-
-
 @pytest.mark.parametrize(
     "at, to, reason",
     [

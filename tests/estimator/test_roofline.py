@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -17,11 +16,10 @@ from estimator import (
     make_operator,
     read_workload,
 )
-from estimator.cli import main
 from estimator.formats import write_workload
 from estimator.questions.roofline import roofline_latency_s, roofline_seconds
 from estimator.vocabulary.specifications import load_gpu
-from tests.estimator.estimating import unlimited
+from tests.estimator.estimating import printed, run, unlimited
 from tests.estimator.synthetic import matmul, transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
@@ -69,11 +67,8 @@ def test_it_runs_at_the_clock_that_the_power_limit_leaves():
 def test_a_comparison_with_a_roofline_needs_no_second_thing(capsys, tmp_path):
     file = tmp_path / "made_b2_s128.json"
     write_workload(replace(transformer(256, 512, 2), name="made_b2_s128"), file)
-    words = ["compare", str(file), "--bundle", "a100-pcie-40gb-eager", "--freqs", "900", "--baselines", "--quiet"]
-    main(words)
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]] == ["900", "roofline"]
-    main([*words, "--json"])
-    point = json.loads(capsys.readouterr().out)["reference"]
-    main([*words, "--csv"])
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    words = ("compare", file, "--bundle a100-pcie-40gb-eager --freqs 900 --baselines --quiet")
+    assert [line.split()[0] for line in run(capsys, words)[1].splitlines()[2:4]] == ["900", "roofline"]
+    point = printed(capsys, words)["reference"]
+    (row,) = csv.DictReader(io.StringIO(run(capsys, words, "--csv")[1]))
     assert point["latency_s"] > point["roofline_s"] == float(row["roofline_s"]) > 0.0

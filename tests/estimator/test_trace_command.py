@@ -20,7 +20,7 @@ from tests.estimator.estimating import run as estimate
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch and Transformers are not installed (pip install 'wattprint[torch]')")
 
-SMALL = ("--set", "n_layer=1", "--set", "n_embd=64", "--set", "n_head=4", "--set", "vocab_size=100", "--sequence", "16")
+SMALL = "--set n_layer=1 --set n_embd=64 --set n_head=4 --set vocab_size=100 --sequence 16"
 
 
 def run(capsys, *arguments):
@@ -51,13 +51,13 @@ def test_an_unknown_model_is_refused_with_the_known_ones(capsys):
 @pytest.mark.parametrize(
     "arguments",
     [
-        (), ("gpt2", "--batch", "0"), ("gpt2", "--sequence", "1e9"), ("gpt2", "--phase", "nap"), ("gpt2", "--attention", "ring"),
-        ("gpt2", "--set", "n_layer"), ("gpt2", "--set", "a=1", "--set", "a=2"), ("",),
-        ("gpt2", "-o", ""), ("gpt2", "--image-size", "0"),
+        (), "gpt2 --batch 0", "gpt2 --sequence 1e9", "gpt2 --phase nap", "gpt2 --attention ring",
+        "gpt2 --set n_layer", "gpt2 --set a=1 --set a=2", "",
+        ("gpt2", "-o", ""), "gpt2 --image-size 0",
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line_and_2(capsys, arguments):
-    status, out, err = run(capsys, *arguments)
+    status, out, err = run(capsys, arguments)
     assert (status, out, lines(err)) == (2, "", 1)
 
 
@@ -143,7 +143,7 @@ def test_a_name_states_the_sizes_that_the_inputs_have_and_no_others():
 @needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(capsys, tmp_path):
-    status, out, err = run(capsys, "gpt2", *SMALL)
+    status, out, err = run(capsys, "gpt2", SMALL)
     assert status == 0
     assert "note: traced on the meta device" in err
     path = tmp_path / "w.json"
@@ -198,21 +198,21 @@ def lab(tmp_path):
 @needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(capsys, lab):
-    for function, words, sizes in (("fixed", (), ""), ("images", ("--batch", "2"), "-b2"), ("tokens", ("--sequence", "4"), "-b1-s4")):
-        status, out, _ = run(capsys, f"{lab}:{function}", *words)
+    for function, words, sizes in (("fixed", (), ""), ("images", "--batch 2", "-b2"), ("tokens", "--sequence 4", "-b1-s4")):
+        status, out, _ = run(capsys, f"{lab}:{function}", words)
         assert (status, json.loads(out)["name"]) == (0, f"lab.py:{function}-prefill{sizes}-bf16-eager")
-    for function, words, missing in (("fixed", ("--batch", "2"), "batch"), ("images", ("--sequence", "9"), "sequence")):
-        status, out, err = run(capsys, f"{lab}:{function}", *words)
+    for function, words, missing in (("fixed", "--batch 2", "batch"), ("images", "--sequence 9", "sequence")):
+        status, out, err = run(capsys, f"{lab}:{function}", words)
         assert (status, out, lines(err)) == (1, "", 1)
         assert f"leave --{missing} out" in err
-    assert "leave --image-size out" in run(capsys, f"{lab}:fixed", "--image-size", "9")[2]
-    assert "leave --image-size out" in run(capsys, "gpt2", *SMALL, "--image-size", "9")[2]
+    assert "leave --image-size out" in run(capsys, f"{lab}:fixed", "--image-size 9")[2]
+    assert "leave --image-size out" in run(capsys, "gpt2", SMALL, "--image-size 9")[2]
 
 
 @needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_splits_launch_nothing_and_code_that_ends_the_program_is_one_line(capsys, lab):
-    status, out, _ = run(capsys, f"{lab}:lstm", "--batch", "2", "--sequence", "3")
+    status, out, _ = run(capsys, f"{lab}:lstm", "--batch 2 --sequence 3")
     assert (status, json.loads(out).get("unknown", [])) == (3, [])
     status, out, err = run(capsys, f"{lab}:ends")
     assert (status, out, lines(err)) == (1, "", 1)

@@ -9,7 +9,6 @@ from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import (
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
-    conv_output_size,
     make_operator,
     merge_operators,
 )
@@ -74,13 +73,6 @@ def test_merging_keeps_every_occurrence_once_in_first_seen_order(picks):
     operators, counts = merge_operators(choices[i] for i in picks)
     assert sum(counts) == len(picks)
     assert [choices.index(operator) for operator in operators] == list(dict.fromkeys(picks))
-
-
-def test_the_output_of_a_convolution_has_the_size_that_sliding_windows_give():
-    operator = make_operator("conv", "conv2d", "bf16", **IMAGE)
-    rows = len(range(0, 9 + 2 - 3 + 1, 2))
-    columns = len(range(0, 7 + 2 - 3 + 1, 2))
-    assert conv_output_size(operator) == (rows, columns)
 
 
 def test_work_of_a_grouped_convolution_counts_only_its_own_channels():

@@ -111,12 +111,6 @@ def test_a_library_without_its_own_group_has_the_one_of_all_and_16_bits_are_alik
     assert longest_prefix(key, known) == found
 
 
-def test_one_kernel_is_enough_for_a_fit(rows):
-    found = fit_kernel_groups(rows.select(np.array([0])), BUNDLE.gpu, seed=0)
-    assert found.residuals == {}
-    assert all(np.isfinite(value) for group in found.groups.values() for value in group.coefficients.values())
-
-
 def test_rows_of_one_shape_are_left_out_together():
     operators = various_operators(30) * 3
     gemm = [operator for operator in operators if operator.family == "gemm"]

@@ -24,22 +24,22 @@ def answer(served, name, **settings):
     "settings, words",
     [
         ({}, ()),
-        ({"clock_mhz": 510.0, "precision": "fp16", "attention": "flash"}, ("--freq", 510, "--precision", "fp16", "--attention", "flash")),
-        ({"attention": "eager", "power_cap_w": 90}, ("--attention", "eager", "--power-cap", 90)),
-        ({"gpu": "h100-sxm", "precision": "fp8"}, ("--gpu", "h100", "--precision", "fp8")),
-        ({"host_launch_us": 0}, ("--host-launch-us", 0)),
+        ({"clock_mhz": 510.0, "precision": "fp16", "attention": "flash"}, "--freq 510 --precision fp16 --attention flash"),
+        ({"attention": "eager", "power_cap_w": 90}, "--attention eager --power-cap 90"),
+        ({"gpu": "h100-sxm", "precision": "fp8"}, "--gpu h100 --precision fp8"),
+        ({"host_launch_us": 0}, "--host-launch-us 0"),
     ],
 )
 def test_an_answer_holds_the_estimate_as_the_command_prints_it(served, capsys, repository, name, settings, words):
     document = answer(served, name, **settings)
-    expected = printed(capsys, repository / "examples" / f"{name}.json", "--bundle", BUNDLE, "--json", *words)
+    expected = printed(capsys, repository / "examples" / f"{name}.json", f"--bundle {BUNDLE} --json", words)
     assert document["estimate"] == expected
 
 
 def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(served, capsys, repository):
     document = answer(served, "gpt2-prefill", batch=16, sequence=256, power_cap_w=150, host_launch_us=90)
     words = ["--batch", "16", "--sequence", "256", "--freqs", "all", "--json", "--power-cap", "150", "--host-launch-us", "90"]
-    points = printed(capsys, "sweep", repository / "examples" / "gpt2-prefill.json", "--bundle", BUNDLE, *words)
+    points = printed(capsys, "sweep", repository / "examples" / "gpt2-prefill.json", f"--bundle {BUNDLE}", words)
     assert document["estimate"]["workload"] == "gpt2-prefill-b8-s512@b16s256" == points[0]["workload"]
     for name, column in document["sweep"].items():
         assert column == [point[name] for point in points], name
@@ -47,7 +47,7 @@ def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(served, capsys
 
 def test_the_explanation_is_that_of_the_explain_command(served, capsys, repository):
     document = answer(served, "llama-8b-decode", clock_mhz=900)
-    expected = printed(capsys, "explain", repository / "examples" / "llama-8b-decode.json", "--bundle", BUNDLE, "--freq", 900, "--json")
+    expected = printed(capsys, "explain", repository / "examples" / "llama-8b-decode.json", f"--bundle {BUNDLE} --freq 900 --json")
     for name, value in document["explanation"].items():
         assert value == expected[name], name
 
@@ -58,7 +58,7 @@ def test_a_file_from_the_page_is_read_as_the_command_reads_it(served, capsys, sh
     assert status == 200
     assert json.loads(content)["name"] == path.stem
     document = answer(served, path.stem, clock_mhz=900)
-    assert document["estimate"] == printed(capsys, path, "--bundle", BUNDLE, "--freq", 900, "--json")
+    assert document["estimate"] == printed(capsys, path, f"--bundle {BUNDLE} --freq 900 --json")
 
 
 def test_sizes_of_a_file_that_states_none_can_be_stated(served):
@@ -95,7 +95,7 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
 def test_every_gpu_has_the_bundle_that_the_command_takes_for_it(served, capsys, repository):
     bundles = {bundle["key"]: bundle["name"] for bundle in served.choices()["bundles"]}
     nearest = {entry["gpu"]: bundles[entry["bundle"]] for entry in served.choices()["gpus"]}
-    listed = printed(capsys, "gpus", "--json")
+    listed = printed(capsys, "gpus --json")
     assert {gpu: name.split()[0] for gpu, name in nearest.items()} == {one["name"]: one["bundle"] for one in listed}
     assert answer(served, "gpt2-prefill", gpu="a100-pcie-40gb")["estimate"]["validity"] == "extrapolated"
 
@@ -106,19 +106,19 @@ LOAD = {"prompt": 512, "output": 64, "batch": 8}
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ({"model": "llama-3-8b", "gpu": "h100-sxm"}, ("--gpu", "h100-sxm")),
-        ({"model": "qwen3-32b", "gpu": "a100-sxm-80gb", "tensor_parallel": 2}, ("--gpu", "a100-sxm-80gb", "--tensor-parallel", 2)),
+        ({"model": "llama-3-8b", "gpu": "h100-sxm"}, "--gpu h100-sxm"),
+        ({"model": "qwen3-32b", "gpu": "a100-sxm-80gb", "tensor_parallel": 2}, "--gpu a100-sxm-80gb --tensor-parallel 2"),
         (
             {"model": "llama-3-8b", "gpu": "l4", "weights": "fp8", "engine": "vllm-0.12"},
-            ("--gpu", "l4", "--weights", "fp8", "--engine", "vllm-0.12"),
+            "--gpu l4 --weights fp8 --engine vllm-0.12",
         ),
-        ({"model": "llama-3.1-70b", "gpu": "l4"}, ("--gpu", "l4")),
+        ({"model": "llama-3.1-70b", "gpu": "l4"}, "--gpu l4"),
     ],
 )
 def test_a_served_model_is_answered_as_by_the_command(served, capsys, settings, words):
     status, document = served.ask("/api/served", **LOAD, **settings)
     assert status == 200, document
-    assert document == printed(capsys, "llm", settings["model"], "--prompt", 512, "--output", 64, "--batch", 8, "--json", *words)
+    assert document == printed(capsys, "llm", settings["model"], "--prompt 512 --output 64 --batch 8 --json", words)
     assert bool(document["state"]) == (settings["model"] == "llama-3.1-70b")
 
 

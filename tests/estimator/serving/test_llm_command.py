@@ -13,7 +13,7 @@ from estimator.vocabulary.errors import ArgumentError, OperatingPointError
 from tests.estimator.estimating import printed
 from tests.estimator.estimating import run as estimate
 
-LOAD = ("--gpu", "a100", "--prompt", "512", "--output", "128", "--weights", "bf16")
+LOAD = "--gpu a100 --prompt 512 --output 128 --weights bf16"
 BIG = {
     "model_type": "llama", "vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
     "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192, "torch_dtype": "bfloat16",
@@ -25,31 +25,31 @@ def run(capsys, *words):
 
 
 def answers(capsys, *words):
-    return printed(capsys, "llm", *words)
+    return printed(capsys, "llm", words)
 
 
 def test_a_power_limit_holds_the_mean_of_all_steps(capsys):
-    words = ("llama-3.1-8b", "--gpu", "h100", "--prompt", 2048, "--output", 64, "--batch", 32, "--engine", "tensorrt-llm-1.0")
-    free = answers(capsys, *words, "--tensor-parallel", 2)
+    words = "llama-3.1-8b --gpu h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0 --batch"
+    free = answers(capsys, words, "32 --tensor-parallel 2")
     caps = [factor * free["power_w"] / 2 for factor in (1.05, 0.9, 0.6)]
-    found = [answers(capsys, *words, "--tensor-parallel", 2, "--power-cap", cap) for cap in caps]
+    found = [answers(capsys, words, "32 --tensor-parallel 2 --power-cap", cap) for cap in caps]
     assert [found[0][name] for name in MEASURES] == pytest.approx([free[name] for name in MEASURES], rel=1e-3)  # prompts alone draw more
     for one, cap in zip(found[1:], caps[1:], strict=True):
         assert 0.93 * cap < one["power_w"] / 2 < cap
     assert found[2]["sm_clock_mhz"] < free["sm_clock_mhz"]
     assert [one["tokens_per_s"] for one in (free, *found[1:])] == sorted({one["tokens_per_s"] for one in found}, reverse=True)
-    crowded = answers(capsys, *words[:-4], "--batch", 256, "--engine", "tensorrt-llm-1.0")  # more prompts than steps
+    crowded = answers(capsys, words, 256)  # more prompts than steps
     assert crowded["power_w"] < 700.0
 
 
 @pytest.mark.parametrize("gpu, ranks, told", [("l40s", 4, True), ("l40s", 2, False), ("h100", 4, False)])
 def test_sums_over_pcie_are_noted(capsys, gpu, ranks, told):
-    found = answers(capsys, "llama-3.1-8b", "--gpu", gpu, "--prompt", 128, "--output", 128, "--batch", 1, "--tensor-parallel", ranks)
+    found = answers(capsys, "llama-3.1-8b --gpu", gpu, "--prompt 128 --output 128 --batch 1 --tensor-parallel", ranks)
     assert any("over PCIe" in note for note in found["notes"]) == told
 
 
 def test_a_board_without_bf16_serves_in_fp16(capsys):
-    found = answers(capsys, "llama-2-7b", "--gpu", "v100", "--prompt", 128, "--output", 128, "--batch", 1)
+    found = answers(capsys, "llama-2-7b --gpu v100 --prompt 128 --output 128 --batch 1")
     assert (found["weights"], found["state"]) == ("fp16", "")
     # At best all weights cross the memory once for each token.
     assert 2 * 6.7e9 / 9e11 < found["tpot_s"] < 4 * 2 * 6.7e9 / 9e11
@@ -69,16 +69,16 @@ def test_experts_of_an_engine_that_no_table_holds_are_faster_than_the_tables():
 
 
 def test_several_gpus_say_whose_power_it_is(capsys):
-    words = ("llama-3-8b", *LOAD, "--batch", 16)
-    alone, pair, both = (run(capsys, *words, "--tensor-parallel", ranks)[1] for ranks in ("1", "2", "1,2"))
+    words = ("llama-3-8b", LOAD, "--batch 16")
+    alone, pair, both = (run(capsys, words, "--tensor-parallel", ranks)[1] for ranks in ("1", "2", "1,2"))
     assert "GPUs together" not in alone
     assert "power and energy of all 2 GPUs together" in pair
     assert "power and energy of all GPUs of a point together" in both
 
 
-@pytest.mark.parametrize("load", [("--batch", 16), ("--rate", 0.5)])
+@pytest.mark.parametrize("load", ["--batch 16", "--rate 0.5"])
 def test_an_answer_has_its_values_and_their_limits(capsys, load):
-    found = answers(capsys, "llama-3-8b", *LOAD, *load, "--engine", "vllm-0.12")
+    found = answers(capsys, "llama-3-8b", LOAD, load, "--engine vllm-0.12")
     for name in MEASURES:
         slack = 1.0 if name != "tokens_per_s" else 1.0 + 1e-6  # a rate fixes tokens/s
         assert 0 < found[f"{name}_low"] <= found[name] * slack <= found[f"{name}_high"] * slack**2, name
@@ -92,8 +92,8 @@ def test_an_answer_has_its_values_and_their_limits(capsys, load):
 
 
 def test_an_engine_that_is_not_named_widens_the_interval(capsys):
-    words = ("llama-3-8b", *LOAD, "--batch", 64)
-    known, unknown = (answers(capsys, *words, *more) for more in (("--engine", "vllm-0.12"), ()))
+    words = ("llama-3-8b", LOAD, "--batch 64")
+    known, unknown = (answers(capsys, words, more) for more in ("--engine vllm-0.12", ()))
     assert unknown["tokens_per_s"] > known["tokens_per_s"]  # later versions hide more of the host
     assert unknown["tokens_per_s_high"] / unknown["tokens_per_s_low"] > known["tokens_per_s_high"] / known["tokens_per_s_low"]
     assert "no engine named" in unknown["notes"][0]
@@ -126,45 +126,45 @@ def test_a_board_that_waits_for_ever_draws_what_the_runs_showed():
 
 
 def test_each_further_gpu_takes_the_host_its_time(capsys):
-    words = ("llama-3.1-8b", "--gpu", "h100", "--prompt", 90, "--output", 480, "--batch", 256, "--engine", "vllm-0.5", "--tensor-parallel")
-    single, pair = (answers(capsys, *words, gpus) for gpus in (1, 2))
+    words = "llama-3.1-8b --gpu h100 --prompt 90 --output 480 --batch 256 --engine vllm-0.5 --tensor-parallel"
+    single, pair = (answers(capsys, words, gpus) for gpus in (1, 2))
     assert pair["slot_s"] > single["slot_s"]
 
 
 def test_lists_make_a_table_in_the_order_of_the_options(capsys):
-    found = answers(capsys, "llama-3-8b", *LOAD, "--batch", "1,4,5", "--freqs", "900,1410")
+    found = answers(capsys, "llama-3-8b", LOAD, "--batch 1,4,5 --freqs 900,1410")
     assert [(one["batch"], one["asked_clock_mhz"]) for one in found] == [(b, f) for b in (1, 4, 5) for f in (900.0, 1410.0)]
-    assert found[4]["tokens_per_s"] == answers(capsys, "llama-3-8b", *LOAD, "--batch", 5, "--freqs", 900)["tokens_per_s"]
-    _, text, _ = run(capsys, "llama-3-8b", *LOAD, "--batch", "1,4,5")
+    assert found[4]["tokens_per_s"] == answers(capsys, "llama-3-8b", LOAD, "--batch 5 --freqs 900")["tokens_per_s"]
+    _, text, _ = run(capsys, "llama-3-8b", LOAD, "--batch 1,4,5")
     assert len(text.splitlines()) == 5
-    _, lines, _ = run(capsys, "llama-3-8b", *LOAD, "--batch", "1,4,5", "--csv")
+    _, lines, _ = run(capsys, "llama-3-8b", LOAD, "--batch 1,4,5 --csv")
     assert [line.split(",")[0] for line in lines.splitlines()] == ["model", *["llama-3-8b"] * 3]
 
 
 def test_a_short_prompt_adds_little_to_steps_that_run_anyway(capsys):
-    found = answers(capsys, "llama-3-8b", *LOAD, "--batch", 64, "--prompt", 4)
+    found = answers(capsys, "llama-3-8b", LOAD, "--batch 64 --prompt 4")
     assert 0.0 < found["parts"]["prompts"] < 0.1
 
 
 @pytest.mark.parametrize("chart, axis", [("energy", "energy of a token [J]"), ("tokens", "output tokens [1/s]")])
 def test_a_chart_has_a_line_for_each_gpu_over_what_varies(capsys, tmp_path, chart, axis):
     out = tmp_path / "chart.svg"
-    words = ("llama-3-8b", *LOAD, "--gpu", "a100,h100", "-o", out, "--chart", chart)
-    assert run(capsys, *words, "--batch", "16,1,4")[:2] == (0, "")
+    words = ("llama-3-8b", LOAD, "--gpu a100,h100 -o", out, "--chart", chart)
+    assert run(capsys, words, "--batch 16,1,4")[:2] == (0, "")
     drawing = out.read_text()
     for line in re.findall(r'<polyline[^>]*points="([^"]*)"', drawing):
         left = [float(point.split(",")[0]) for point in line.split()]
         assert left == sorted(left)
     assert [drawing.count(text) for text in ("<polyline", "<polygon", f">{axis}<", ">requests in flight<")] == [2, 2, 1, 1]
-    assert run(capsys, *words, "--batch", "4", "--freqs", "1005,1200,1410", "--force")[0] in (0, 3)
+    assert run(capsys, words, "--batch 4 --freqs 1005,1200,1410 --force")[0] in (0, 3)
     assert ">asked SM clock [MHz]<" in out.read_text()
-    status, _, error = run(capsys, *words, "--batch", "4", "--force")
+    status, _, error = run(capsys, words, "--batch 4 --force")
     assert (status, error.count("\n")) == (1, 1)
     assert "two points of one GPU" in error
 
 
 def test_all_gpus_of_a_group_draw_power(capsys):
-    one, two = answers(capsys, "llama-3-8b", *LOAD, "--batch", 64, "--tensor-parallel", "1,2")
+    one, two = answers(capsys, "llama-3-8b", LOAD, "--batch 64 --tensor-parallel 1,2")
     assert (one["gpus"], two["gpus"]) == (1, 2)
     assert 1.2 < two["power_w"] / one["power_w"] < 2.0
     assert 1.2 < two["tokens_per_s"] / one["tokens_per_s"] < 2.0
@@ -172,39 +172,39 @@ def test_all_gpus_of_a_group_draw_power(capsys):
 
 
 def test_the_best_point_is_the_cheapest_within_the_limits(capsys):
-    words = ("llama-3-8b", *LOAD, "--batch", "1,8,32,64")
-    found = answers(capsys, *words)
+    words = ("llama-3-8b", LOAD, "--batch 1,8,32,64")
+    found = answers(capsys, words)
     limit_s = found[2]["tpot_s"] * 1.01
-    best = answers(capsys, *words, "--best", "energy_per_token", "--tpot-limit", limit_s * 1e3)
+    best = answers(capsys, words, "--best energy_per_token --tpot-limit", limit_s * 1e3)
     assert best["batch"] == 32
     assert best["energy_per_token_j"] == min(one["energy_per_token_j"] for one in found if one["tpot_s"] <= limit_s)
-    status, _, error = run(capsys, *words, "--best", "energy_per_token", "--tpot-limit", 0.1)
+    status, _, error = run(capsys, words, "--best energy_per_token --tpot-limit 0.1")
     assert (status, "none of 4 points" in error) == (1, True)
-    _, _, error = run(capsys, "llama-3-8b", *LOAD, "--best", "energy_per_token")
+    _, _, error = run(capsys, "llama-3-8b", LOAD, "--best energy_per_token")
     assert "--best looks at 1, 2, 3, " in error
 
 
 def test_a_table_shows_the_first_tokens_that_a_limit_holds(capsys):
     """Under load they come later the more requests are in flight; in an empty engine they do not."""
-    words = ("llama-3-8b", *LOAD, "--batch", "1,64")
-    small, large = answers(capsys, *words)
+    words = ("llama-3-8b", LOAD, "--batch 1,64")
+    small, large = answers(capsys, words)
     assert large["ttft_loaded_s"] > 2.0 * small["ttft_loaded_s"]
-    _, out, _ = run(capsys, *words)
+    _, out, _ = run(capsys, words)
     assert "TTFT under load" in out
     for one in (small, large):
         assert f"{1e3 * one['ttft_loaded_s']:.2f} ms" in out or f"{1e3 * one['ttft_loaded_s']:.1f} ms" in out
 
 
 def test_a_point_says_of_itself_the_same_alone_and_in_a_list(capsys):
-    words = ("llama-3.1-8b", "--gpu", "h100", "--prompt", 2048, "--output", 64, "--engine", "tensorrt-llm-1.0")
-    table = answers(capsys, *words, "--batch", "4,32,256")
-    alone = [answers(capsys, *words, "--batch", batch) for batch in (4, 32, 256)]
+    words = "llama-3.1-8b --gpu h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0"
+    table = answers(capsys, words, "--batch 4,32,256")
+    alone = [answers(capsys, words, "--batch", batch) for batch in (4, 32, 256)]
     for name in ("validity", "warnings", "sm_clock_mhz"):
         assert [one[name] for one in table] == [one[name] for one in alone], name
 
 
 def test_more_gpus_than_a_node_has_are_no_measured_case(capsys):
-    eight, more = answers(capsys, "llama-3-8b", *LOAD, "--batch", 8, "--tensor-parallel", "8,16")
+    eight, more = answers(capsys, "llama-3-8b", LOAD, "--batch 8 --tensor-parallel 8,16")
     assert not any("one node" in line for line in eight["warnings"])
     assert (more["validity"], any("16 GPUs: collectives of more than 8" in line for line in more["warnings"])) == ("extrapolated", True)
 
@@ -212,47 +212,47 @@ def test_more_gpus_than_a_node_has_are_no_measured_case(capsys):
 def test_what_does_not_fit_says_so_in_its_headline(capsys, tmp_path):
     config = tmp_path / "big.json"
     config.write_text(json.dumps(BIG))
-    status, out, error = run(capsys, config, "--gpu", "a100", "--prompt", 64, "--output", 64, "--batch", 1)
+    status, out, error = run(capsys, config, "--gpu a100 --prompt 64 --output 64 --batch 1")
     assert (status, "does not fit" in out.splitlines()[0], "--tensor-parallel" in out) == (3, True, True)
     assert len(error.splitlines()) == 1
-    assert answers(capsys, config, "--gpu", "a100", "--prompt", 64, "--output", 64, "--batch", 1)["tokens_per_s"] is None
-    status, out, _ = run(capsys, "llama-3-8b", *LOAD, "--rate", 1e4)
+    assert answers(capsys, config, "--gpu a100 --prompt 64 --output 64 --batch 1")["tokens_per_s"] is None
+    status, out, _ = run(capsys, "llama-3-8b", LOAD, "--rate 10000.0")
     assert (status, "overloaded" in out.splitlines()[0]) == (3, True)
-    found = answers(capsys, "llama-3-8b", *LOAD, "--batch", 5000)
+    found = answers(capsys, "llama-3-8b", LOAD, "--batch 5000")
     assert found["running"] == found["memory"]["sequences"] < 5000
     assert f"memory holds {found['running']:.0f} of 5000" in found["warnings"][0]
 
 
 def test_gpus_of_a_list_whose_memory_is_too_small_are_named_and_left_out(capsys):
-    load = ("llama-3.1-70b", "--prompt", 64, "--output", 8, "--batch", "1,2", "--gpu")
-    status, out, error = run(capsys, *load, "h100,b200,a100")
+    load = "llama-3.1-70b --prompt 64 --output 8 --batch 1,2 --gpu"
+    status, out, error = run(capsys, load, "h100,b200,a100")
     assert (status, "h100" in out, "b200-sxm" in out) == (0, False, True)
     assert [f"left out: {name} does not fit" in error for name in ("h100-sxm", "a100-sxm-80gb", "b200-sxm")] == [True, True, False]
-    status, out, error = run(capsys, *load, "h100,a100")
+    status, out, error = run(capsys, load, "h100,a100")
     assert (status, out.count("does not fit"), "left out" in error) == (3, 4, False)
 
 
 REFUSED = [
-    (("--batch", 1, "--rate", 1), 2, "exclude each other"),
+    ("--batch 1 --rate 1", 2, "exclude each other"),
     ((), 2, "name --batch"),
-    (("--batch", 0), 2, "at least 1"),
-    (("--rate", -1), 2, "--rate"),
-    (("--batch", 1, "--tpot-limit", 5), 2, "add --best"),
-    (("--batch", 1, "--output", 1), 2, "--output"),
-    (("--batch", 1, "--prompt", 8000, "--output", 1000), 1, "context of llama-3-8b, 8192"),
-    (("--batch", 1, "--tensor-parallel", 3), 1, "tensor parallelism 3"),
-    (("--batch", 1, "--expert-parallel", 2), 1, "without experts"),
-    (("--batch", 1, "--engine", "tgi"), 1, "unknown engine 'tgi'; known: "),
-    (("--batch", 1, "--engine", "missing.toml"), 1, "missing.toml"),
-    (("--batch", 1, "--weights", "int3"), 1, "int3"),
-    (("--batch", 1, "--weights", "fp8"), 1, "cannot run gemm.linear fp8"),
-    (("--batch", 1, "--freqs", 9000), 1, "9000 MHz"),
+    ("--batch 0", 2, "at least 1"),
+    ("--rate -1", 2, "--rate"),
+    ("--batch 1 --tpot-limit 5", 2, "add --best"),
+    ("--batch 1 --output 1", 2, "--output"),
+    ("--batch 1 --prompt 8000 --output 1000", 1, "context of llama-3-8b, 8192"),
+    ("--batch 1 --tensor-parallel 3", 1, "tensor parallelism 3"),
+    ("--batch 1 --expert-parallel 2", 1, "without experts"),
+    ("--batch 1 --engine tgi", 1, "unknown engine 'tgi'; known: "),
+    ("--batch 1 --engine missing.toml", 1, "missing.toml"),
+    ("--batch 1 --weights int3", 1, "int3"),
+    ("--batch 1 --weights fp8", 1, "cannot run gemm.linear fp8"),
+    ("--batch 1 --freqs 9000", 1, "9000 MHz"),
 ]
 
 
 @pytest.mark.parametrize("words, status, line", REFUSED)
 def test_bad_input_is_one_line(capsys, words, status, line):
-    found, out, error = run(capsys, "llama-3-8b", *LOAD, *words)
+    found, out, error = run(capsys, "llama-3-8b", LOAD, words)
     assert (found, out, len(error.splitlines())) == (status, "", 1)
     assert line in error
 
@@ -260,7 +260,7 @@ def test_bad_input_is_one_line(capsys, words, status, line):
 def test_python_gives_what_the_command_gives(capsys):
     bundle, gpu = bundle_for("a100")
     serving = Serving(model="llama-3-8b", prompt=512, output=128, batch=16, weights="bf16")
-    assert serve_llm(serving, bundle, gpu=gpu).tokens_per_s == answers(capsys, "llama-3-8b", *LOAD, "--batch", 16)["tokens_per_s"]
+    assert serve_llm(serving, bundle, gpu=gpu).tokens_per_s == answers(capsys, "llama-3-8b", LOAD, "--batch 16")["tokens_per_s"]
     with pytest.raises(OperatingPointError, match="2 clocks"):
         serve_llm(serving, bundle, gpu=gpu, sm_clock_mhz=[900.0, 1410.0])
     with pytest.raises(ArgumentError):

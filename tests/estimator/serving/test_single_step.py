@@ -55,22 +55,23 @@ def test_narrow_weights_and_cache_make_a_decoding_step_shorter():
 
 def test_decoding_is_that_of_an_engine_unless_something_else_is_asked_for(capsys, tmp_path):
     config = written(tmp_path)
-    words = ("--model", config, "--gpu", "h100", "--batch", 2, "--sequence", 64, "--json")
-    status, out, err = run(capsys, *words, "--phase", "decode")
+    words = ("--model", config, "--gpu h100 --batch 2 --sequence 64 --json")
+    status, out, err = run(capsys, words, "--phase decode")
     assert (status, "-serving" in json.loads(out)["workload"], "without its host" in err) == (0, True, True)
-    assert run(capsys, *words, "--phase", "decode", "--runtime", "serving")[1] == out
-    assert json.loads(run(capsys, *words, "--tensor-parallel", 2)[1])["workload"].endswith("prefill-b2-s64-bf16-kv-bf16-serving-tp2")
+    assert run(capsys, words, "--phase decode --runtime serving")[1] == out
+    assert json.loads(run(capsys, words, "--tensor-parallel 2")[1])["workload"].endswith("prefill-b2-s64-bf16-kv-bf16-serving-tp2")
     assert not is_served("resnet-101")
     assert not is_served("lab.py:build")
 
 
-@pytest.mark.parametrize("command", [(), ("sweep",), ("explain",)])
+@pytest.mark.parametrize("command", [(), "sweep", "explain"])
 def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(capsys, tmp_path, command):
-    words = (*command, "--model", written(tmp_path), "--gpu", "h100", "--phase", "decode", "--batch", 8, "--tensor-parallel", 4)
+    asked = ("--model", written(tmp_path), "--gpu h100 --phase decode --batch 8 --tensor-parallel 4")
+    words = (command, asked)
     bundle, gpu = bundle_for("h100")
     step = single_step(written(tmp_path), "decode", batch=8, tensor_parallel=4)
     (one,) = estimate(replace(step.workload, gpus=1), bundle, gpu=gpu)
-    found = json.loads(run(capsys, *words, "--json")[1])
+    found = json.loads(run(capsys, words, "--json")[1])
     found = found[0] if isinstance(found, list) else found
     assert (found["gpus"], found["latency_s"]) == (4, one.latency_s)
     for name in ("power_w", "power_w_high", "power_w_std", "energy_j", "energy_j_low", "energy_j_std"):
@@ -78,49 +79,49 @@ def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(capsys, tmp_path,
     if command == ():
         parts = {kernel["operator"]: kernel for kernel in found["kernels"]}
         assert all(parts[kernel.operator]["power_w"] == pytest.approx(4 * kernel.power_w) for kernel in one.kernels)
-    if command == ("explain",):
+    if command == "explain":
         assert sum(found["energy_parts_j"].values()) == pytest.approx(found["energy_j"])
-    if command == ("sweep",):
+    if command == "sweep":
         assert found["tokens_per_j"] == pytest.approx(8 / found["energy_j"])
     told = "power and energy of all 4 GPUs together"
-    assert told in run(capsys, *words)[1]
-    assert told not in run(capsys, *words, "--tensor-parallel", 1)[1]
-    assert told in run(capsys, "compare", *words[len(command) :], "--gpu", "h100,a100")[1]
-    header, *rows = csv.reader(io.StringIO(run(capsys, *words, "--csv")[1]))
+    assert told in run(capsys, words)[1]
+    assert told not in run(capsys, words, "--tensor-parallel 1")[1]
+    assert told in run(capsys, "compare", asked, "--gpu h100,a100")[1]
+    header, *rows = csv.reader(io.StringIO(run(capsys, words, "--csv")[1]))
     assert rows[0][header.index("gpus")] == "4"
 
 
-@pytest.mark.parametrize("command", [(), ("sweep",), ("best",), ("compare", "--baselines"), ("explain",)])
+@pytest.mark.parametrize("command", [(), "sweep", "best", "compare --baselines", "explain"])
 def test_every_question_takes_a_served_model(capsys, tmp_path, command):
-    words = (*command, "--model", written(tmp_path), "--gpu", "h100", "--phase", "decode", "--kv", "fp8", "--weights", "fp8")
-    assert run(capsys, *words)[0] == 0
+    words = (command, "--model", written(tmp_path), "--gpu h100 --phase decode --kv fp8 --weights fp8")
+    assert run(capsys, words)[0] == 0
 
 
 BAD = [
     ({"torch_dtype": None}, (), 1, "precision of the weights is not stated; name one as --weights bf16"),
-    ({"model_type": "rwkv9"}, ("--runtime", "serving"), 1, "'rwkv9', which is not served; known: gpt2"),
+    ({"model_type": "rwkv9"}, "--runtime serving", 1, "'rwkv9', which is not served; known: gpt2"),
     ({"quantization_config": "fp8"}, (), 1, "quantization_config"),
-    ({}, ("--tensor-parallel", 3), 1, "tensor parallelism 3 and expert parallelism 1 do not divide 8 heads"),
-    ({}, ("--runtime", "serving", "--precision", "bf16"), 2, "--precision has no meaning with --runtime serving"),
-    ({}, ("--runtime", "serving", "--image-size", 224), 2, "--image-size has no meaning with --runtime serving"),
-    ({}, ("--runtime", "eager", "--kv", "fp8"), 2, "--kv has no meaning with --runtime eager"),
-    ({}, ("--runtime", "serving", "--phase", "train"), 2, "own code and training are traced"),
-    ({}, ("--model", "lab.py:build", "--tensor-parallel", 2), 2, "own code and training are traced"),
-    ({}, ("--tensor-parallel", 0), 2, "--tensor-parallel"),
+    ({}, "--tensor-parallel 3", 1, "tensor parallelism 3 and expert parallelism 1 do not divide 8 heads"),
+    ({}, "--runtime serving --precision bf16", 2, "--precision has no meaning with --runtime serving"),
+    ({}, "--runtime serving --image-size 224", 2, "--image-size has no meaning with --runtime serving"),
+    ({}, "--runtime eager --kv fp8", 2, "--kv has no meaning with --runtime eager"),
+    ({}, "--runtime serving --phase train", 2, "own code and training are traced"),
+    ({}, "--model lab.py:build --tensor-parallel 2", 2, "own code and training are traced"),
+    ({}, "--tensor-parallel 0", 2, "--tensor-parallel"),
 ]
 
 
 @pytest.mark.parametrize("fields, words, status, line", BAD)
 def test_bad_input_is_one_line_and_writes_nothing(capsys, tmp_path, fields, words, status, line):
     out = tmp_path / "answer.json"
-    given = ("--model", written(tmp_path, **fields), "--gpu", "h100", "--phase", "decode", "-o", out, *words)
-    found, printed, error = run(capsys, *given)
+    given = ("--model", written(tmp_path, **fields), "--gpu h100 --phase decode -o", out, words)
+    found, printed, error = run(capsys, given)
     assert (found, printed, len(error.splitlines()), out.exists()) == (status, "", 1, False)
     assert line in error
 
 
-@pytest.mark.parametrize("option", [("--weights", "fp8"), ("--kv", "fp8"), ("--tensor-parallel", 2), ("--master",), ("--image-size", 64)])
+@pytest.mark.parametrize("option", ["--weights fp8", "--kv fp8", "--tensor-parallel 2", "--master", "--image-size 64"])
 def test_a_list_of_operators_has_no_options_of_a_model(capsys, option):
-    status, out, error = run(capsys, "examples/gpt2-prefill.json", "--gpu", "h100", *option)
+    status, out, error = run(capsys, "examples/gpt2-prefill.json --gpu h100", option)
     assert (status, out, len(error.splitlines())) == (2, "", 1)
     assert "give the model by --model" in error
