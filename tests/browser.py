@@ -14,7 +14,6 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -49,12 +48,12 @@ class Browser:
         self._deadline_s = DEADLINE_S
         self._buffer = b""
         self._last = 0
-        self.events: list[dict[str, Any]] = []
+        self.events = []
 
     def call(self, method, session="", **parameters):
         """The result of a DevTools method.  Events that come meanwhile are kept."""
         self._last += 1
-        message: dict[str, Any] = {"id": self._last, "method": method, "params": parameters}
+        message = {"id": self._last, "method": method, "params": parameters}
         if session:
             message["sessionId"] = session
         _write_all(self._write, json.dumps(message).encode() + b"\0")
@@ -63,7 +62,7 @@ class Browser:
             answer = self._next(deadline)
             if answer.get("id") == self._last:
                 assert "error" not in answer, f"{method}: {answer['error']}"
-                result: dict[str, Any] = answer["result"]
+                result = answer["result"]
                 return result
             self.events.append(answer)
 
@@ -74,7 +73,7 @@ class Browser:
                 raise NoAnswerError(f"no answer within {self._deadline_s:g} s" if not ready else "the browser has ended")
             self._buffer += piece
         line, _, self._buffer = self._buffer.partition(b"\0")
-        message: dict[str, Any] = json.loads(line)
+        message = json.loads(line)
         return message
 
     def open_page(self):
@@ -196,7 +195,7 @@ def open_browser(program, folder):
 def open_pages(program, folder):
     """What opens an empty page; a browser that does not answer is started again, twice.  Raises NoAnswerError when none answers."""
     with ExitStack() as running:
-        browsers: list[Browser] = []
+        browsers = []
 
         def open_page():
             for _ in range(3):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from typing import Any
 
 import pytest
 
@@ -38,7 +37,7 @@ def test_every_example_is_read_without_a_warning(repository):
 def test_the_notebook_runs_from_measuring_to_estimating(repository, monkeypatch, capsys):
     notebook = json.loads((repository / "examples" / "from-measuring-to-estimating.ipynb").read_text(encoding="utf-8"))
     monkeypatch.chdir(repository / "examples")
-    names: dict[str, Any] = {}
+    names = {}
     for cell in notebook["cells"]:
         assert not cell.get("outputs")
         if cell["cell_type"] == "code":

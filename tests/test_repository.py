@@ -129,7 +129,7 @@ def test_extra_all_needs_neither_gpu_nor_pytorch(project):
     extras = project["project"]["optional-dependencies"]
 
     def expand(extra):
-        names: set[str] = set()
+        names = set()
         for requirement in extras[extra]:
             inner = re.fullmatch(r"wattprint\[(.+)\]", requirement)
             names |= set().union(*map(expand, inner[1].split(","))) if inner else {requirement}

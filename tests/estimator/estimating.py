@@ -55,7 +55,7 @@ def unlimited(bundle):
 
 def command_line(*parts):
     """Words of a command: a text is split as a shell splits it, a tuple holds parts, and anything else is a word."""
-    found: list[str] = []
+    found = []
     for part in parts:
         if isinstance(part, tuple):
             found += command_line(*part)

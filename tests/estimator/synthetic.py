@@ -8,7 +8,7 @@ from estimator.model.coefficients import coefficient_rows, group_key
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.power import BoardTables
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
-from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
+from estimator.vocabulary.workload import Workload, make_operator, merge_operators
 from fitter.bundle.sections import runs_bundle
 from fitter.latency.runs import WIDTHS, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
@@ -21,7 +21,7 @@ HOST_LAUNCH_S = 30e-6
 def transformer(tokens, width, layers, name="transformer", family="synthetic"):
     """Linear layers, attention products and memory kernels of a decoder, eager."""
     heads = width // 64
-    layer: list[Operator] = [
+    layer = [
         make_operator("norm", "layernorm", "bf16", rows=tokens, dim=width),
         matmul(tokens, 3 * width, width),
         matmul(tokens, tokens, 64, operator="bmm", batch=heads),

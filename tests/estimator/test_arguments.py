@@ -1,9 +1,7 @@
 """The Python interface given what it cannot take: a named error of one line that says which argument and what it should be."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +23,10 @@ from examples.gpt2_prefill import gpt2_prefill
 BUNDLE = load_bundle("a10-eager")
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llama-8b-decode.json"
 WORKLOAD = gpt2_prefill(1, 128)
-ANY: Any = None
+ANY = None
 CAPPED = Asked(variant=Variant(workload=WORKLOAD), bundle=BUNDLE, power_cap_w=151.0)
 
-WRONG: dict[str, tuple[Callable[[], object], str]] = {
+WRONG = {
     "a path for a workload": (lambda: estimate("gpt2.json", BUNDLE), "workload must be a Workload, as read_workload gives it"),
     "a name for a GPU": (lambda: estimate(WORKLOAD, BUNDLE, gpu="a10"), "gpu must be a GpuSpec"),
     "a text for a clock": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz="900"), "sm_clock_mhz must be a number"),

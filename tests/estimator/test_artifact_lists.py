@@ -144,7 +144,7 @@ STRANGE = st.one_of(
 
 @given(st.data())
 def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path_factory, data):
-    whole: list[object] = [
+    whole = [
         own(LINEAR, {"family": "softmax", "operator": "softmax", "precision": "fp32", "count": 1, "rows": 4, "dim": 8}, notes=["x"]),
         [*artifact.vit_large(2, layers=1), artifact.sdpa(2, 4, 64, 16, 2), *artifact.qwen2(1, 16, layers=1)],
     ]

@@ -8,9 +8,9 @@ import pytest
 
 from estimator import bundle_names, load_bundle, sweep
 from estimator.bundle.files import VARIABLE, save_bundle, store_folder, stored_names, told_apart
-from estimator.cli import main
 from estimator.display.bundles import card_document
 from estimator.display.text import document_text, known
+from tests.estimator.estimating import fails, run
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
 
@@ -26,14 +26,13 @@ def test_files_of_the_store_are_bundles_by_their_names_but_none_replaces_a_shipp
     assert set(bundle_names()) == {*shipped, "lab-7", "broken"}
     assert load_bundle("lab-7").provenance == planted_bundle().provenance
     assert load_bundle("a10-eager").gpu.name == "a10"
-    assert main(["bundles", "--json"]) == 3
-    printed = capsys.readouterr()
-    kept = {row["name"]: Path(row["path"]).parent == tmp_path for row in json.loads(printed.out)}
-    assert kept == {**dict.fromkeys(shipped, False), "lab-7": True, "broken": True}
-    assert "broken.json: not valid JSON" in printed.err
-    assert main(["bundles"]) == 3
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", *sorted([*shipped, "lab-7"])]
-    assert main(["bundles", "--card"]) == 2
+    status, out, err = run(capsys, "bundles --json")
+    kept = {row["name"]: Path(row["path"]).parent == tmp_path for row in json.loads(out)}
+    assert (status, kept) == (3, {**dict.fromkeys(shipped, False), "lab-7": True, "broken": True})
+    assert "broken.json: not valid JSON" in err
+    status, out, _ = run(capsys, "bundles")
+    assert (status, [line.split()[0] for line in out.splitlines()]) == (3, ["name", *sorted([*shipped, "lab-7"])])
+    fails(capsys, "bundles --card", status=2)
 
 
 def test_the_store_is_the_user_s_data_folder_unless_named(monkeypatch, tmp_path):

@@ -28,7 +28,7 @@ def completed(entries):
 
 def by_rule(workload):
     """Counts of added and corrected operators: rule → operator → count."""
-    found: dict[str, Counter[str]] = {}
+    found = {}
     for operator, count in zip(workload.operators, workload.counts, strict=True):
         kind, _, rule = operator.origin.partition(":")
         if rule:
@@ -182,7 +182,7 @@ def test_the_example_is_what_the_completed_list_of_the_same_model_holds(reposito
     """Two independent ways to the same operators: a configuration written down, a trace completed."""
 
     def tally(workload):
-        counts: Counter[tuple[object, ...]] = Counter()
+        counts = Counter()
         for operator, count in zip(workload.operators, workload.counts, strict=True):
             head = operator.family == "gemm" and operator["n"] == 50257
             if operator.operator != "gather" and not head:

@@ -154,8 +154,14 @@ def test_opcodes_are_classes_by_active_lane(tmp_path):
 
 
 def entry(**changes):
+    """Counts of a kernel of which some differ; None leaves a field out."""
     one = {key: value for key, value in (JSON["kernels"][0] | changes).items() if value is not None}
     return json.dumps({**JSON, "kernels": [one]})
+
+
+def ptx(instructions, lines, **changes):
+    """Counts of PTX types."""
+    return entry(opcodes=None, lanes=None, launches=None, instructions={"f32.fma": instructions}, transactions={"dram": lines}, **changes)
 
 
 @pytest.mark.parametrize(
@@ -186,36 +192,34 @@ def test_counts_that_cannot_be_used_say_why(text, message, tmp_path):
 # The command ---------------------------------------------------------------------------------------------------------------------
 
 
-def run(*words):
-    return CliRunner().invoke(counts_command, list(words), standalone_mode=False, catch_exceptions=True)
+def run(words):
+    return CliRunner().invoke(counts_command, words.split(), standalone_mode=False, catch_exceptions=True)
+
+
+def answer(words):
+    return json.loads(run(words).stdout)
 
 
 def test_the_command_prints_parts_and_scaling(tmp_path):
     one, two = tmp_path / "one.json", tmp_path / "two.json"
-    base = {"name": "stencil", "instructions": {"f32.fma": 1e12}, "transactions": {"dram": 1e9}, "stalls": 0}
-    one.write_text(json.dumps({**JSON, "kernels": [{**base, "time_s": 1.0}]}))
-    two.write_text(json.dumps({**JSON, "kernels": [{**base, "time_s": 0.55, "link_bytes": 1e9}]}))
-    words = ("--energies", "tesla-k40", "--constant-w", "25", "--dram-pj-per-bit", "21.1", "--json")
-    found = run(str(two), *words, "--modules", "2", "--integration", "on-package", "--against", str(one))
-    assert found.exception is None
-    document = json.loads(found.stdout)
-    alone = json.loads(run(str(one), *words).stdout)
+    one.write_text(ptx(1e12, 1e9, time_s=1.0))
+    two.write_text(ptx(1e12, 1e9, time_s=0.55, link_bytes=1e9))
+    words = "--energies tesla-k40 --constant-w 25 --dram-pj-per-bit 21.1"
+    pair = f"{two} {words} --modules 2 --integration on-package --against {one}"
+    document, alone = answer(f"{pair} --json"), answer(f"{one} {words} --json")
     assert alone["parts_j"]["dram"] == pytest.approx(1e9 * 256 * 21.1e-12)
     assert document["parts_j"]["link"] == pytest.approx(8e9 * 0.54e-12)
     assert document["parts_j"]["constant"] == pytest.approx(25.0 * 1.5 * 0.55)
     expected = 100 * alone["energy_j"] * 1.0 / (2 * document["energy_j"] * 0.55)
     assert document["scaling_efficiency_percent"] == pytest.approx(expected)
-    text = run(str(two), *words[:-1], "--modules", "2", "--integration", "on-package", "--against", str(one)).stdout
-    assert "scaling_efficiency_percent: " in text
+    assert "scaling_efficiency_percent: " in run(pair).stdout
 
 
 def test_the_command_predicts_several_modules_from_the_counts_of_one(tmp_path):
     path = tmp_path / "one.json"
-    base = {"name": "triad", "time_s": 1.0, "instructions": {"f32.fma": 1e11}, "transactions": {"dram": 8e9}, "stalls": 0}
-    path.write_text(json.dumps({**JSON, "kernels": [base]}))
-    words = (str(path), "--energies", "tesla-k40", "--constant-w", "25", "--link-gbps", "128", "--integration", "on-board", "--json")
-    found = run(*words, "--modules", "1,2,32", "--local-share", "0.25")
-    assert found.exception is None
+    path.write_text(ptx(1e11, 8e9, time_s=1.0))
+    words = f"{path} --energies tesla-k40 --constant-w 25 --link-gbps 128 --json --integration"
+    found = run(f"{words} on-board --modules 1,2,32 --local-share 0.25")
     one, two, many = json.loads(found.stdout)
     assert (one["speedup"], one["energy_ratio"], one["scaling_efficiency_percent"]) == (1.0, 1.0, 100.0)
     # 256 GB, three quarters of them over one link of 128 GB/s each way of two modules: 0.75 s instead of 0.5 s.
@@ -224,7 +228,7 @@ def test_the_command_predicts_several_modules_from_the_counts_of_one(tmp_path):
     assert two["constant_j"] == pytest.approx(25.0 * 2 * 0.75)
     assert many["time_s"] == pytest.approx(0.75 * 256 * (256 / 31) / (32 * 128))
     assert "the DRAM's traffic is 25 % local" in found.stderr
-    (switched,) = json.loads(run(*words[:-2], "switched", "--modules", "32", "--json").stdout)
+    (switched,) = answer(f"{words} switched --modules 32")
     assert (switched["topology"], switched["local_share"]) == ("switch", 1 / 32)
     assert switched["time_s"] == pytest.approx(31 / 32 * 256 / (32 * 128))
 
@@ -245,36 +249,36 @@ def test_the_command_predicts_several_modules_from_the_counts_of_one(tmp_path):
     ],
 )
 def test_the_command_refuses_what_it_cannot_do(words, message):
-    assert message in str(run(*words.split()).exception)
+    assert message in str(run(words).exception)
+
+
+def test_the_command_names_the_metrics_that_it_reads():
     assert run("--metrics").stdout.strip() == ",".join(METRICS)
 
 
 @pytest.fixture
 def bundle(tmp_path):
     """Energies that were fitted at 1200 to 1410 MHz on a simulated A100, 250 W."""
-    path = tmp_path / "bundle.json"
-    energies = replace(K40.energies, reference_clock_mhz=1410.0)
-    base = planted_bundle()
-    section = section_of(energies)
-    save_bundle(replace(base, instruction_energies=section, clocks_mhz=(1200.0, 1410.0), environment={"simulated": "true"}), path)
-    return str(path)
+    path, section = tmp_path / "bundle.json", section_of(replace(K40.energies, reference_clock_mhz=1410.0))
+    fields = {"instruction_energies": section, "clocks_mhz": (1200.0, 1410.0), "environment": {"simulated": "true"}}
+    save_bundle(replace(planted_bundle(), **fields), path)
+    return path
 
 
 @pytest.mark.parametrize(
-    "words, validity, warning",
+    "clock_mhz, validity, warning",
     [
-        ((), "measured", ""),
-        (("--freq", "1215"), "measured", ""),
-        (("--freq", "900"), "extrapolated", "SM clock 900 MHz is outside the fitted range 1200 to 1410 MHz"),
+        (None, "measured", ""),
+        (1215, "measured", ""),
+        (900, "extrapolated", "SM clock 900 MHz is outside the fitted range 1200 to 1410 MHz"),
     ],
 )
-def test_the_answer_says_its_clock_and_whether_it_holds(words, validity, warning, bundle, tmp_path):
+def test_the_answer_says_its_clock_and_whether_it_holds(clock_mhz, validity, warning, bundle, tmp_path):
     path = tmp_path / "counts.json"
-    one = {"name": "axpy", "instructions": {"f32.fma": 1e9}, "transactions": {"dram": 1e6}, "stalls": 0, "time_s": 1.0}
-    path.write_text(json.dumps({**JSON, "kernels": [one]}))
-    found = run(str(path), "--bundle", bundle, "--constant-w", "40", "--json", *words)
+    path.write_text(ptx(1e9, 1e6, time_s=1.0))
+    found = run(f"{path} --bundle {bundle} --constant-w 40 --json {f'--freq {clock_mhz}' if clock_mhz else ''}")
     document = json.loads(found.stdout)
-    assert document["sm_clock_mhz"] == float(words[1] if words else 1410)
+    assert document["sm_clock_mhz"] == (clock_mhz or 1410)
     assert (document["validity"], document["simulated"]) == (validity, True)
     assert found.return_value == (3 if warning else 0)
     assert warning in found.stderr

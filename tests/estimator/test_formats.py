@@ -57,7 +57,7 @@ def test_files_written_fit_the_published_schema(repository, shared_data):
         validator.validate(json.loads(path.read_text()))
     for path in sorted((shared_data / "energaizer" / "workloads").glob("*_b8_*.json")):
         validator.validate(json.loads(own_text(read_workload(path))))
-    wrong: list[dict[str, object]] = [{"precision_kv": "fp8"}, {"host_share": 1e9}, {"m": -1}, {"extra": 1}]
+    wrong = [{"precision_kv": "fp8"}, {"host_share": 1e9}, {"m": -1}, {"extra": 1}]
     assert not any(validator.is_valid(own(LINEAR | change)) for change in wrong)
     assert not validator.is_valid(own(LINEAR, memory={"weights_byte": -1}))
     assert validator.is_valid(own(LINEAR | {"origin": "traced:layout"}, memory={"weights_byte": 5}))

@@ -14,7 +14,7 @@ from estimator.tracing.lowering import lower_calls
 from estimator.tracing.request import TraceRequest
 from estimator.tracing.rules import rule_of
 from estimator.vocabulary.work import operator_work, workload_work
-from tests.estimator.traced import REASON, products, tally
+from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, products, tally
 
 ROWS, WIDTH = 64, 96
 
@@ -164,13 +164,11 @@ def test_a_list_of_operators_is_not_compiled(capsys, repository):
 # With PyTorch ---------------------------------------------------------------------------------------------------------
 
 SETTINGS = {
-    "llama-3-8b": {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 256,
-                   "vocab_size": 500},
-    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100},
+    "llama-3-8b": DECODER | WIDER | {"num_hidden_layers": 4},
+    "gpt2": GPT2,
     "resnet-101": {"depths": [1, 1, 1, 1]},
-    "mixtral-8x7b": {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
-                     "vocab_size": 100},
-}  # fmt: skip
+    "mixtral-8x7b": DECODER | {"num_hidden_layers": 1},
+}
 
 
 def traced(model, **asked):

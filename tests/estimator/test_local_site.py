@@ -41,7 +41,7 @@ PAGES = {
 
 @contextmanager
 def running(host="127.0.0.1", **more):
-    complaints: list[str] = []
+    complaints = []
     pages = {**PAGES, **{f"/{name}": page for name, page in more.items()}}
     with local_site(host, 0, pages, token=TOKEN, headers={}, complain=complaints.append) as url:
         yield Served(url=url, complaints=complaints)

@@ -145,10 +145,8 @@ def test_query_heads_of_a_key_head_share_a_block_where_their_library_joins_them(
     """Then many query heads need no more blocks of math than one."""
     shape = {"batch": 64, "context": 512, "kv_heads": 4, "head_dim": 128, "window": window, "causal": 0}
     queries, named = 1 if kind == "decode" else 4, {"precision_kv": cache, "library": library}
-    operators = [attention(queries, kind=kind, heads=heads, **named, **shape) for heads in (4, 64)]
-    phases = lower(operators, load_gpu(gpu), np.tile(coefficient_vector({}), (2, 1)))
-    one, many = phases.overlapped[:, OVERLAPPED.index("math")]
-    assert bool(many == one) == joined
+    few, many = (phases_of(attention(queries, kind=kind, heads=heads, **named, **shape), gpu)["math"] for heads in (4, 64))
+    assert (many == few) == joined
 
 
 @pytest.mark.parametrize(
@@ -166,36 +164,41 @@ def test_pytorch_splits_a_cache_where_it_was_seen_to_split_it(batch, context, kv
 
 
 @pytest.mark.parametrize(
-    "details, group",
+    "operator, reads, group",
     [
-        ({"operator": "add", "reads": 2e6}, "elementwise.add.bf16"),
-        ({"operator": "add", "reads": 1e6 + 64}, "copy.contiguous.bf16"),
-        ({"operator": "mul", "reads": 1e6}, "copy.contiguous.bf16"),
-        ({"operator": "gelu", "reads": 1e6}, "elementwise.gelu.bf16"),
+        ("add", 2e6, "elementwise.add.bf16"),
+        ("add", 1e6 + 64, "copy.contiguous.bf16"),
+        ("mul", 1e6, "copy.contiguous.bf16"),
+        ("gelu", 1e6, "elementwise.gelu.bf16"),
     ],
 )
-def test_work_that_repeats_an_operand_runs_in_the_kernel_of_copies(details, group):
-    operator = make_operator("elementwise", precision="bf16", elements=1e6, **details)
-    assert group_key(operator).partition("@")[0] == group
+def test_work_that_repeats_an_operand_runs_in_the_kernel_of_copies(operator, reads, group):
+    found = group_key(make_operator("elementwise", operator, "bf16", elements=1e6, reads=reads))
+    assert found.partition("@")[0] == group
+
+
+CUDNN, OTHERS = ("h100-sxm", "b200-sxm", "b300-sxm"), ("a100-pcie-40gb", "l40s", "rtx-5090")
 
 
 @pytest.mark.parametrize(
-    "board, details, library, run",
+    "boards, details, library, run",
     [
         # PyTorch 2.11, sdp_utils.cpp: cuDNN's kernels on 9.0, 10.0 and 10.3 for heads that it takes, FlashAttention-2 elsewhere.
-        *[(board, {}, "", "") for board in ("a100-pcie-40gb", "l40s", "rtx-5090", "h100-sxm", "b200-sxm", "b300-sxm")],
-        *[(board, {}, "flash-attention", "") for board in ("a100-pcie-40gb", "l40s", "rtx-5090")],
-        *[(board, {}, "flash-attention", "flash-attention") for board in ("h100-sxm", "b200-sxm", "b300-sxm")],
-        ("h100-sxm", {"head_dim": 256}, "", ""),
-        *[("b200-sxm", {"head_dim": size}, "", "flash-attention") for size in (136, 256)],
-        ("h100-sxm", {"head_dim": 68}, "", "flash-attention"),
-        ("h100-sxm", {"precision": "fp8"}, "", "flash-attention"),
-        ("h100-sxm", {}, "vllm", "vllm"),
+        (CUDNN + OTHERS, {}, "", ""),
+        (OTHERS, {}, "flash-attention", ""),
+        (CUDNN, {}, "flash-attention", "flash-attention"),
+        (("h100-sxm",), {"head_dim": 256}, "", ""),
+        (("b200-sxm",), {"head_dim": 136}, "", "flash-attention"),
+        (("b200-sxm",), {"head_dim": 256}, "", "flash-attention"),
+        (("h100-sxm",), {"head_dim": 68}, "", "flash-attention"),
+        (("h100-sxm",), {"precision": "fp8"}, "", "flash-attention"),
+        (("h100-sxm",), {}, "vllm", "vllm"),
     ],
 )
-def test_attention_of_pytorch_is_that_which_pytorch_prefers_on_the_board(board, details, library, run):
+def test_attention_of_pytorch_is_that_which_pytorch_prefers_on_the_board(boards, details, library, run):
     operator = attention(512, batch=4, library=library, **details)
-    assert as_run(operator, load_gpu(board)) == replace(operator, library=run)
+    for board in boards:
+        assert as_run(operator, load_gpu(board)) == replace(operator, library=run), board
 
 
 @pytest.mark.parametrize(
@@ -219,23 +222,21 @@ def test_what_is_said_of_a_convolution_that_runs_as_a_product_names_the_product_
 
 @pytest.mark.parametrize("name", ["add", "mul", "div", "where"])
 def test_a_repeated_operand_saves_bytes_and_costs_instructions(name):
-    gpu, elements = load_gpu("h100-sxm"), 1 << 24
-    whole, repeated = (make_operator("elementwise", name, "bf16", elements=elements, reads=share * elements) for share in (2, 1))
-    phases = lower([whole, repeated], gpu, np.tile(COEFFICIENTS, (2, 1)))
-    column = dict(zip(OVERLAPPED, phases.overlapped.T, strict=True))
-    assert column["dram"][1] < column["dram"][0]
-    assert column["issue"][1] > 1.5 * column["issue"][0]
-    assert phases.events[1, -2] > phases.events[0, -2]
-    assert phases.events[1, -1] == phases.events[0, -1]
+    whole, repeated = (make_operator("elementwise", name, "bf16", elements=1 << 24, reads=share << 24) for share in (2, 1))
+    columns = [phases_of(one) for one in (whole, repeated)]
+    assert columns[1]["dram"] < columns[0]["dram"]
+    assert columns[1]["issue"] > 1.5 * columns[0]["issue"]
+    events = lower([whole, repeated], load_gpu("h100-sxm"), np.tile(COEFFICIENTS, (2, 1))).events
+    assert events[1, -2] > events[0, -2]
+    assert events[1, -1] == events[0, -1]
 
 
 @pytest.mark.parametrize(
     "board, own, ratio", [("a100-pcie-40gb", "", 1.0), ("h100-sxm", "", 1.0), ("h100-sxm", "flash-attention", 1.0 / 0.63)]
 )
 def test_flash_attention_2_has_the_rate_of_warps_and_other_attention_the_full_one(board, own, ratio):
-    pair = [attention(4096, batch=4, heads=16, kv_heads=16, causal=0, library=library) for library in (own, "vllm")]
-    math = lower(pair, load_gpu(board), np.tile(COEFFICIENTS, (2, 1))).overlapped[:, OVERLAPPED.index("math")]
-    assert math[0] / math[1] == pytest.approx(ratio)
+    pair = [phases_of(attention(4096, batch=4, causal=0, library=library), board)["math"] for library in (own, "vllm")]
+    assert pair[0] / pair[1] == pytest.approx(ratio)
 
 
 # Products whose rows do not start at multiples of 16 bytes -----------------------------------------------------------

@@ -28,7 +28,7 @@ def product(rows):
 
 
 def told(workload, **settings):
-    return [line for line in estimate(workload, A100, **settings)[0].warnings if "GiB" in line]  # type: ignore[arg-type]
+    return [line for line in estimate(workload, A100, **settings)[0].warnings if "GiB" in line]
 
 
 @given(st.integers(1, 500_000))

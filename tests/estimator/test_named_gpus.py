@@ -117,7 +117,7 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
         ((), 2, "name a --gpu, such as h100"),
         ("--gpu own", 2, "name a --gpu, such as h100"),
         ("--gpu a30", 1, "unknown GPU 'a30'; nearest: a40, a10; `estimate gpus` lists all; or describe it in a TOML file"),
-        (("--gpu", "Tesla V100"), 1, "unknown GPU 'Tesla V100'; nearest: v100-pcie-32gb; "),
+        ("--gpu 'Tesla V100'", 1, "unknown GPU 'Tesla V100'; nearest: v100-pcie-32gb; "),
         (("--gpu", "?"), 1, "unknown GPU '?'; `estimate gpus`"),
         ("--gpu h100 --idle-power 700", 1, "idle power 700 W at 1830 MHz contradicts h100-sxm: "),
         ("--gpu h100 --idle-power 45", 1, "there it draws 46 W more than at its lowest clock"),
@@ -174,7 +174,7 @@ def test_the_list_of_gpus_says_who_answers_and_how_well(capsys, repository):
     assert [*lines] == ["name", *gpu_names()]
     assert "forecast from a10 " in lines["a40"]
     assert "own" in lines["a10"].split()
-    h100, nvl, a10, old = printed(capsys, "gpus", "h100", "h100-nvl", "NVIDIA A10", repository / "examples" / "m2075.toml")
+    h100, nvl, a10, old = printed(capsys, "gpus h100 h100-nvl 'NVIDIA A10'", repository / "examples" / "m2075.toml")
     assert (h100["short_names"][0], h100["idle_power_w"], h100["idle_power_from"], h100["asleep_w"]) == ("h100", 118.22, "table", 68.0)
     assert [nvl["latency_90"], nvl["power_90"]] == pytest.approx(
         [math.exp(NORMAL_90 * std) for std in forecast_std(load_gpu(nvl["bundle_gpu"]), load_gpu("h100-nvl"))]

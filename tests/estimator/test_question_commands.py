@@ -13,7 +13,7 @@ from estimator.formats import write_workload
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Footprint, UnknownOperator
 from examples.gpt2_prefill import VOCABULARY, gpt2_prefill
-from tests.estimator.estimating import run
+from tests.estimator.estimating import fails, run
 
 BUNDLE = "a100-pcie-40gb-eager"
 
@@ -76,9 +76,6 @@ def test_best_keeps_its_limits_or_says_what_is_possible(capsys, workload):
     assert answer["best"]["latency_s"] < 0.0195
     assert answer["best"]["power_w"] < 200
     assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(capsys, words)[1]
-    status, out, err = run(capsys, "best", workload, f"--bundle {BUNDLE} --latency-limit 1")
-    assert (status, out) == (1, "")
-    assert "no point keeps 1 ms (least: 1" in err
 
 
 @pytest.fixture(scope="module")
@@ -195,10 +192,6 @@ def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(capsys, workl
 )
 def test_bad_input_is_one_line_and_writes_nothing(capsys, tmp_path, monkeypatch, words, status, reason):
     monkeypatch.chdir(tmp_path)
-    file = tmp_path / "prefill.json"
-    write_workload(replace(layers(), name="prefill"), file)
-    found, out, err = run(capsys, *(str(file) if word == "W" else word for word in words.split()), f"--bundle {BUNDLE} --quiet")
-    assert (found, out) == (status, "")
-    assert reason in err
-    assert err.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["prefill.json"]
+    write_workload(replace(layers(), name="prefill"), tmp_path / "W")
+    assert reason in fails(capsys, words, f"--bundle {BUNDLE} --quiet", status=status)
+    assert [path.name for path in tmp_path.iterdir()] == ["W"]

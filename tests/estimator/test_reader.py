@@ -74,7 +74,7 @@ class Board:
     sensor: Any = None
 
 
-GOOD: dict[str, Any] = {
+GOOD = {
     "name": "x",
     "sms": 108,
     "std_w": None,
@@ -115,7 +115,7 @@ def test_what_is_read_is_frozen_and_written_again_as_it_was():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-DEEP: Any = 1
+DEEP = 1
 for _ in range(40):
     DEEP = [DEEP]
 

@@ -70,20 +70,16 @@ def test_the_example_of_decoding_can_be_asked_for_other_batches_and_caches(repos
 @pytest.mark.parametrize(
     "at, to, reason",
     [
-        (Sizes(batch=8, sequence=333), Sizes(batch=0, sequence=333), "batch = 0 lies outside 1 to"),
-        (Sizes(batch=8, sequence=333), Sizes(batch=8, sequence=10**9), "sequence = 1000000000 lies outside 0 to"),
-        (Sizes(batch=8, sequence=333), Sizes(batch=8), "where the workload's own is known"),
-        (Sizes(batch=8, sequence=333), Sizes(batch=1, sequence=333), "cannot be rescaled to 1"),
-        (
-            Sizes(batch=7, sequence=333),
-            Sizes(batch=9, sequence=333),
-            "copy.gather bf16 2045952x2045952 \\(2.04595e\\+06 elements fit no tensor",
-        ),
+        ((8, 333), (0, 333), "batch = 0 lies outside 1 to"),
+        ((8, 333), (8, 10**9), "sequence = 1000000000 lies outside 0 to"),
+        ((8, 333), (8, 0), "where the workload's own is known"),
+        ((8, 333), (1, 333), "cannot be rescaled to 1"),
+        ((7, 333), (9, 333), "copy.gather bf16 2045952x2045952 \\(2.04595e\\+06 elements fit no tensor"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused_in_words(at, to, reason):
     with pytest.raises(WorkloadError, match=reason):
-        with_sizes(gpt2_prefill(8, 333), at, to)
+        with_sizes(gpt2_prefill(8, 333), *(Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)))
 
 
 @pytest.mark.parametrize("at, to", [((4, 333), (8, 500)), ((3, 200), (2, 96)), ((4, 128), (8, 256)), ((12, 1000), (5, 77))])

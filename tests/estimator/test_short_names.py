@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.cli import main
 from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, with_uncertainty
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import UnknownOperator
+from tests.estimator.estimating import run
 from tests.estimator.synthetic import transformer
 
 NUMBER = re.compile(r"[0-9.]+(?:e[+-][0-9]+)?")
@@ -22,9 +22,9 @@ def test_names_of_a_hundred_thousand_characters_are_not_repeated(capsys, tmp_pat
     odd = UnknownOperator(name="k" * 10**5, count=3, elements=0.0)
     path = tmp_path / "w.json"
     write_workload(replace(whole, name="n" * 10**5, unknown=(odd,)), path)
-    for command in ([], ["sweep"], ["explain"], ["best"]):
-        assert main([*command, str(path), "--bundle", "a100-pcie-40gb-eager", "--freqs", "900"]) == 3
-        said = capsys.readouterr().err
+    for command in ((), "sweep", "explain", "best"):
+        status, _, said = run(capsys, command, path, "--bundle a100-pcie-40gb-eager --freqs 900")
+        assert status == 3
         assert "left out" in said
         assert max(map(len, said.splitlines())) < 500
 

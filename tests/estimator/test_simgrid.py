@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from estimator.blocks.model import BlockModel, section_of
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
 from estimator.bundle.files import save_bundle
-from estimator.cli import main
 from estimator.vocabulary.errors import EstimatorError
+from tests.estimator.estimating import printed
 from tests.fitter.measured import planted_bundle
 
 PYTHON = "/usr/bin/python3"
@@ -133,9 +133,7 @@ def test_the_published_example_has_whole_and_partial_rounds():
 def test_the_command_says_what_simgrid_is_to_execute(tmp_path, capsys):
     bundle = tmp_path / "blocks.json"
     save_bundle(replace(planted_bundle(), block_models=section_of([FERMI, SLOWER])), bundle)
-    words = ["blocks", FERMI.kernel, "--bundle", str(bundle), "--form", "simgrid", "--json", "--quiet", "--blocks"]
-    assert main([*words, "140,149,2000000000"]) == 3  # beyond the measured grids
-    rows = json.loads(capsys.readouterr().out)
+    rows = printed(capsys, "blocks", FERMI.kernel, "--bundle", bundle, "--form simgrid --quiet --blocks 140,149,2000000000")
     assert [row["pstate"] for row in rows] == [0, 0, 0, 1, 1, 1]
     assert rows[0]["energy_j"] == pytest.approx(1536.5, rel=1e-12)
     for row in rows:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from contextlib import suppress
 
 import pytest
@@ -28,36 +29,39 @@ CONTRACT_NAMES = {
     "titan-v", "titan-rtx",
 }  # fmt: skip
 
-# Dense peak rates as the vendor prints them [TFLOP/s] and, where it is not the quoted tensor clock, their clock [MHz].
-# (gpu, precision, CUDA cores, TFLOP/s, clock)
+PUBLISHED = """
+a100-pcie-40gb  bf16 312    tf32 156   int8 624  fp64 19.5 | fp32 19.5  fp64 9.7  fp16 78  bf16 39
+a100-pcie-80gb  bf16 312    tf32 156   int8 624  fp64 19.5 | fp32 19.5  fp64 9.7  fp16 78  bf16 39
+a100-sxm-80gb   bf16 312    tf32 156   int8 624  fp64 19.5 | fp32 19.5  fp64 9.7  fp16 78  bf16 39
+h100-sxm        bf16 989.4  fp8 1978.9  tf32 494.7  fp64 66.9@1980 | fp32 66.9@1980  fp16 133.8@1980  fp64 33.5@1980
+h200-sxm        bf16 989.4  fp8 1978.9  tf32 494.7  fp64 66.9@1980 | fp32 66.9@1980  fp16 133.8@1980  fp64 33.5@1980
+h100-pcie       bf16 756    fp8 1513   | fp32 51.2@1755
+b200-sxm        bf16 2250   fp8 4500   nvfp4 9000  | fp32 75@1965
+gb200           bf16 2500   fp8 5000   nvfp4 10000 | fp32 80@2055
+a10             bf16 125    tf32 62.5  int8 250 | fp32 31.2
+l40s            bf16 362.05 fp8 733    | fp32 91.6
+l4              bf16 121    fp8 242.5  | fp32 30.3
+v100-pcie-32gb  fp16 112    | fp32 14   fp64 7
+t4              fp16 65     int8 130   | fp32 8.1
+rtx-3090        bf16 71     int8 284   | fp32 35.6
+rtx-4090        bf16 165.2  fp8 330.3  | fp32 82.6
+a40             bf16 149.7  int8 299.3 |
+rtx-6000-ada    bf16 364.2  | fp32 91.1
+h100-nvl        bf16 835.5  |
+h200-nvl        fp8 1671    |
+b300-sxm        bf16 2250   nvfp4 13500 |
+rtx-5090        bf16 209.5  nvfp4 1676 | fp32 104.8
+titan-v         | fp32 14.9  fp64 7.45
+titan-rtx       fp16 130.5  | fp32 16.3
+"""
+"""Dense peak rates as the vendor prints them [TFLOP/s], at another clock than the quoted tensor clock after @ [MHz]; CUDA cores after |."""
+
 PUBLISHED_RATES = [
-    *[(gpu, *rate) for gpu in ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm-80gb") for rate in (
-        ("bf16", False, 312, None), ("tf32", False, 156, None), ("int8", False, 624, None), ("fp64", False, 19.5, None),
-        ("fp32", True, 19.5, None), ("fp64", True, 9.7, None), ("fp16", True, 78, None), ("bf16", True, 39, None))],
-    *[(gpu, *rate) for gpu in ("h100-sxm", "h200-sxm") for rate in (
-        ("bf16", False, 989.4, None), ("fp8", False, 1978.9, None), ("tf32", False, 494.7, None),
-        ("fp64", False, 66.9, 1980), ("fp32", True, 66.9, 1980), ("fp16", True, 133.8, 1980), ("fp64", True, 33.5, 1980))],
-    ("h100-pcie", "bf16", False, 756, None), ("h100-pcie", "fp8", False, 1513, None), ("h100-pcie", "fp32", True, 51.2, 1755),
-    ("b200-sxm", "bf16", False, 2250, None), ("b200-sxm", "fp8", False, 4500, None), ("b200-sxm", "nvfp4", False, 9000, None),
-    ("b200-sxm", "fp32", True, 75, 1965),
-    ("gb200", "bf16", False, 2500, None), ("gb200", "fp8", False, 5000, None), ("gb200", "nvfp4", False, 10000, None),
-    ("gb200", "fp32", True, 80, 2055),
-    ("a10", "bf16", False, 125, None), ("a10", "tf32", False, 62.5, None), ("a10", "int8", False, 250, None),
-    ("a10", "fp32", True, 31.2, None),
-    ("l40s", "bf16", False, 362.05, None), ("l40s", "fp8", False, 733, None), ("l40s", "fp32", True, 91.6, None),
-    ("l4", "bf16", False, 121, None), ("l4", "fp8", False, 242.5, None), ("l4", "fp32", True, 30.3, None),
-    ("v100-pcie-32gb", "fp16", False, 112, None), ("v100-pcie-32gb", "fp32", True, 14, None), ("v100-pcie-32gb", "fp64", True, 7, None),
-    ("t4", "fp16", False, 65, None), ("t4", "int8", False, 130, None), ("t4", "fp32", True, 8.1, None),
-    ("rtx-3090", "bf16", False, 71, None), ("rtx-3090", "fp32", True, 35.6, None), ("rtx-3090", "int8", False, 284, None),
-    ("rtx-4090", "bf16", False, 165.2, None), ("a40", "bf16", False, 149.7, None), ("a40", "int8", False, 299.3, None),
-    ("rtx-6000-ada", "bf16", False, 364.2, None), ("rtx-6000-ada", "fp32", True, 91.1, None),
-    ("h100-nvl", "bf16", False, 835.5, None), ("h200-nvl", "fp8", False, 1671, None),
-    ("b300-sxm", "bf16", False, 2250, None), ("b300-sxm", "nvfp4", False, 13500, None),
-    ("rtx-5090", "bf16", False, 209.5, None), ("rtx-5090", "nvfp4", False, 1676, None), ("rtx-5090", "fp32", True, 104.8, None),
-    ("titan-v", "fp32", True, 14.9, None), ("titan-v", "fp64", True, 7.45, None),
-    ("titan-rtx", "fp16", False, 130.5, None), ("titan-rtx", "fp32", True, 16.3, None),
-    ("rtx-4090", "fp8", False, 330.3, None), ("rtx-4090", "fp32", True, 82.6, None),
-]  # fmt: skip
+    (line.split()[0], precision, cuda_cores, *rate.partition("@")[::2])
+    for line in PUBLISHED.strip().splitlines()
+    for cuda_cores, part in enumerate(line.partition(" ")[2].split("|"))
+    for precision, rate in re.findall(r"(\w+) ([\d.@]+)", part)
+]
 
 RATE_TOLERANCE = 0.02  # published rates are rounded, and L40S is printed 1.2 % below its units times its clock
 
@@ -71,8 +75,8 @@ def test_every_name_of_the_contract_has_a_specification():
 def test_peak_rate_is_the_published_one(gpu, precision, cuda_cores, tflop_per_s, clock_mhz):
     spec = load_gpu(gpu)
     table = spec.cuda_flop_per_clock if cuda_cores else spec.tensor_flop_per_clock
-    rate = table[precision] * spec.num_sms * (clock_mhz or spec.sm_clock_max_mhz) * 1e6
-    assert rate == pytest.approx(tflop_per_s * 1e12, rel=RATE_TOLERANCE)
+    rate = table[precision] * spec.num_sms * float(clock_mhz or spec.sm_clock_max_mhz) * 1e6
+    assert rate == pytest.approx(float(tflop_per_s) * 1e12, rel=RATE_TOLERANCE)
 
 
 @pytest.mark.parametrize("name", gpu_names())

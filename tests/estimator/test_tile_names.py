@@ -59,7 +59,7 @@ def test_the_launch_of_a_tile_gives_it_back(tile, m, n, batch, split):
     assert found.split_k == split
 
 
-def test_published_names_and_grids_agree(shared_data):  # type: ignore[no-untyped-def]
+def test_published_names_and_grids_agree(shared_data):
     """Every fourth fp32 kernel of the published tables: its tile, times its grid, covers the product exactly."""
     for file in ("bmm_train", "linear_train", "linear_larger_shapes"):
         table = pd.read_csv(shared_data / "neusight" / f"{file}.csv")

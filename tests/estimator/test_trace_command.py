@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import SIZES, TraceRequest, checked_request
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.vocabulary.errors import WorkloadError
+from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
 
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
@@ -43,22 +43,19 @@ def test_the_list_names_every_shipped_model(capsys):
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones(capsys):
-    status, out, err = run(capsys, "gpt9")
-    assert (status, out, lines(err)) == (1, "", 1)
-    assert all(name in err for name in model_names())
+    said = fails(capsys, "trace gpt9")
+    assert all(name in said for name in model_names())
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "words",
     [
-        (), "gpt2 --batch 0", "gpt2 --sequence 1e9", "gpt2 --phase nap", "gpt2 --attention ring",
-        "gpt2 --set n_layer", "gpt2 --set a=1 --set a=2", "",
-        ("gpt2", "-o", ""), "gpt2 --image-size 0",
+        "", "gpt2 --batch 0", "gpt2 --sequence 1e9", "gpt2 --phase nap", "gpt2 --attention ring", "gpt2 --set n_layer",
+        "gpt2 --set a=1 --set a=2", "''", "gpt2 -o ''", "gpt2 --image-size 0",
     ],
 )  # fmt: skip
-def test_wrong_usage_is_one_line_and_2(capsys, arguments):
-    status, out, err = run(capsys, arguments)
-    assert (status, out, lines(err)) == (2, "", 1)
+def test_wrong_usage_is_one_line_and_2(capsys, words):
+    fails(capsys, f"trace {words}", status=2)
 
 
 def test_without_pytorch_one_line_says_what_to_install():
@@ -190,7 +187,7 @@ def ends():
 
 @pytest.fixture
 def lab(tmp_path):
-    path: Path = tmp_path / "lab.py"
+    path = tmp_path / "lab.py"
     path.write_text(LAB)
     return path
 
@@ -198,22 +195,16 @@ def lab(tmp_path):
 @needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(capsys, lab):
-    for function, words, sizes in (("fixed", (), ""), ("images", "--batch 2", "-b2"), ("tokens", "--sequence 4", "-b1-s4")):
-        status, out, _ = run(capsys, f"{lab}:{function}", words)
-        assert (status, json.loads(out)["name"]) == (0, f"lab.py:{function}-prefill{sizes}-bf16-eager")
-    for function, words, missing in (("fixed", "--batch 2", "batch"), ("images", "--sequence 9", "sequence")):
-        status, out, err = run(capsys, f"{lab}:{function}", words)
-        assert (status, out, lines(err)) == (1, "", 1)
-        assert f"leave --{missing} out" in err
-    assert "leave --image-size out" in run(capsys, f"{lab}:fixed", "--image-size 9")[2]
-    assert "leave --image-size out" in run(capsys, "gpt2", SMALL, "--image-size 9")[2]
+    for words, sizes in (("fixed", ""), ("images --batch 2", "-b2"), ("tokens --sequence 4", "-b1-s4")):
+        name = printed(capsys, f"trace {lab}:{words}")["name"]
+        assert name == f"lab.py:{words.split()[0]}-prefill{sizes}-bf16-eager"
+    for words, missing in (("fixed --batch 2", "batch"), ("images --sequence 9", "sequence"), ("fixed --image-size 9", "image-size")):
+        assert f"leave --{missing} out" in fails(capsys, f"trace {lab}:{words}")
+    assert "leave --image-size out" in fails(capsys, "trace gpt2", SMALL, "--image-size 9")
 
 
 @needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_splits_launch_nothing_and_code_that_ends_the_program_is_one_line(capsys, lab):
-    status, out, _ = run(capsys, f"{lab}:lstm", "--batch 2 --sequence 3")
-    assert (status, json.loads(out).get("unknown", [])) == (3, [])
-    status, out, err = run(capsys, f"{lab}:ends")
-    assert (status, out, lines(err)) == (1, "", 1)
-    assert "its code ends the program" in err
+    assert printed(capsys, f"trace {lab}:lstm --batch 2 --sequence 3").get("unknown", []) == []
+    assert "its code ends the program" in fails(capsys, f"trace {lab}:ends")

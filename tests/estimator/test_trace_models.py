@@ -13,20 +13,13 @@ from estimator.tracing.torch_trace import trace_calls, trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import workload_work
 from tests.estimator.estimating import printed
-from tests.estimator.traced import REASON, configuration, products, tally
+from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, configuration, products, tally
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
 torch = pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
 transformers = pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
 
-TINY = {
-    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100},
-    "qwen2": {
-        "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
-        "vocab_size": 100,
-    },
-    "bert": {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 100},
-}  # fmt: skip
+TINY = {"gpt2": GPT2, "qwen2": DECODER, "bert": {name: size for name, size in DECODER.items() if name != "num_key_value_heads"}}
 
 LISTS = {
     "gpt2model_gpt2_pbf16_b1_s1024_modeprefill": ("gpt2", False),
@@ -236,13 +229,7 @@ def test_master_weights_add_memory_and_copies_and_no_product(precision):
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
-WIDE = {
-    "gpt2": {"n_layer": 2, "n_embd": 128, "n_head": 4, "vocab_size": 500},
-    "llama-3-8b": {
-        "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 256,
-        "vocab_size": 500,
-    },
-}  # fmt: skip
+WIDE = {"gpt2": GPT2 | {"n_embd": 128, "vocab_size": 500}, "llama-3-8b": DECODER | WIDER}
 
 
 def allocated_byte(model, settings, batch, sequence, train):

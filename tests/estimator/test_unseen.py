@@ -16,7 +16,7 @@ from estimator.uncertainty.unseen import LEAST_SHARE
 from estimator.vocabulary.workload import Workload, make_operator
 from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import addition, matmul, workload_of
-from tests.fitter.measured import planted_bundle
+from tests.estimator.test_validity import bundle_of_rows
 
 PRODUCT = matmul(4096, 4096, 4096)
 ODD = {
@@ -31,15 +31,9 @@ PRINTED = {"fp64": "kernels in fp64", "int8": "kernels in int8", "priors of soft
 
 def bundle():
     """A bundle with rows of bf16, narrow ranges for copies and norms, and softmax never seen."""
-    whole = planted_bundle()
-    groups = {
-        key: replace(group, rows=0 if key.startswith("softmax") else 50, ln_std={"math": 0.01}) for key, group in whole.groups.items()
-    }
-    families = ("gemm", "norm", "elementwise", "copy", "softmax")
-    errors = tuple({"family": name, "operator": "x", "precision": "bf16", "latency": None, "power": None} for name in families)
-    domain = {"copy": {"elements": (1e5, 1e8)}, "norm": {"rows": (1e3, 1e6)}}
-    stated = {"groups": dict.fromkeys(groups, 0.01)}
-    return replace(whole, groups=groups, errors=errors, domain=domain, uncertainty={"latency": stated, "power": stated})
+    whole = bundle_of_rows(*((family, "bf16") for family in ("gemm", "norm", "elementwise", "copy", "softmax")))
+    groups = {key: replace(group, rows=0) if key.startswith("softmax") else group for key, group in whole.groups.items()}
+    return replace(whole, groups=groups, domain={"copy": {"elements": (1e5, 1e8)}, "norm": {"rows": (1e3, 1e6)}})
 
 
 BUNDLE = bundle()

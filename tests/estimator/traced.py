@@ -8,7 +8,7 @@ REASON = "PyTorch and Transformers are not installed (pip install 'wattprint[tor
 
 def tally(workload, *names):
     """How often a workload runs each of these operators."""
-    found: Counter[str] = Counter()
+    found = Counter()
     for operator, count in zip(workload.operators, workload.counts, strict=True):
         found[operator.operator] += count
     return {name: found[name] for name in names}
@@ -19,7 +19,7 @@ def products(workload):
 
     A product's transpose is the same product, and published lists write depthwise convolutions as dense ones, without their groups.
     """
-    found: Counter[str] = Counter()
+    found = Counter()
     for operator, count in zip(workload.operators, workload.counts, strict=True):
         if operator.family == "gemm":
             batch, m, n, k = operator.shape
@@ -33,3 +33,13 @@ def configuration(folder, **fields):
     """A folder with the configuration of a model."""
     (folder / "config.json").write_text(json.dumps(fields))
     return str(folder)
+
+
+GPT2 = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100}
+DECODER = {
+    "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
+    "vocab_size": 100,
+}  # fmt: skip
+"""Settings that make models small."""
+
+WIDER = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 500}

@@ -10,9 +10,9 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.words: dict[str, str] = {}
+        self.tags = []
+        self.open = []
+        self.words = {}
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):

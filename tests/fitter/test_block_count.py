@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ import pytest
 from collector.dataset.schema import rows_to_table
 from estimator.blocks.model import FORMS, models_from_section, occupancy_times, section_of
 from estimator.bundle.files import load_bundle
-from estimator.cli import main as estimate
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.specifications import load_gpu
 from fitter.blocks.model import fit_block_model, fit_block_models, left_out_errors
 from fitter.blocks.section import block_section
@@ -23,6 +20,7 @@ from fitter.rows import block_table
 from fitter.rows.block_table import read_block_table
 from fitter.rows.columns import BlockRows, join_rows
 from fitter.rows.tables import Table, open_table
+from tests.estimator.estimating import command_line, printed
 from tests.fitter.test_instruction_rows import ROW
 
 GPU = load_gpu("a100-pcie-40gb")
@@ -70,17 +68,17 @@ def planted(grids=GRIDS, noise=0.0, seed=0, kernel="vector_add", resident=2):
 
 
 def test_planted_coefficients_come_back():
-    model = fit_block_model(planted(), GPU.num_sms)
-    whole, half = float(planted_s(np.array(216))) - TIMES[0], float(planted_s(np.array(108))) - TIMES[0]
+    rows = planted()
+    model = fit_block_model(rows, GPU.num_sms)
+    whole, half = (float(planted_s(np.array(grid))) - TIMES[0] for grid in (216, 108))
     assert (model.round_s(), model.rest_s(108)) == pytest.approx((whole, half), rel=2e-3)
     assert model.times_s[1:] == pytest.approx(TIMES[1:], rel=0.05), "two kinds of rounds leave the norm to its prior"
     assert model.energies == pytest.approx([BLOCK_J, AWAKE_W], rel=0.02)
     assert model.static_w == IDLE_W
-    alone = fit_block_model(replace(planted(), power_w=np.full(len(GRIDS), np.nan)), GPU.num_sms)
+    alone = fit_block_model(replace(rows, power_w=np.full(len(GRIDS), np.nan)), GPU.num_sms)
     assert not alone.has_power
     assert alone.latency_s(500) == pytest.approx(model.latency_s(500))
     assert math.isnan(float(alone.energy_j(500)))
-    rows = planted()
     rows.idle_w[2] = np.nan  # takes the power at rest of the others
     (same,), _ = fit_block_models(rows, GPU.num_sms)
     assert same.energies == pytest.approx(model.energies)
@@ -131,7 +129,7 @@ def test_what_grids_leave_open_is_named():
 def test_stated_errors_hold():
     """68 and 95 % of simulated runs within one and two standard deviations (24 draws of 5 unseen grids)."""
     unseen = np.array([80, 200, 500, 1500, 4000])
-    scores: list[Array] = []
+    scores = []
     for seed in range(24):
         model = fit_block_model(planted(noise=0.005, seed=seed), GPU.num_sms)
         measured = planted(unseen, noise=0.005, seed=1000 + seed).latency_s
@@ -144,33 +142,27 @@ def test_stated_errors_hold():
 HEADER = "kernel,gpu,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w,sm_clock_mhz"
 
 
-def table(tmp_path, *lines, header=HEADER):
-    path = tmp_path / "grids.csv"
-    path.write_text("\n".join([header, *lines]) + "\n")
-    return open_table(path, block_table.COLUMNS)
-
-
 @pytest.mark.parametrize(
     "line, reason",
     [
-        (f"add,{GPU.name},1024,2,0,1e-3,80,40,900", "BAD_SHAPE"),
-        (f"add,{GPU.name},1024,99,54,1e-3,80,40,900", "BAD_SHAPE"),
-        (f"add,{GPU.name},1024,2,54,nan,80,40,900", "BAD_LATENCY"),
-        (f"add,{GPU.name},1024,2,54,1e308,80,40,900", "BAD_LATENCY"),
-        (f"add,{GPU.name},1024,2,54,1e-3,1e308,40,900", "BAD_POWER"),
-        (f"add,{GPU.name},1024,2,54,1e-3,30,40,900", "BAD_POWER"),
-        (f"add,{GPU.name},1024,2,54,1e-3,80,40,-5", "BAD_CLOCK"),
+        ("add,GPU,1024,2,0,1e-3,80,40,900", "BAD_SHAPE"),
+        ("add,GPU,1024,99,54,1e-3,80,40,900", "BAD_SHAPE"),
+        ("add,GPU,1024,2,54,nan,80,40,900", "BAD_LATENCY"),
+        ("add,GPU,1024,2,54,1e308,80,40,900", "BAD_LATENCY"),
+        ("add,GPU,1024,2,54,1e-3,1e308,40,900", "BAD_POWER"),
+        ("add,GPU,1024,2,54,1e-3,30,40,900", "BAD_POWER"),
+        ("add,GPU,1024,2,54,1e-3,80,40,-5", "BAD_CLOCK"),
         ("add,nvidia-9000,1024,2,54,1e-3,80,40,900", "UNKNOWN_GPU"),
-        (f",{GPU.name},1024,2,54,1e-3,80,40,900", "UNKNOWN_OPERATOR"),
-        (f"{'x' * 5000},{GPU.name},1024,2,54,1e-3,80,40,900", "BAD_TEXT"),
+        (",GPU,1024,2,54,1e-3,80,40,900", "UNKNOWN_OPERATOR"),
+        (f"{'x' * 5000},GPU,1024,2,54,1e-3,80,40,900", "BAD_TEXT"),
     ],
 )
 def test_a_row_that_cannot_be_is_rejected_with_its_reason(line, reason, tmp_path):
-    good = f"add,{GPU.name},1024,,108,1e-3,90,40,"
-    found = read_block_table(table(tmp_path, line, good), None)
-    rows, rejected = found.blocks, list(found.rejected)
-    assert rows.blocks_per_sm.tolist() == [2.0], "64 warps of an SM hold two blocks of 1,024 threads"
-    assert [row.reason for row in rejected] == [reason]
+    path = tmp_path / "grids.csv"
+    path.write_text("\n".join([HEADER, line, "add,GPU,1024,,108,1e-3,90,40,"]).replace("GPU", GPU.name) + "\n")
+    found = read_block_table(open_table(path, block_table.COLUMNS), None)
+    assert found.blocks.blocks_per_sm.tolist() == [2.0], "64 warps of an SM hold two blocks of 1,024 threads"
+    assert [row.reason for row in found.rejected] == [reason]
 
 
 @pytest.mark.parametrize("name", [",Tesla M2075", ""])
@@ -181,20 +173,19 @@ def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(name, repository,
     lines = [f"vectorAdd,1024,1,{14 * n},{n * ROUND_S},{ROUND_W},{REST_W}{name}" for n in (1, 2, 3, 10)]
     header = "kernel,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w" + (",gpu" if name else "")
     (tmp_path / "grids.csv").write_text("\n".join([header, *lines]))
-    assert fit([str(tmp_path / "grids.csv"), "--gpu", str(spec), "-o", str(out), "--quiet"]) == 0
+    assert fit(command_line(tmp_path / "grids.csv", "--gpu", spec, "-o", out, "--quiet")) == 0
     bundle = load_bundle(out)
     assert (bundle.gpu.name, bundle.gpu.num_sms) == ("m2075", 14)
     capsys.readouterr()
     other = f"sgemm,1024,1,14,{ROUND_S},{ROUND_W},{REST_W}{name}"
     (tmp_path / "again.csv").write_text("\n".join([header, *lines, other]))
-    assert fit(["check", str(out), str(tmp_path / "again.csv"), "--gpu", str(spec), "--json", "--quiet", "--strict"]) == 3
+    assert fit(command_line("check", out, tmp_path / "again.csv", "--gpu", spec, "--json --quiet --strict")) == 3
     checked = json.loads(capsys.readouterr().out)
     assert [(row["operator"], row["n"]) for row in checked["errors"]] == [("vectorAdd/1024", 4)]
     assert max(checked["errors"][0][quantity]["p95"] for quantity in ("latency", "power")) < 1.0
     assert any("no block-count model of sgemm" in line for line in checked["warnings"])
     spec.unlink()  # the bundle holds it
-    assert estimate(["blocks", "vectorAdd", "--bundle", str(out), "--blocks", "14,15,140", "--form", "rounds", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = printed(capsys, "blocks vectorAdd --bundle", out, "--blocks 14,15,140 --form rounds")
     assert [row["latency_s"] / ROUND_S for row in found] == pytest.approx([1.0, 2.0, 10.0])
     assert [row["energy_j"] / row["latency_s"] for row in found] == pytest.approx([ROUND_W] * 3)
 
@@ -204,7 +195,7 @@ SWEPT = (108, 432, 864, 2160)
 
 def selected(slowed):
     """A sweep of two kernels at 1410 MHz, of which the hot one was slowed down on some grids."""
-    rows: list[dict[str, Any]] = []
+    rows = []
     for kernel in ("hotspot_16", "vector_add_256"):
         for number, grid in enumerate(SWEPT):
             hot = kernel == "hotspot_16" and grid in slowed

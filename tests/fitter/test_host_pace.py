@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from estimator.model.coefficients import CoefficientTable
 from estimator.model.timeline import workload_seconds
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
+from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.runs import (
     MOST_SLOW,
@@ -81,7 +81,7 @@ def test_a_run_is_slow_as_far_as_the_slow_pace_explains_it_better(usual, slow, s
 
 @pytest.mark.parametrize("paced_runs", [0, 1, 10, 1000])
 def test_the_share_of_slow_runs_starts_as_expected_and_stays_below_one_half(paced_runs):
-    ones: Array = np.ones(paced_runs)
+    ones = np.ones(paced_runs)
     assert slow_share(0.0 * ones, ones) == pytest.approx(SLOW_SHARE * SHARE_RUNS / (paced_runs + SHARE_RUNS))
     assert slow_share(ones, ones) <= MOST_SLOW
     assert slow_share(ones, 0.0 * ones) == pytest.approx(SLOW_SHARE)  # runs that the GPU paces tell nothing

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ from fitter.rows.tables import Table
 GPU = load_gpu("a100-pcie-40gb")
 TRUTH = {CONSTANT: 60.0, STALL: 45e-12, ISSUE: 65e-12, LOOP: 2e-12, "FFMA": 4.5e-12, "LOP3": 2.1e-12, "FADD": 3.2e-12}
 IDLE_W = 45.0
-ROW: dict[str, Any] = {
+ROW = {
     "row_id": "0", "family": "instruction", "operator": "ffma_k8_u64", "precision": "f32", "cuda_cores": False,
     "gpu": "a100-pcie-40gb", "gpu_uuid": "GPU-0", "throttle_reasons": 0, "launches": 100, "samples": 20, "flags": [], "trial": 0, "seed": 0,
     "grid_x": 108, "grid_y": 1, "grid_z": 1, "latency_s": 4e-3, "power_w": 150.0, "power_std_w": 0.2, "idle_before_w": 45.0,
@@ -237,11 +236,7 @@ def test_runs_without_an_answer_are_refused_in_one_line(change, count, complaint
         ({"iterations": None}, "BAD_ITERATIONS"),
         ({"flags": ["result_wrong"]}, "RESULT_WRONG"),
         ({"link": "host", "link_bytes": 0.0}, "BAD_COUNT"),
-        ({"loop_opcodes": "[" * 4000}, "BAD_HISTOGRAM"),
-        ({"loop_opcodes": '{"FFMA": -1}'}, "BAD_HISTOGRAM"),
-        ({"loop_opcodes": '{"FFMA": NaN}'}, "BAD_HISTOGRAM"),
-        ({"loop_opcodes": '{"FFMA": true}'}, "BAD_HISTOGRAM"),
-        ({"loop_opcodes": "7"}, "BAD_HISTOGRAM"),
+        *[({"loop_opcodes": text}, "BAD_HISTOGRAM") for text in ("[" * 4000, '{"FFMA": -1}', '{"FFMA": NaN}', '{"FFMA": true}', "7")],
         ({"loop_operations": json.dumps({"x": 10**400})}, "BAD_HISTOGRAM"),
         ({"loop_opcodes": json.dumps({"x" * 70_000: 1})}, "BAD_TEXT"),
         ({"power_w": -5.0}, "BAD_POWER"),

@@ -5,10 +5,10 @@ import pytest
 
 from estimator.model.residuals import BEYOND_OCTAVES
 from fitter.latency.intervals import FEWEST_LOCAL, NEXT_GROWTH, few_errors_half, interval_quantiles
-from fitter.latency.residual_tier import Forecast, ShapeErrors, shape_errors
+from fitter.latency.residual_tier import Forecast, shape_errors
 from tests.fitter.measured import various_operators
 
-SHAPES: ShapeErrors = shape_errors([o for o in various_operators(300) if o.family == "softmax"])
+SHAPES = shape_errors([o for o in various_operators(300) if o.family == "softmax"])
 COUNT = len(SHAPES.operators)
 
 
@@ -97,9 +97,9 @@ def drawn(rng, shape, size):
     if shape == "exponential":
         return rng.exponential(1.0, size)
     if shape == "normal":
-        normal: np.ndarray = np.abs(rng.standard_normal(size)) / np.sqrt(2.0 / np.pi)
+        normal = np.abs(rng.standard_normal(size)) / np.sqrt(2.0 / np.pi)
         return normal
-    heavy: np.ndarray = np.abs(rng.standard_t(4.0, size))  # the mean magnitude of Student's t with four degrees of freedom is 1
+    heavy = np.abs(rng.standard_t(4.0, size))  # the mean magnitude of Student's t with four degrees of freedom is 1
     return heavy
 
 

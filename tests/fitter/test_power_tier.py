@@ -8,6 +8,7 @@ import pytest
 from estimator.engine.kernel_table import predict_kernels
 from estimator.model.power_limit import LIMIT_SHARE
 from estimator.model.residuals import POWER_TIER, log_power_corrections
+from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
@@ -33,9 +34,13 @@ def bundle(rows):
     return replace(planted, groups=groups, residuals=fit.residuals)
 
 
+def predicted(bundle, rows, **more):
+    return predict_kernels(rows.row_operators(), bundle, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm, **more)
+
+
 def powers(bundle, rows):
     """Predicted power and its stated deviation."""
-    table = predict_kernels(rows.row_operators(), bundle, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
+    table = predicted(bundle, rows)
     return table.power_w, table.power_ln_std
 
 
@@ -59,14 +64,11 @@ def test_neighbours_remove_what_is_left_over_and_stated_deviations_hold_others(r
 
 def test_power_that_the_limit_bounds_is_the_limit_and_is_marked(rows, bundle):
     lifted = with_power_tiers(bundle, replace(rows, power_w=rows.power_w * 2.0), seed=0)
-    table = predict_kernels(rows.row_operators(), lifted, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
+    table, free = predicted(lifted, rows), predicted(lifted, rows, sustained=np.zeros(len(rows), dtype=bool))
     assert 0 < table.limited.sum() < len(rows)
     held_w = LIMIT_SHARE * A100.power_limit_w
     assert np.all(table.power_w[table.limited] == held_w)
     assert np.all(table.power_w[~table.limited] < held_w)
-    free = predict_kernels(
-        rows.row_operators(), lifted, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm, sustained=np.zeros(len(rows), dtype=bool)
-    )
     slower = table.latency_s / free.latency_s
     assert np.all(slower[~table.limited] == 1.0)
     assert np.all(slower[table.limited] >= 1.0)
@@ -92,9 +94,20 @@ def test_power_that_grows_more_slowly_than_the_equation_is_found_and_stays_withi
 def test_latency_does_not_change_and_few_rows_tell_only_what_they_have_in_common(rows, bundle):
     tiered = with_power_tiers(bundle, rows, seed=0)
     assert with_power_tiers(tiered, rows, seed=0).residuals == tiered.residuals
-    times = [predict_kernels(STREAMS, b, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm).latency_s for b in (bundle, tiered)]
-    assert np.array_equal(times[0], times[1])
+    assert np.array_equal(predicted(bundle, rows).latency_s, predicted(tiered, rows).latency_s)
     few = with_power_tiers(bundle, rows.select(np.arange(10)), seed=0)
     assert not any(np.any(tier[POWER_TIER]["ln_error"]) for tier in few.residuals.values() if POWER_TIER in tier)
     errors = [np.abs(np.log(powers(one, rows)[0] / rows.power_w)).mean() for one in (bundle, few)]
     assert errors[1] < errors[0]
+
+
+def test_a_less_certain_latency_makes_power_less_certain_but_never_more_than_its_own_share(rows, bundle):
+    tiered = with_power_tiers(bundle, rows, seed=0)
+    wide = {key: FrozenMapping({**tier, "near": 9.0 * tier["near"], "far": 9.0 * tier["far"]}) for key, tier in tiered.residuals.items()}
+    narrow, loose = (predicted(one, rows) for one in (tiered, replace(tiered, residuals=FrozenMapping(wide))))
+    own = log_power_corrections(rows.row_operators(), narrow.groups, tiered.residuals, narrow.power_w)[1]
+    known = np.isfinite(narrow.power_ln_std)
+    assert known.mean() > 0.5
+    assert np.all(narrow.power_ln_std[known] >= own[known])
+    assert np.all(loose.power_ln_std[known] > narrow.power_ln_std[known])
+    assert np.all(loose.power_ln_std[known] <= np.hypot(own, loose.latency_ln_std)[known] * (1 + 1e-12))

@@ -24,8 +24,8 @@ class Signer(NamedTuple):
 
     def sign(self, bundle, *, comment=COMMENT, number=KEY_NUMBER):
         """The signature file beside a bundle."""
-        sealed = self.private.sign(hashlib.blake2b(bundle.read_bytes()).digest())  # type: ignore[attr-defined]
-        second = self.private.sign(sealed + comment.encode())  # type: ignore[attr-defined]
+        sealed = self.private.sign(hashlib.blake2b(bundle.read_bytes()).digest())
+        second = self.private.sign(sealed + comment.encode())
         first = base64.b64encode(b"ED" + number + sealed).decode()
         path = Path(f"{bundle}.minisig")
         path.write_text(f"untrusted comment: made by a test\n{first}\ntrusted comment: {comment}\n{base64.b64encode(second).decode()}\n")

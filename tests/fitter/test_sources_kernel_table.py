@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.errors import DatasetError
-from estimator.model.tile_names import tile_from_name
 from estimator.vocabulary.errors import SpecificationError
 from fitter.errors import InputError, SelectionError
 from fitter.rows.columns import join_rows
@@ -167,22 +166,6 @@ def test_vector_rows_count_the_tensors_they_read(read):
     add, gelu, norm = rows.row_operators()
     assert (add["elements"], add["reads"], gelu["reads"]) == (200, 400, 200)
     assert (norm.family, norm.operator, norm["rows"], norm["dim"]) == ("norm", "layernorm", 10, 20)
-
-
-@pytest.mark.parametrize(
-    "name, shape, grid, expected",
-    [
-        ("ampere_sgemm_32x128_tn", (1, 58, 141), (5, 1, 1), (128, 32, 1)),  # 5 blocks along the 141 outputs
-        ("ampere_sgemm_32x32_sliced1x4_tn", (1, 126, 72), (3, 4, 1), (32, 32, 1)),
-        ("volta_sgemm_128x64_tn", (1, 64, 128), (1, 1, 5), (64, 128, 5)),
-        ("ampere_sgemm_128x128_nn", (154, 391, 340), (3, 4, 154), (128, 128, 1)),
-        ("sm90_xmma_gemm_f32f32_128x64x8_stage3", (1, 1024, 1024), (8, 16, 1), (128, 64, 1)),
-        ("void gemv2T_kernel_val<int>", (1, 8, 8), (1, 1, 1), (np.nan, np.nan, np.nan)),
-    ],
-)
-def test_tiles_come_from_kernel_names_and_agree_with_the_grid(name, shape, grid, expected):
-    tile = tile_from_name(name, *shape, grid)
-    np.testing.assert_array_equal((tile.tile_m, tile.tile_n, tile.split_k), expected)
 
 
 @pytest.mark.parametrize("name, split", [("execute_kernel", 1.0), ("execute_split_k_kernel", math.nan)])

@@ -110,20 +110,17 @@ def test_runs_of_fixed_iterations_have_no_target():
     [
         ({"latency_s": "nan"}, "BAD_LATENCY", False),
         ({"gpu": "a101"}, "UNKNOWN_GPU", False),
-        ({"iterations": "0"}, "BAD_ITERATIONS", False),
-        ({"iterations": "1e300"}, "BAD_ITERATIONS", False),
-        ({"iterations": ""}, "BAD_ITERATIONS", False),
+        *[({"iterations": text}, "BAD_ITERATIONS", False) for text in ("0", "1e300", "")],
         ({"precision": "zz"}, "UNKNOWN_PRECISION", False),
         ({"attention": "weird"}, "UNKNOWN_ATTENTION", False),
         ({"temperature_c": "1e308"}, "BAD_TEMPERATURE", False),
         ({"temperature_c": "hot"}, "BAD_TEMPERATURE", False),
         ({"iterations": "100"}, "TRUNCATED_RUN", False),
         ({"sm_clock_mhz": "900000"}, "BAD_CLOCK", False),
-        ({"workload": "workloads/none.json"}, "MISSING_WORKLOAD", False),
-        ({"workload": "../../../../etc/passwd"}, "MISSING_WORKLOAD", False),
-        ({"workload": "/dev/zero"}, "MISSING_WORKLOAD", False),
-        ({"workload": "pipe"}, "MISSING_WORKLOAD", False),
-        ({"workload": "workloads"}, "MISSING_WORKLOAD", False),
+        *[
+            ({"workload": name}, "MISSING_WORKLOAD", False)
+            for name in ("workloads/none.json", "../../../../etc/passwd", "/dev/zero", "pipe", "workloads")
+        ],
         ({"workload": "x" * 10_000_000}, "BAD_TEXT", False),
         ({"energy_j": "-1"}, "BAD_POWER", True),
         ({"energy_j": "0.3"}, "BAD_POWER", True),

@@ -21,6 +21,7 @@ from fitter.rows.selection import read_selection
 from fitter.transfer.prior_bundle import equation_errors, transfer_source, with_strengths
 from fitter.transfer.probes import choose_probes
 from fitter.validate.predictions import predict_kernel_rows
+from tests.estimator.estimating import command_line
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_gpu("h100-sxm")
@@ -219,25 +220,27 @@ def test_a_fit_of_kernels_alone_takes_the_host_of_its_prior_as_one_of_many():
 
 
 def test_the_command_takes_a_prior_gates_and_plans_probes(tmp_path, shared_data, capsys, monkeypatch):
+    def fit(*parts):
+        capsys.readouterr()
+        return main(command_line(*parts))
+
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     old = written(tmp_path / "a100.csv", A100.name, 120, shared_data)
     few = written(tmp_path / "few.csv", V100.name, 10, shared_data)
-    prior, out = tmp_path / "a100.json", tmp_path / "v100.json"
-    assert main([str(old), "-o", str(prior), "-q"]) == 0
-    capsys.readouterr()
-    assert main([str(few), "-o", str(out), "--prior", str(prior), "--require", "latency=60%", "-q"]) == 0
+    prior, out, plan = tmp_path / "a100.json", tmp_path / "v100.json", tmp_path / "probes.toml"
+    assert fit(old, "-o", prior, "-q") == 0
+    assert fit(few, "-o", out, "--prior", prior, "--require latency=60% -q") == 0
     bundle = load_bundle(out)
     assert bundle.gpu.name == V100.name
     assert [dataset.used for dataset in bundle.provenance.datasets] == [10]
     assert any(note.startswith("prior: a100-pcie-40gb") for note in bundle.notes)
-    assert main(["check", str(out), str(few), "--require", "latency=0.01%,power=4%", "-q"]) == 3
+    assert fit("check", out, few, "--require latency=0.01%,power=4% -q") == 3
     line = capsys.readouterr().err
     assert ("latency" in line, "power" in line, line.count("\n")) == (True, True, 1)
-    plan = tmp_path / "probes.toml"
-    assert main(["probes", str(prior), "--gpu", "v100-pcie-32gb", "-n", "5", "-o", str(plan)]) == 0
+    assert fit("probes", prior, "--gpu v100-pcie-32gb -n 5 -o", plan) == 0
     assert plan.read_text().count("[[kernels]]") == 5
-    dry = ["--gpu", "sim:v100-pcie-32gb", "--campaign", str(plan), "--freqs", "900", "--dry-run", "--json"]
     capsys.readouterr()
-    assert collect([*dry, "--out", str(tmp_path / "x.parquet")]) == 0
+    dry = ("--gpu sim:v100-pcie-32gb --campaign", plan, "--freqs 900 --dry-run --json --out", tmp_path / "x.parquet")
+    assert collect(command_line(dry)) == 0
     assert json.loads(capsys.readouterr().out)
-    assert main(["probes", str(prior), "--gpu", "no-such-gpu"]) == 1
+    assert fit("probes", prior, "--gpu no-such-gpu") == 1

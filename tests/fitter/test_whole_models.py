@@ -90,10 +90,10 @@ def test_one_clock_predicts_the_others_with_the_power_limit_solved_and_intervals
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     one = summary(outcome(case.rows, other_clocks(target), case, intervals=True))
     for name, most in (("latency", 4.5), ("power", 4.3), ("energy", 4.7)):
-        assert one[name] <= most  # type: ignore[literal-required]
+        assert one[name] <= most
     for quantity, least, square in (("latency", 0.85, 1.5), ("power", 0.8, 1.6)):  # one model that errs at six clocks is seven points
-        assert least <= one[f"{quantity}_coverage"] <= 0.97  # type: ignore[literal-required]
-        assert 0.5 <= one[f"{quantity}_square"] <= square  # type: ignore[literal-required]
+        assert least <= one[f"{quantity}_coverage"] <= 0.97
+        assert 0.5 <= one[f"{quantity}_square"] <= square
 
 
 def test_lambdas_are_physical(cases):

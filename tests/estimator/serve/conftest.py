@@ -59,6 +59,6 @@ class Served:
 @pytest.fixture(scope="session")
 def served():
     """A server with the shipped examples and bundles."""
-    complaints: list[str] = []
+    complaints = []
     with page_server(0, open_catalogue([], []), complain=complaints.append) as url:
         yield Served(url=url, complaints=complaints)

@@ -1,7 +1,6 @@
 """What the page is told is what the commands print."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,7 @@ from tests.estimator.serve.conftest import BUNDLE
 
 EXAMPLES = ("gpt2-prefill", "llama-8b-decode")
 OPERATORS = [{"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "batch": 1, "m": 512, "n": 768, "k": 768}]
-OWN: dict[str, Any] = {"format": "wattprint-workload", "format_version": "1.0", "name": "two layers", "operators": OPERATORS}
+OWN = {"format": "wattprint-workload", "format_version": "1.0", "name": "two layers", "operators": OPERATORS}
 
 
 def answer(served, name, **settings):
@@ -38,7 +37,7 @@ def test_an_answer_holds_the_estimate_as_the_command_prints_it(served, capsys, r
 
 def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(served, capsys, repository):
     document = answer(served, "gpt2-prefill", batch=16, sequence=256, power_cap_w=150, host_launch_us=90)
-    words = ["--batch", "16", "--sequence", "256", "--freqs", "all", "--json", "--power-cap", "150", "--host-launch-us", "90"]
+    words = "--batch 16 --sequence 256 --freqs all --power-cap 150 --host-launch-us 90"
     points = printed(capsys, "sweep", repository / "examples" / "gpt2-prefill.json", f"--bundle {BUNDLE}", words)
     assert document["estimate"]["workload"] == "gpt2-prefill-b8-s512@b16s256" == points[0]["workload"]
     for name, column in document["sweep"].items():

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from estimator.cli import main
+from tests.estimator.estimating import fails
 from tests.estimator.serve.conftest import Served
 
 
@@ -37,33 +37,24 @@ def test_signals_end_it_cleanly(repository, stop, status, said):
 
 def test_a_missing_extra_is_named(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert main(["serve", "--port", "0"]) == 1
-    assert capsys.readouterr().err == (
-        "estimate serve: uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'\n"
-    )
+    assert "uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'" in fails(capsys, "serve --port 0")
 
 
 def test_a_port_in_use_is_one_line(capsys):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        assert main(["serve", "--port", str(port)]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith(f"estimate serve: cannot listen on port {port}: ")
-    assert printed.err.endswith("; choose another --port (0: any free one)\n")
+        said = fails(capsys, "serve --port", port)
+    assert said.startswith(f"estimate serve: cannot listen on port {port}: ")
+    assert said.endswith("; choose another --port (0: any free one)\n")
 
 
 @pytest.mark.parametrize(
     "words, status, message",
     [
-        (["nothing.json"], 1, "nothing.json: cannot be read"),
-        (["--bundle", "nothing"], 1, "unknown bundle 'nothing'"),
-        (["--port", "70000"], 2, "not in the range"),
+        ("nothing.json", 1, "nothing.json: cannot be read"),
+        ("--bundle nothing", 1, "unknown bundle 'nothing'"),
+        ("--port 70000", 2, "not in the range"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(capsys, words, status, message):
-    assert main(["serve", *words]) == status
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
+    assert message in fails(capsys, "serve", words, status=status)

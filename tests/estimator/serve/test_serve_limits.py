@@ -19,7 +19,7 @@ def refusal(content):
     assert list(document) == ["error"]
     assert content.count(b"\n") == 1
     assert "Traceback" not in document["error"]
-    text: str = document["error"]
+    text = document["error"]
     return text
 
 

@@ -61,7 +61,7 @@ def test_the_work_of_a_killed_worker_is_done_by_another(folder):
     parts = open_partitioned(folder).parts * 8  # more tasks than are under way at any time
     task = partial(sample_partition, task=TASK)
     expected = [said(result) for result in map(task, parts)]
-    with started(2, processes=True) as own, Client(own, set_as_default=False) as client:  # type: ignore[no-untyped-call]
+    with started(2, processes=True) as own, Client(own, set_as_default=False) as client:
         results = in_order(client, task, parts)
         found = [said(next(results))]
         os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
