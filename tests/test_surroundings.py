@@ -1,5 +1,6 @@
 """Commands in odd surroundings: no stdout, a reader that has gone, no home folder, files that are not there."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from estimator.bundle.files import store_folder, stored_names
+from estimator.options.command_line import INTERRUPTED
 from estimator.vocabulary.resources import user_folder
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -49,3 +51,20 @@ def test_without_a_home_folder_that_of_the_system_counts(home, monkeypatch, tmp_
     assert user_folder("XDG_DATA_HOME", "x").is_absolute()
     stored_names()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module, name", [("fitter.cli", "fit"), ("collector.cli", "collect")])
+def test_an_interruption_before_anything_is_loaded_leaves_one_line(module, name, monkeypatch, capsys):
+    class Interrupting:
+        """Presses Ctrl-C while the first module is looked for."""
+
+        @staticmethod
+        def find_spec(wanted, *_):
+            if wanted == "estimator.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "estimator.cli")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
+    assert importlib.import_module(module).main([]) == INTERRUPTED
+    assert capsys.readouterr().err == f"{name}: interrupted\n"

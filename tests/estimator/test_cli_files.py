@@ -7,22 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from estimator.cli import main
-from tests.estimator.estimating import run
+from tests.estimator.estimating import fails, run
 
 
 def test_a_full_disk_behind_stdout_is_one_line(bundle, workload):
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from estimator.cli import main; sys.exit(main())",
-        workload,
-        "--bundle",
-        bundle,
-        "--quiet",
-    ]
+    command = [sys.executable, "-m", "estimator.cli", workload, "--bundle", bundle, "--quiet"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
@@ -41,5 +32,4 @@ def test_workloads_of_one_name_stay_apart(capsys, bundle, workload, tmp_path):
 @pytest.mark.parametrize("option", ["--out", "--bundle", "--gpu-spec"])
 def test_an_empty_name_of_a_file_is_wrong_usage(capsys, bundle, workload, option):
     words = {"--bundle": bundle} | {option: ""}
-    assert main([str(workload), *(word for pair in words.items() for word in pair)]) == 2
-    assert "empty" in capsys.readouterr().err
+    assert "empty" in fails(capsys, workload, *words.items(), status=2)

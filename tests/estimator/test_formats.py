@@ -44,7 +44,7 @@ FOOTPRINT_FIELDS = ("weights_byte", "optimizer_byte", "cache_byte", "passing_byt
 # Own format -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(workloads())
 def test_the_own_format_gives_back_what_was_written(workload):
     assert read_own(json.loads(own_text(workload)), "here", "nameless") == workload

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.cli import main
 from estimator.tracing.calls import Call, Place, Tensor
 from estimator.tracing.fusion import merged_calls
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.request import TraceRequest
 from estimator.tracing.rules import rule_of
 from estimator.vocabulary.work import operator_work, workload_work
+from tests.estimator.estimating import fails, run
 from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, products, tally
 
 ROWS, WIDTH = 64, 96
@@ -154,11 +154,10 @@ def test_every_call_runs_once_and_the_kernels_can_run_one_after_another(data):
     assert sum(merged.counts) == len(groups) <= sum(eager.counts)
 
 
-def test_a_list_of_operators_is_not_compiled(capsys, repository):
-    words = [str(repository / "examples" / "gpt2-prefill.json"), "--gpu", "a100", "--runtime"]
-    assert main([*words, "compiled"]) == 2
-    assert "--model" in capsys.readouterr().err
-    assert main([*words, "eager", "-q"]) == 0
+def test_a_list_of_operators_is_not_compiled(capsys):
+    words = "examples/gpt2-prefill.json --gpu a100 -q --runtime"
+    assert "--model" in fails(capsys, words, "compiled", status=2)
+    assert run(capsys, words, "eager")[0] == 0
 
 
 # With PyTorch ---------------------------------------------------------------------------------------------------------
@@ -241,11 +240,7 @@ def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_pa
     pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
     path = tmp_path / "lab.py"
     path.write_text(WRAPPED)
-    assert main(["trace", f"{path}:{function}"]) == 0
-    out, err = capsys.readouterr()
-    workload = json.loads(out)
-    assert workload["name"].endswith("-compiled") == bool(runtime)
-    assert ("runtime compiled-1" in err) == bool(runtime)
-    assert main(["trace", f"{path}:{function}", "--runtime", "eager"]) == 0
-    eager = json.loads(capsys.readouterr().out)
+    status, out, err = run(capsys, f"trace {path}:{function}")
+    assert (status, json.loads(out)["name"].endswith("-compiled"), "runtime compiled-1" in err) == (0, bool(runtime), bool(runtime))
+    eager = json.loads(run(capsys, f"trace {path}:{function} --runtime eager")[1])
     assert sum(o["count"] for o in eager["operators"] if o["family"] == "elementwise") == 3 * (1 + (function == "inner"))

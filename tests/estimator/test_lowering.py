@@ -31,7 +31,7 @@ known_tiles = st.tuples(st.sampled_from(TILES), st.sampled_from(TILES), st.sampl
 
 
 @pytest.mark.parametrize("name", ["a100-pcie-40gb", "h100-sxm"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(products, known_tiles), min_size=1, max_size=5))
 def test_a_product_keeps_what_is_known_of_its_tile_and_is_lowered_as_if_alone(name, drawn):
     gpu = load_gpu(name)

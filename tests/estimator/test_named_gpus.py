@@ -9,7 +9,6 @@ import pytest
 
 from estimator import bundle_for, estimate, explain, load_bundle
 from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_names, save_bundle
-from estimator.cli import main
 from estimator.engine.board import board_tables
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.questions.judging import Asked
@@ -19,7 +18,7 @@ from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import gpu_names, load_gpu
-from tests.estimator.estimating import fails, printed
+from tests.estimator.estimating import fails, printed, run
 from tests.estimator.synthetic import transformer
 
 A10 = load_bundle("a10-eager")
@@ -38,16 +37,16 @@ def test_every_spelling_of_a_gpu_is_one_gpu_s_alone():
     assert {word: load_gpu(word).name for word in typed} == typed
 
 
-@pytest.mark.parametrize(
-    "asked, nearest",
-    [
-        ("a40", "a10"), ("rtx-3090", "a10"), ("a100-sxm-40gb", "a100-pcie-40gb"), ("h100-pcie", "h100-sxm"), ("h200-nvl", "h200-sxm"),
-        ("gb200", "b200-sxm"), ("b300-sxm", "b200-sxm"), ("l4", "l40s"), ("rtx-4090", "l40s"), ("rtx-5090", "l40s"),
-    ],
-)  # fmt: skip
-def test_the_nearest_bundle_is_of_the_silicon_that_one_would_choose(asked, nearest):
-    fitted = ("a100-pcie-40gb", "a10", "h100-sxm", "h200-sxm", "b200-sxm", "l40s", "v100-pcie-32gb")
-    heads = {name: BundleHead(load_gpu(name), power=True) for name in fitted}
+NEAREST = {
+    "a40": "a10", "rtx-3090": "a10", "a100-sxm-40gb": "a100-pcie-40gb", "h100-pcie": "h100-sxm", "h200-nvl": "h200-sxm",
+    "gb200": "b200-sxm", "b300-sxm": "b200-sxm", "l4": "l40s", "rtx-4090": "l40s", "rtx-5090": "l40s",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", NEAREST)
+def test_the_nearest_bundle_is_of_the_silicon_that_one_would_choose(asked):
+    heads = {name: BundleHead(load_gpu(name), power=True) for name in {*NEAREST.values(), "v100-pcie-32gb"}}
+    nearest = NEAREST[asked]
     assert nearest_bundle(load_gpu(asked), heads) == nearest
     heads[nearest] = BundleHead(load_gpu(nearest), power=False)
     assert nearest_bundle(load_gpu(asked), heads) != nearest  # a forecast without power is of less use
@@ -102,12 +101,12 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
     assert found[0] == printed(capsys, workload, "--bundle a10-eager") == printed(capsys, workload, "--bundle a10-eager --gpu a10")
     own.write_text(text.replace("num_sms = 72", "num_sms = 80"))  # a file counts even under a known name
     assert printed(capsys, workload, "--gpu", own)["validity"] == "forecast"
-    assert main(["explain", workload, "--gpu", "h100-nvl", "--csv"]) in (0, 3)
-    assert all(line.endswith(f",{h100},h100-nvl,forecast") for line in capsys.readouterr().out.splitlines()[1:])
+    _, out, _ = run(capsys, "explain", workload, "--gpu h100-nvl --csv")
+    assert all(line.endswith(f",{h100},h100-nvl,forecast") for line in out.splitlines()[1:])
     points = printed(capsys, "sweep", workload, "--gpu a10,h100-nvl")
     assert [(one["gpu"], one["validity"]) for one in points] == [(one["gpu"], one["validity"]) for one in found[:2]]
-    assert main([workload, "--gpu", "h100-nvl"]) in (0, 3)
-    assert f"bundle {h100}, gpu h100-nvl" in (head := capsys.readouterr().out.splitlines()[0])
+    head = run(capsys, workload, "--gpu h100-nvl")[1].splitlines()[0]
+    assert f"bundle {h100}, gpu h100-nvl" in head
     assert head.endswith(", validity forecast")
 
 
@@ -169,8 +168,7 @@ def test_a_reading_narrows_a_forecast_that_rests_on_the_rule(name, narrower):
 
 
 def test_the_list_of_gpus_says_who_answers_and_how_well(capsys, repository):
-    assert main(["gpus"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    lines = {line.split()[0]: line for line in run(capsys, "gpus")[1].splitlines()}
     assert [*lines] == ["name", *gpu_names()]
     assert "forecast from a10 " in lines["a40"]
     assert "own" in lines["a10"].split()
@@ -182,7 +180,7 @@ def test_the_list_of_gpus_says_who_answers_and_how_well(capsys, repository):
     assert (a10["bundle"], a10["latency_90"], a10["idle_power_from"]) == ("a10-eager", None, "rule")
     assert a10["idle_power_w"] == pytest.approx(idle_w(power_cap_w=UNLIMITED_W))
     assert (old["name"], old["asleep_w"]) == ("m2075", None)
-    assert "unknown GPU" in fails(capsys, "gpus", "x1", status=1)
+    assert "unknown GPU" in fails(capsys, "gpus x1")
 
 
 def test_power_asleep_is_in_no_estimate_and_in_no_bundle(tmp_path):

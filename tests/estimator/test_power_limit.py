@@ -86,7 +86,7 @@ def test_stated_intervals_hold_nine_of_ten_boards_whose_equations_err_as_stated(
             assert min(below, above) > 0.025, (name, below, above)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), steep=st.floats(0.2, 3.0))
 def test_a_clock_settles_where_a_board_does_that_tries_the_asked_one_and_then_its_own_below(seed, steep):
     random = np.random.default_rng(seed)
@@ -145,7 +145,7 @@ OTHERS = st.lists(st.floats(210.0, 1410.0), min_size=1, max_size=12)
 FIELDS = tuple(name + end for name in NAMES for end in ("", "_low", "_high"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(own=st.floats(210.0, 1410.0), others=OTHERS, cap=st.floats(20.0, 250.0), step=st.sampled_from([15.0, 170.0, 200.0]))
 @example(own=1410.0, others=[737.0], cap=150.0, step=15.0)
 @example(own=511.3, others=[510.9, 1400.1], cap=100.0, step=170.0)  # 8 clocks: with those asked for more than CURVE_CLOCKS

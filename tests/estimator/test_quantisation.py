@@ -27,7 +27,6 @@ def compressed(weights, inputs=None, groups=1, **more):
 
 FLOAT8 = {"type": "float", "num_bits": 8, "dynamic": True}
 CASES = [
-    ({}, ""),
     ({"quant_method": "fp8"}, "fp8"),
     ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8_static"),
     ({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}, "fp8_block"),
@@ -63,7 +62,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("stored, expected", CASES[1:])
+@pytest.mark.parametrize("stored, expected", CASES)
 def test_a_method_has_its_format_or_is_refused_by_name(stored, expected):
     config = {"name": "m", "torch_dtype": "bfloat16", "quantization_config": stored}
     if expected is None:

@@ -11,6 +11,7 @@ from estimator.cli import main
 from estimator.tracing.request import TraceRequest
 from estimator.tracing.torch_trace import trace_workload
 from estimator.vocabulary.errors import WorkloadError
+from tests.estimator.estimating import run
 from tests.estimator.traced import REASON, tally
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
@@ -185,9 +186,8 @@ def test_a_closed_stderr_breaks_no_trace(user_file, tmp_path):
 
 
 def test_a_recurrent_layer_is_said_to_be_overstated(user_file, capsys):
-    assert main(["trace", f"{user_file}:recurrent"]) == 3
-    out, err = capsys.readouterr()
-    assert "warning: recurrent layers" in err
+    status, out, err = run(capsys, f"trace {user_file}:recurrent")
+    assert (status, "warning: recurrent layers" in err) == (3, True)
     assert "recurrent layers" in json.loads(out)["warnings"][0]
 
 

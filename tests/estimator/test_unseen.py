@@ -80,7 +80,7 @@ def test_small_reasons_are_named_where_they_are_much_together():
     assert answer(with_shares(**dict.fromkeys(ODD, 0.0018))).warnings == ()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     shares=st.dictionaries(st.sampled_from(list(ODD)), st.sampled_from([0.001, 0.004, 0.008, 0.012, 0.02, 0.1]), max_size=5),
     clocks=st.lists(st.sampled_from(np.arange(510.0, 1411.0, 15.0).tolist()), min_size=1, max_size=3),

@@ -30,18 +30,6 @@ def rows():
     return replace(exact, latency_s=exact.latency_s * np.exp(drift))
 
 
-@pytest.fixture(scope="module")
-def fit(rows):
-    return fit_kernel_groups(rows, BUNDLE.gpu, seed=0)
-
-
-def test_every_kind_of_kernel_gets_a_group(rows, fit):
-    coefficients = {key: group.coefficients for key, group in fit.groups.items()}
-    times = kernel_times(rows.row_operators(), BUNDLE.gpu, coefficients, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
-    assert None not in times.groups
-    assert set(fit.residuals) <= set(fit.groups)
-
-
 def test_a_failed_measurement_is_named_and_kept_out_of_the_residuals(rows):
     spoilt = rows.latency_s.copy()
     spoilt[5] *= 40

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fitter.transfer.probes import MEASURING_ERROR, after_measuring, unknown_errors, variance_gains
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**20), count=st.integers(1, 30))
 def test_measurements_lower_the_variance_by_their_gain_to_that_of_a_gaussian_process(seed, count):
     random = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from estimator.cli import main
+from tests.estimator.estimating import printed as json_of
 from tests.estimator.serve.conftest import BUNDLE
 from tests.estimator.serve.test_serve_answers import OWN
 
@@ -35,8 +35,7 @@ def shown(page):
 
 def printed(capsys, repository, *words):
     capsys.readouterr()
-    assert main([str(repository / "examples" / "gpt2-prefill.json"), "--bundle", BUNDLE, "--json", *map(str, words)]) in (0, 3)
-    document = json.loads(capsys.readouterr().out)
+    document = json_of(capsys, repository / "examples" / "gpt2-prefill.json", f"--bundle {BUNDLE}", *words)
     return [document[name] for name in ("latency_s", "power_w", "energy_j")]
 
 
