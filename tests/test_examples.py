@@ -7,6 +7,7 @@ import pytest
 
 from estimator import read_workload
 from estimator.transforms.rescaling import sizes_in_name
+from tests.estimator.traced import counted
 
 # Parameters in matrix products, the output layer included: those of the published models without embeddings, biases and norms.
 # GPT-2 small: 124.4 million in all, its output layer shares the embedding's (768 · 50257).
@@ -19,7 +20,7 @@ def test_example_multiplies_by_every_weight_of_the_published_model(name, reposit
     workload = read_workload(repository / "examples" / f"{name}.json")
     weights = sum(
         count * operator["n"] * operator["k"]
-        for operator, count in zip(workload.operators, workload.counts, strict=True)
+        for operator, count in counted(workload)
         if (operator.family, operator.operator) == ("gemm", "linear")
     )
     assert weights == pytest.approx(PUBLISHED_PARAMETERS[name], rel=0.01)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from estimator.cli import main
 from estimator.model.power_limit import UNLIMITED_W
+from estimator.questions.judging import Asked
+from estimator.transforms.variation import Variant
 from tests.estimator.bundle_example import example
 
 MATRIX = {"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5, "epsilon_s": 3e-6}
@@ -84,3 +86,8 @@ def printed(capsys, *parts):
     status, out, err = run(capsys, *parts, "--json")
     assert status in (0, 3), err
     return json.loads(out)
+
+
+def question(workload, bundle, **settings):
+    """A question about a workload as it is."""
+    return Asked(variant=Variant(workload=workload), bundle=bundle, **settings)

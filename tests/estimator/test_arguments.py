@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from estimator import (
-    Asked,
     EstimatorError,
-    Variant,
     compare,
     estimate,
     load_bundle,
@@ -19,12 +17,13 @@ from estimator import (
     variants,
 )
 from examples.gpt2_prefill import gpt2_prefill
+from tests.estimator.estimating import question
 
 BUNDLE = load_bundle("a10-eager")
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llama-8b-decode.json"
 WORKLOAD = gpt2_prefill(1, 128)
 ANY = None
-CAPPED = Asked(variant=Variant(workload=WORKLOAD), bundle=BUNDLE, power_cap_w=151.0)
+CAPPED = question(WORKLOAD, BUNDLE, power_cap_w=151.0)
 
 WRONG = {
     "a path for a workload": (lambda: estimate("gpt2.json", BUNDLE), "workload must be a Workload, as read_workload gives it"),

@@ -8,11 +8,10 @@ import pytest
 from estimator.bundle.files import load_bundle
 from estimator.engine.board import board_tables
 from estimator.questions.estimates import estimate
-from estimator.questions.judging import Asked, judged, log_ratio_std
-from estimator.transforms.variation import Variant
+from estimator.questions.judging import judged, log_ratio_std
 from estimator.uncertainty.sources import CLOCK_SLOPE_STD, VOLTAGE_EXPONENT_STD, far_clock
 from examples.gpt2_prefill import gpt2_prefill
-from tests.estimator.estimating import unlimited
+from tests.estimator.estimating import question, unlimited
 
 A100 = unlimited(load_bundle("a100-pcie-40gb-eager"))
 AT_900 = replace(A100, clocks_mhz=(900.0, 900.0))
@@ -57,6 +56,6 @@ def test_an_exponent_that_fitted_clocks_told_leaves_nothing_open_beyond_them():
 
 
 def test_two_clocks_of_a_workload_differ_by_the_way_between_them():
-    one = judged(Asked(variant=Variant(workload=WORKLOAD), bundle=A100, sm_clock_mhz=CLOCKS, host_launch_s=0.0))
+    one = judged(question(WORKLOAD, A100, sm_clock_mhz=CLOCKS, host_launch_s=0.0))
     assert log_ratio_std(one, 0, one, 2, "latency") == pytest.approx(CLOCK_SLOPE_STD[0] * np.log(1140.0 / 510.0), rel=0.05)
     assert log_ratio_std(one, 2, one, 2, "latency") == 0.0

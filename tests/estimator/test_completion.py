@@ -11,6 +11,7 @@ from estimator.formats.energaizer import read_energaizer
 from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
+from tests.estimator.traced import counted
 
 
 def listing_of(entries):
@@ -29,7 +30,7 @@ def completed(entries):
 def by_rule(workload):
     """Counts of added and corrected operators: rule → operator → count."""
     found = {}
-    for operator, count in zip(workload.operators, workload.counts, strict=True):
+    for operator, count in counted(workload):
         kind, _, rule = operator.origin.partition(":")
         if rule:
             found.setdefault(rule, Counter())[f"{kind} {operator.operator}"] += count
@@ -167,7 +168,7 @@ def recorded_and_built(folder):
 def test_completion_never_loses_or_doubles_a_listed_operator(shared_data):
     for entries in recorded_and_built(shared_data):
         workload = completed(entries)
-        listed = sum(n for o, n in zip(workload.operators, workload.counts, strict=True) if not o.origin.startswith("completed:"))
+        listed = sum(n for o, n in counted(workload) if not o.origin.startswith("completed:"))
         assert listed == len(entries)
         assert min(workload.counts) > 0
         assert len(set(workload.operators)) == len(workload.operators)
@@ -183,7 +184,7 @@ def test_the_example_is_what_the_completed_list_of_the_same_model_holds(reposito
 
     def tally(workload):
         counts = Counter()
-        for operator, count in zip(workload.operators, workload.counts, strict=True):
+        for operator, count in counted(workload):
             head = operator.family == "gemm" and operator["n"] == 50257
             if operator.operator != "gather" and not head:
                 counts[operator.family, operator.operator, operator.shape, operator.host_share] += count

@@ -10,7 +10,7 @@ from estimator.questions.judging import Asked
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.specifications import load_gpu
 from examples.gpt2_prefill import gpt2_prefill
-from tests.estimator.estimating import unlimited
+from tests.estimator.estimating import question, unlimited
 from tests.estimator.synthetic import addition, known_bundle, matmul, transformer, workload_of
 
 A100 = load_bundle("a100-pcie-40gb-eager")
@@ -18,7 +18,7 @@ PLANTED = known_bundle(load_gpu("h100-sxm"))
 
 
 def explained(workload, bundle=A100, **settings):
-    return explain(Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=(900.0,), **settings))
+    return explain(question(workload, bundle, sm_clock_mhz=(900.0,), **settings))
 
 
 def alone(operator, count=1000.0):
@@ -42,7 +42,7 @@ def test_parts_of_time_and_energy_add_up(workload, bundle):
 @pytest.mark.parametrize("cap_w", [250.0, 230.0, 200.0, 171.0, 150.0])
 @pytest.mark.parametrize("workload", [gpt2_prefill(8, 512), gpt2_prefill(32, 1024)])
 def test_energy_adds_up_at_a_power_limit_too(workload, cap_w):
-    answer = explain(Asked(variant=Variant(workload=workload), bundle=A100, sm_clock_mhz=(1410.0,), power_cap_w=cap_w))
+    answer = explain(question(workload, A100, sm_clock_mhz=(1410.0,), power_cap_w=cap_w))
     assert answer.result.sm_clock_mhz < answer.result.asked_clock_mhz
     assert sum(answer.energy_parts_j.values()) == pytest.approx(answer.result.energy_j, rel=1e-9)
     of_kernels = sum(kernel.energy_j for kernel in answer.kernels)

@@ -14,7 +14,7 @@ from estimator.tracing.request import TraceRequest
 from estimator.tracing.rules import rule_of
 from estimator.vocabulary.work import operator_work, workload_work
 from tests.estimator.estimating import fails, run
-from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, products, tally
+from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, counted, products, tally
 
 ROWS, WIDTH = 64, 96
 
@@ -69,7 +69,7 @@ class Tape:
     def bytes(self):
         """Reads and writes of the compiled operators that are no products [tensor of ROWS × WIDTH in bf16]."""
         lowered = lower_calls(self.calls, fused=True)
-        pairs = zip(lowered.operators, lowered.counts, strict=True)
+        pairs = counted(lowered)
         works = [operator_work(o) for o, count in pairs if o.family != "gemm" for _ in range(int(count))]
         unit = 2.0 * ROWS * WIDTH
         return [(work.read_byte / unit, work.write_byte / unit) for work in works]

@@ -11,14 +11,12 @@ from estimator import bundle_for, estimate, explain, load_bundle
 from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_names, save_bundle
 from estimator.engine.board import board_tables
 from estimator.model.power_limit import UNLIMITED_W
-from estimator.questions.judging import Asked
-from estimator.transforms.variation import Variant
 from estimator.uncertainty.forecast import distance, forecast_std
 from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import gpu_names, load_gpu
-from tests.estimator.estimating import fails, printed, run
+from tests.estimator.estimating import fails, printed, question, run
 from tests.estimator.synthetic import transformer
 
 A10 = load_bundle("a10-eager")
@@ -131,7 +129,7 @@ def test_what_cannot_be_is_one_line(words, status, message, workload, capsys):
 
 
 def idle_w(**settings):
-    answer = explain(Asked(variant=Variant(workload=WORK), bundle=A10, **settings))
+    answer = explain(question(WORK, A10, **settings))
     return answer.energy_parts_j["idle"] / answer.result.latency_s
 
 

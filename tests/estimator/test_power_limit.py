@@ -21,14 +21,13 @@ from estimator.model.power_limit import (
     std_of,
 )
 from estimator.questions.estimates import estimate
-from estimator.questions.judging import Asked, judged
+from estimator.questions.judging import judged
 from estimator.questions.sweeping import sweep
-from estimator.transforms.variation import Variant
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import override_gpu
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.rows.selection import read_selection
-from tests.estimator.estimating import unlimited
+from tests.estimator.estimating import question, unlimited
 
 A100 = load_bundle("a100-pcie-40gb-eager")
 HUNGRY = gpt2_prefill(32, 512)
@@ -160,7 +159,7 @@ def test_no_answer_depends_on_which_other_clocks_are_asked(own, others, cap, ste
 
 
 def test_sources_sum_up_to_the_stated_uncertainty_at_the_limit():
-    answer = judged(Asked(variant=Variant(workload=HUNGRY), bundle=A100, sm_clock_mhz=(900.0, 1150.0, 1410.0)))
+    answer = judged(question(HUNGRY, A100, sm_clock_mhz=(900.0, 1150.0, 1410.0)))
     for quantity, column in (("latency", "latency_s"), ("power", "power_w")):
         sources = {name: loading for name, loading in answer.loadings(quantity).items() if not name.endswith(":clock")}
         std = getattr(answer.points, f"{column}_std") / getattr(answer.points, column)

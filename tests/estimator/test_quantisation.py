@@ -17,7 +17,7 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.specifications import load_gpu
 from tests.estimator.synthetic import transformer
-from tests.estimator.traced import REASON, configuration
+from tests.estimator.traced import REASON, configuration, counted
 
 
 def compressed(weights, inputs=None, groups=1, **more):
@@ -177,7 +177,7 @@ def test_weights_of_bitsandbytes_are_widened_before_the_products_of_several_rows
     stored = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
     def written(workload):
-        pairs = zip(workload.operators, workload.counts, strict=True)
+        pairs = counted(workload)
         return sum(o["elements"] * count for o, count in pairs if o.family == "elementwise")
 
     assert written(traced(tmp_path, stored)) - written(traced(tmp_path, {})) == STORED

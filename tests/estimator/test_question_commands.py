@@ -14,6 +14,7 @@ from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Footprint, UnknownOperator
 from examples.gpt2_prefill import VOCABULARY, gpt2_prefill
 from tests.estimator.estimating import fails, run
+from tests.estimator.traced import counted
 
 BUNDLE = "a100-pcie-40gb-eager"
 
@@ -21,7 +22,7 @@ BUNDLE = "a100-pcie-40gb-eager"
 def layers(batch=8, length=512):
     """GPT-2's layers without the output layer, whose vocabulary is wider than anything the bundle was fitted on."""
     whole = gpt2_prefill(batch, length)
-    kept = [(o, c) for o, c in zip(whole.operators, whole.counts, strict=True) if not (o.family == "gemm" and o["n"] == VOCABULARY)]
+    kept = [(o, c) for o, c in counted(whole) if not (o.family == "gemm" and o["n"] == VOCABULARY)]
     return replace(whole, operators=tuple(o for o, _ in kept), counts=tuple(c for _, c in kept))
 
 
@@ -145,7 +146,7 @@ def test_gpus_of_a_list_that_cannot_run_are_named_and_the_others_answer(capsys, 
 )  # fmt: skip
 def test_an_answer_is_unusable_where_a_model_does_not_fit_or_a_part_is_missing(capsys, tmp_path, command, held_gib, unknown, words, status):
     whole = layers()
-    written = sum(count * operator_work(o).write_byte / 2.0 for o, count in zip(whole.operators, whole.counts, strict=True))
+    written = sum(count * operator_work(o).write_byte / 2.0 for o, count in counted(whole))
     odd = (UnknownOperator(name="odd", count=1, elements=written * unknown / (1.0 - unknown)),) if unknown else ()
     path = tmp_path / "w.json"
     write_workload(replace(whole, name="w", footprint=Footprint(weights_byte=held_gib * 2**30), unknown=odd), path)

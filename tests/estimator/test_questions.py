@@ -17,6 +17,7 @@ from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.latency.runs import WIDTHS
+from tests.estimator.estimating import question
 from tests.estimator.synthetic import transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
@@ -85,7 +86,7 @@ CLOCKS = (510.0, 900.0, 1020.0)
 
 
 def asked(workload=WORKLOAD, bundle=BUNDLE, clocks=CLOCKS):
-    return Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=clocks)
+    return question(workload, bundle, sm_clock_mhz=clocks)
 
 
 def of_all_but_the_clock(loadings):

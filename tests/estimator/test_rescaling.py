@@ -9,11 +9,12 @@ from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
 from estimator.vocabulary.errors import WorkloadError
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
+from tests.estimator.traced import counted
 from tests.estimator.workload_files import save
 
 
 def contents(workload):
-    return dict(zip(workload.operators, workload.counts, strict=True))
+    return dict(counted(workload))
 
 
 def rescaled_or_none(workload, at, to):

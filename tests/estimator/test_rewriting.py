@@ -11,6 +11,7 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work, workload_work
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.synthetic import attention, workload_of
+from tests.estimator.traced import counted
 
 MODELS = {
     "bertmodel_large_pbf16_b8_s256_modeprefill": (24, {"batch": 8, "heads": 16, "queries": 256, "head_dim": 64, "causal": 0}),
@@ -30,11 +31,11 @@ def built(folder, entries, completion=True):
 
 
 def pairs(workload, family):
-    return [(o, n) for o, n in zip(workload.operators, workload.counts, strict=True) if o.family == family]
+    return [(o, n) for o, n in counted(workload) if o.family == family]
 
 
 def tally(workload):
-    return dict(zip(workload.operators, workload.counts, strict=True))
+    return dict(counted(workload))
 
 
 # Attention ------------------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ def test_written_out_attention_does_the_work_of_the_fused_kernel_and_its_copies(
     workload = workload_of(attention(64, batch=2, kv_heads=2, head_dim=32, causal=0))
     eager = with_attention(workload, "eager")
     assert workload_work(eager).flop == workload_work(workload).flop
-    kinds = {(o.operator, o.shape): n for o, n in zip(eager.operators, eager.counts, strict=True)}
+    kinds = {(o.operator, o.shape): n for o, n in counted(eager)}
     queries, scores = 2 * 8 * 64 * 32, 2 * 8 * 64 * 64
     assert kinds == {
         ("contiguous", (queries, queries / 4)): 2,

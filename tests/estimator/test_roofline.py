@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from estimator import (
-    Asked,
-    Variant,
     Workload,
     estimate,
     load_bundle,
@@ -19,7 +17,7 @@ from estimator import (
 from estimator.formats import write_workload
 from estimator.questions.roofline import roofline_latency_s, roofline_seconds
 from estimator.vocabulary.specifications import load_gpu
-from tests.estimator.estimating import printed, run, unlimited
+from tests.estimator.estimating import printed, question, run, unlimited
 from tests.estimator.synthetic import matmul, transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
@@ -58,10 +56,10 @@ def test_it_runs_at_the_clock_that_the_power_limit_leaves():
     own = estimate(workload, BUNDLE, sm_clock_mhz=CLOCKS)
     assert own[-1].sm_clock_mhz < 1410.0
     at_those = np.array(workload.counts) @ roofline_seconds(workload, A100, np.array([one.sm_clock_mhz for one in own]))
-    found = roofline_latency_s(Asked(variant=Variant(workload=workload), bundle=BUNDLE, sm_clock_mhz=CLOCKS))
+    found = roofline_latency_s(question(workload, BUNDLE, sm_clock_mhz=CLOCKS))
     assert found == pytest.approx(at_those)
     foreign = one(matmul(64, 64, 64, "fp8"))
-    assert np.isnan(roofline_latency_s(Asked(variant=Variant(workload=foreign), bundle=BUNDLE, gpu=load_gpu("v100-pcie-32gb"))))
+    assert np.isnan(roofline_latency_s(question(foreign, BUNDLE, gpu=load_gpu("v100-pcie-32gb"))))
 
 
 def test_a_comparison_with_a_roofline_needs_no_second_thing(capsys, tmp_path):

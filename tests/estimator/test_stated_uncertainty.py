@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from estimator import Asked, Variant, best, estimate, load_bundle
+from estimator import best, estimate, load_bundle
 from estimator.bundle.files import save_bundle
 from estimator.formats import write_workload
-from tests.estimator.estimating import run
+from tests.estimator.estimating import question, run
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
 
@@ -48,7 +48,7 @@ def test_a_launch_cost_that_no_run_showed_is_as_uncertain_as_its_prior_unless_gi
 
 def test_without_stated_errors_no_clock_can_be_told_from_the_best():
     clocks = (600.0, 900.0, 1200.0, 1410.0)
-    asked = Asked(variant=Variant(workload=transformer(1024, 512, 4)), bundle=planted_bundle(), sm_clock_mhz=clocks)
+    asked = question(transformer(1024, 512, 4), planted_bundle(), sm_clock_mhz=clocks)
     assert best(asked).clocks_mhz == (600.0, 1410.0)
     known = best(replace(asked, bundle=load_bundle(KNOWN)))
     assert len(known.alike) < len(clocks)

@@ -11,6 +11,7 @@ from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor
 from estimator.tracing.lowering import lower_calls
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work
+from tests.estimator.traced import counted
 
 MODELS = ("gpt2", "qwen2-flash", "gpt2-train-fp16", "opt-fp16", "resnet", "resnet-train", "mixtral", "qwen2-decode")
 
@@ -80,10 +81,7 @@ def convolution(batch=2, channels=8, size=16, filters=12, kernel=3, stride=1, pa
 @pytest.mark.parametrize("model", MODELS)
 def test_recorded_calls_become_the_operators_of_the_golden_file(golden, model):
     lowered = lower_calls(recorded(golden, model))
-    found = [
-        [f"{o.family}.{o.operator}", o.precision, o.precision_out, list(o.shape), count]
-        for o, count in zip(lowered.operators, lowered.counts, strict=True)
-    ]
+    found = [[f"{o.family}.{o.operator}", o.precision, o.precision_out, list(o.shape), count] for o, count in counted(lowered)]
     assert found == golden[model]["operators"]
 
 
@@ -159,7 +157,7 @@ def test_the_gradient_of_a_strided_convolution_has_the_multiplications_of_the_fo
     def flop(mask):
         numbers = dict(forward.numbers) | {"output_mask": mask}
         lowered = lower_calls([call("aten.convolution_backward", inputs, forward.outputs[0], **numbers)])
-        return sum(count * operator_work(o).flop for o, count in zip(lowered.operators, lowered.counts, strict=True))
+        return sum(count * operator_work(o).flop for o, count in counted(lowered))
 
     one = sum(operator_work(o).flop for o in lower_calls([forward]).operators)
     assert flop((0, 1, 0)) == one

@@ -13,7 +13,7 @@ from estimator.tracing.torch_trace import trace_calls, trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import workload_work
 from tests.estimator.estimating import printed
-from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, configuration, products, tally
+from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, configuration, counted, products, tally
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
 torch = pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
@@ -191,7 +191,7 @@ def test_a_decoding_step_attends_to_what_an_encoder_made_and_does_not_run_it(tmp
     encoded = 40 if kind == "whisper" else 16
     model = configuration(tmp_path, model_type=kind, **ENCODED[kind])
     found = trace_workload(TraceRequest(model=model, batch=3, sequence=16, phase="decode"))
-    linear = [(o["m"], count) for o, count in zip(found.operators, found.counts, strict=True) if o.operator == "linear" and o["n"] != 100]
+    linear = [(o["m"], count) for o, count in counted(found) if o.operator == "linear" and o["n"] != 100]
     assert {rows for rows, _ in linear} == {3.0}
     assert sum(count for _, count in linear) == 4 + 2 + 2  # own attention, that to the encoder with cached keys, inner layer
     assert {o["dim"] for o in found.operators if o.family == "softmax"} == {16.0, encoded}
@@ -213,7 +213,7 @@ def test_master_weights_add_memory_and_copies_and_no_product(precision):
     assert master.footprint.optimizer_byte == pytest.approx(12 * weights, rel=0.01)
     assert master.footprint.optimizer_byte == 3 * plain.footprint.optimizer_byte
     assert products(master) == products(plain)
-    before, after = (dict(zip(one.operators, one.counts, strict=True)) for one in (plain, master))
+    before, after = (dict(counted(one)) for one in (plain, master))
     casts = sum(
         (count - before.get(o, 0)) * o["elements"]
         for o, count in after.items()

@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from estimator.questions.estimates import estimate
 from estimator.questions.explanation import explain
-from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
-from estimator.transforms.variation import Variant
 from estimator.uncertainty.unseen import LEAST_SHARE
 from estimator.vocabulary.workload import Workload, make_operator
-from tests.estimator.estimating import unlimited
+from tests.estimator.estimating import question, unlimited
 from tests.estimator.synthetic import addition, matmul, workload_of
 from tests.estimator.test_validity import bundle_of_rows
 
@@ -99,5 +97,5 @@ def test_an_answer_is_the_same_whatever_other_clocks_and_workloads_are_asked(sha
         assert texts[i] == tuple(line for line in alone.warnings if "GPU time" in line)
         (only,) = sweep(workload, BUNDLE, sm_clock_mhz=clock, power_cap_w=cap_w).label("warnings")
         assert texts[i] == only
-        told = explain(Asked(variant=Variant(workload=workload), bundle=BUNDLE, sm_clock_mhz=(clock,), power_cap_w=cap_w)).result
+        told = explain(question(workload, BUNDLE, sm_clock_mhz=(clock,), power_cap_w=cap_w)).result
         assert told.warnings == alone.warnings

@@ -13,15 +13,13 @@ from estimator.formats import write_workload
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.questions.choosing import compare
 from estimator.questions.estimates import estimate
-from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
-from estimator.transforms.variation import Variant
 from estimator.uncertainty.forecast import EFFICIENCY_STD, forecast_std
 from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.specifications import load_gpu, override_gpu
 from estimator.vocabulary.workload import Workload, make_operator
-from tests.estimator.estimating import run
+from tests.estimator.estimating import question, run
 from tests.estimator.synthetic import addition, attention, matmul, workload_of
 from tests.fitter.measured import planted_bundle
 
@@ -118,7 +116,7 @@ def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
     bundle = bundle_of_rows(*SEEN)
 
     def asked(sms):
-        return Asked(variant=Variant(workload=mixed("bf16")), bundle=bundle, gpu=override_gpu(bundle.gpu, {"num_sms": sms}))
+        return question(mixed("bf16"), bundle, gpu=override_gpu(bundle.gpu, {"num_sms": sms}))
 
     changed, same = compare(asked("108"), asked("132")).ratios["latency"], compare(asked("132"), asked("132")).ratios["latency"]
     assert changed.high / changed.ratio > math.exp(forecast_std(bundle.gpu, bundle.gpu)[0])

@@ -6,10 +6,15 @@ from collections import Counter
 REASON = "PyTorch and Transformers are not installed (pip install 'wattprint[torch]')"
 
 
+def counted(workload):
+    """Operators with their counts."""
+    return list(zip(workload.operators, workload.counts, strict=True))
+
+
 def tally(workload, *names):
     """How often a workload runs each of these operators."""
     found = Counter()
-    for operator, count in zip(workload.operators, workload.counts, strict=True):
+    for operator, count in counted(workload):
         found[operator.operator] += count
     return {name: found[name] for name in names}
 
@@ -20,7 +25,7 @@ def products(workload):
     A product's transpose is the same product, and published lists write depthwise convolutions as dense ones, without their groups.
     """
     found = Counter()
-    for operator, count in zip(workload.operators, workload.counts, strict=True):
+    for operator, count in counted(workload):
         if operator.family == "gemm":
             batch, m, n, k = operator.shape
             found[f"{operator.operator} {batch} {sorted((m, n))} {k}"] += count

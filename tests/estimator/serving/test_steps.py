@@ -12,6 +12,7 @@ from estimator.vocabulary.quantities import FORMATS
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import make_operator
 from tests.estimator.test_quantisation import CASES, FLOAT8, compressed
+from tests.estimator.traced import counted
 
 PUBLISHED = {
     "gpt2": 0.1244, "opt-1.3b": 1.316, "llama-2-7b": 6.738, "llama-3-8b": 8.030, "mistral-7b": 7.242, "qwen2-1.5b": 1.544,
@@ -34,7 +35,7 @@ def served(config, layout=None, step=DECODE, weights=None, kv=None, **more):
 
 def tally(workload, *families):
     """Flop, and bytes read, of operators of some families."""
-    pairs = [(one, count) for one, count in zip(workload.operators, workload.counts, strict=True) if one.family in families]
+    pairs = [(one, count) for one, count in counted(workload) if one.family in families]
     works = [(operator_work(one), count) for one, count in pairs]
     return sum(work.flop * count for work, count in works), sum(work.read_byte * count for work, count in works)
 
@@ -94,7 +95,7 @@ def test_a_step_has_ten_kernels_a_layer_and_two_sums(name, kernels):
     """Numbers of kernels as in a replayed graph of vLLM: 10 a layer and 5 (Qwen3 normalises heads in one more)."""
     model, parallel = read_architecture(name), served(name, Layout(tensor_parallel=8))
     assert sum(served(name).counts) == kernels
-    sums = {one.operator: count for one, count in zip(*_parts(parallel), strict=True) if one.family == "communication"}
+    sums = {one.operator: count for one, count in counted(parallel) if one.family == "communication"}
     assert sums == {"all_reduce": 2 * model.layers + 1, "all_gather": 1}
     assert sum(parallel.counts) == kernels + 2 * model.layers + 2
 
@@ -128,7 +129,7 @@ def test_latent_attention_is_cached_once_for_all_heads_and_on_every_gpu():
 
 def test_windows_shorten_attention_and_cache_of_their_layers_only():
     model, weights = read_architecture("gpt-oss-120b"), read_weights(read_config("gpt-oss-120b"))
-    windows = {one["window"]: count for one, count in zip(*_parts(served("gpt-oss-120b")), strict=True) if one.family == "attention"}
+    windows = {one["window"]: count for one, count in counted(served("gpt-oss-120b")) if one.family == "attention"}
     assert windows == {0.0: 18.0, 128.0: 18.0}
     short = served("gpt-oss-120b", step=Step(sequences=2, context=100))
     assert {one["window"] for one in short.operators if one.family == "attention"} == {0.0}
@@ -144,10 +145,6 @@ def test_data_parallel_attention_sends_tokens_to_all_experts():
     assert (layout.copies, sent.operator, sent["num_gpus"], sent["message_bytes"]) == (8, "all_to_all", 8, 16 * 8 * 7168 * 2)
     experts = next(one for one in workload.operators if one.family == "moe")
     assert (experts["tokens"], experts["ep"], experts["tp"]) == (128, 8, 1)
-
-
-def _parts(workload):
-    return workload.operators, workload.counts
 
 
 @pytest.mark.parametrize("config", [*PUBLISHED, DENSE, ROUTED | {"quantization_config": {"quant_method": "awq", "bits": 4}}])
@@ -188,7 +185,7 @@ def test_experts_without_a_table_are_noted(weights, library, told):
 def test_a_given_scale_saves_its_search_and_a_kernel_that_converts_the_conversion(library, conversions):
     found = served(DENSE, weights="fp8-static", library=library)
     counts = {one.operator: 0.0 for one in found.operators} | {"quantise_static": 0.0, "compute_scale": 0.0}
-    for one, count in zip(found.operators, found.counts, strict=True):
+    for one, count in counted(found):
         counts[one.operator] += count
     assert (counts["compute_scale"], counts["quantise_static"]) == (-16, conversions)  # four products in each of four layers
     written = [one["elements"] for one in found.operators if one.operator == "silu"]
@@ -217,7 +214,7 @@ def test_modules_that_are_not_converted_keep_16_bit(skipped, kept):
     found = dict(read_weights(config).kept)
     assert {name: share for name, share in found.items() if name in ("qkv", "out", "up", "down")} == kept
     names = {(1024, 512): "qkv", (512, 512): "out", (4096, 512): "up", (512, 2048): "down"}
-    for one, count in zip(*_parts(served(config)), strict=True):
+    for one, count in counted(served(config)):
         if one.family == "gemm" and (name := names.get((one["n"], one["k"]))):
             share = kept.get(name, 0.0)
             assert count == 4.0 * (share if one.precision == "bf16" else 1.0 - share)
