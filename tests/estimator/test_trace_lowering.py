@@ -194,6 +194,15 @@ def test_what_no_rule_knows_is_named_and_counted():
     assert only(lowered).operator == "other"  # the framework says that it works place by place
 
 
+def test_views_memory_and_empty_tensors_launch_nothing():
+    calls = [
+        call("aten._unsafe_view", {"self": tensor(4)}, tensor(2, 2)),
+        call("aten.empty", {}, tensor(8)),
+        call("aten.cat", {"tensors": [tensor(0)]}, tensor(0)),
+    ]
+    assert lower_calls(calls).operators == ()
+
+
 @pytest.mark.parametrize(
     "broken",
     [

@@ -112,18 +112,15 @@ LOADS = [
 
 
 @pytest.mark.parametrize("columns, cells, name, sustained, burst", LOADS)
-def test_a_table_says_who_measured_and_how_long_its_kernels_ran(tmp_path, columns, cells, name, sustained, burst):
-    path = tmp_path / "t.csv"
-    path.write_text(f"{HEADER},{columns}\nlinear,a100-pcie-40gb,bf16,1,512,512,512,1e-5,{cells}\n".replace(",\n", "\n"))
-    rows = read_selection([path]).kernels
-    assert (rows.collections, rows.sustained.tolist(), rows.burst.tolist()) == ((name or "t.csv",), [sustained], [burst])
+def test_a_table_says_who_measured_and_how_long_its_kernels_ran(read_table, columns, cells, name, sustained, burst):
+    lines = f"{HEADER},{columns}", f"linear,a100-pcie-40gb,bf16,1,512,512,512,1e-5,{cells}"
+    rows = read_table(*(line.removesuffix(",") for line in lines)).kernels
+    assert (rows.collections, rows.sustained.tolist(), rows.burst.tolist()) == ((name or "table.csv",), [sustained], [burst])
 
 
-def test_a_misspelt_load_is_named(tmp_path):
-    path = tmp_path / "t.csv"
+def test_a_misspelt_load_is_named(read_table):
     lines = [f"linear,a100-pcie-40gb,bf16,1,512,512,{k},1e-5,{load}" for k, load in ((512, "long"), (64, "burst"))]
-    path.write_text("\n".join([f"{HEADER},load", *lines]))
-    (rejected,) = read_selection([path]).rejected
+    (rejected,) = read_table(f"{HEADER},load", *lines).rejected
     assert (rejected.reason, rejected.detail) == ("BAD_LOAD", "'long'; known: burst, sustained")
 
 

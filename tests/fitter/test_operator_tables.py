@@ -8,7 +8,6 @@ from benchmarks.kernel_tables import cell_rows, evaluate, kind_cells, seen_rows
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.workload import make_operator
 from fitter.bundle.sections import prior_bundle
-from fitter.rows.selection import read_selection
 from tests.estimator.synthetic import workload_of
 from tests.fitter.measured import planted_bundle
 
@@ -48,20 +47,16 @@ EXPERTS = "moe,moe,h100-sxm,{0},64,4096,1024,8,128,2,{2},{1},{3},9e-5,cutlass,tr
         ),
     ],
 )  # fmt: skip
-def test_a_row_of_each_kind_is_read_for_what_it_is(tmp_path, header, line, found):
-    path = tmp_path / "table.csv"
-    path.write_text(f"{header}\n{line}\n")
-    rows = read_selection([path]).kernels
+def test_a_row_of_each_kind_is_read_for_what_it_is(read_table, header, line, found):
+    rows = read_table(header, line).kernels
     family, operator, precision, shape, library, more = found
     assert rows.operators == (make_operator(family, operator, precision, library=library, **shape, **more),)
 
 
 @pytest.mark.parametrize("faster, rejected", [("8e-5", 2), ("8.9e-5", 0)])
-def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(tmp_path, faster, rejected):
+def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(read_table, faster, rejected):
     slow = EXPERTS.format("bfloat16", "balanced", 8, 1)
-    path = tmp_path / "table.csv"
-    path.write_text("\n".join((MOE, slow, slow.replace("9e-5,cutlass", f"{faster},other"), slow.replace(",64,", ",65,", 1), "")))
-    found = read_selection([path])
+    found = read_table(MOE, slow, slow.replace("9e-5,cutlass", f"{faster},other"), slow.replace(",64,", ",65,", 1))
     assert [row.reason for row in found.rejected] == ["SECOND_KERNEL"] * rejected
     assert len(found.kernels) == 3 - rejected
 
@@ -80,13 +75,11 @@ def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(tmp_path, 
         (SUM, "communication,send,h100-sxm,int8,8,4096,2e-5,vllm-0.24.0,graph,vllm-0.24.0#0", "UNKNOWN_OPERATOR"),
     ],
 )
-def test_a_row_that_says_nothing_of_its_kind_is_rejected_by_name(tmp_path, header, line, reason):
+def test_a_row_that_says_nothing_of_its_kind_is_rejected_by_name(read_table, header, line, reason):
     good = {MOE: EXPERTS.format("bfloat16", "balanced", 8, 1), MLA: "mla,mla_decode,h100-sxm,bfloat16,fp8,4,2048,16,1,5e-5,trtllm-1.3#1"}
     fine = good.get(header, "communication,all_reduce,h100-sxm,int8,8,4096,2e-5,nccl-2.27.3,eager,nccl-2.27.3#9")
-    path = tmp_path / "table.csv"
     second = fine.replace(",64,", ",65,", 1)
-    path.write_text(f"{header}\n{line}\n{fine}\n{second}\n")
-    found = read_selection([path])
+    found = read_table(header, line, fine, second)
     assert [row.reason for row in found.rejected] == [reason] + ["DUPLICATE"] * (second == fine)
     assert len(found.kernels) == 1 + (second != fine)
 

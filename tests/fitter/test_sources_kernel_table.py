@@ -12,7 +12,7 @@ from collector.errors import DatasetError
 from estimator.vocabulary.errors import SpecificationError
 from fitter.errors import InputError, SelectionError
 from fitter.rows.columns import join_rows
-from fitter.rows.kernel_table import COLUMNS, read_kernel_table
+from fitter.rows.kernel_table import COLUMNS
 from fitter.rows.rejected import count_reasons
 from fitter.rows.selection import read_selection, require_one_gpu
 from fitter.rows.tables import LONGEST_TEXT, open_table
@@ -21,22 +21,20 @@ GEMM = "gemm,linear,a100-sxm-80gb,bf16,1,1024,1024,1024"
 HEADER = "family,operator,gpu,precision,batch,m,n,k,latency_s,power_w,power_limit_w,reason"
 
 
-def read_file(path):
-    found = read_kernel_table(open_table(path, COLUMNS))
-    rows, rejected = found.kernels, list(found.rejected)
-    return rows, rejected
-
-
 @pytest.fixture
-def read(tmp_path):
-    """Reads a table given as lines."""
+def read(read_table):
+    """Kernels and rejected rows of a table given as lines."""
 
     def reader(*lines, header=HEADER):
-        path = tmp_path / "table.csv"
-        path.write_text("\n".join([header, *lines]) + "\n")
-        return read_file(path)
+        found = read_table(header, *lines)
+        return found.kernels, list(found.rejected)
 
     return reader
+
+
+def recorded(path):
+    found = read_selection([path])
+    return found.kernels, list(found.rejected)
 
 
 def test_a_packed_table_and_a_folder_of_tables_are_read_like_plain_ones(tmp_path):
@@ -77,7 +75,7 @@ def test_what_launches_use_in_turn_is_known_from_copies_of_weights_or_from_the_s
 
 @pytest.mark.parametrize("name", ["bmm_train", "linear_train", "linear_larger_shapes", "vector_train"])
 def test_every_row_of_the_fp32_tables_is_accepted(shared_data, name):
-    rows, rejected = read_file(shared_data / "neusight" / f"{name}.csv")
+    rows, rejected = recorded(shared_data / "neusight" / f"{name}.csv")
     assert rejected == []
     assert rows.l2_warm.all()
     if name in ("bmm_train", "linear_train"):
@@ -87,7 +85,7 @@ def test_every_row_of_the_fp32_tables_is_accepted(shared_data, name):
 @pytest.mark.parametrize("name", ["gemm_latency", "attention_latency", "repeatability_pairs"])
 def test_rows_of_the_burst_tables_are_cold_and_accepted_but_for_heads_that_no_fused_kernel_takes(shared_data, name):
     path = shared_data / "aiconfigurator" / f"{name}.csv"
-    rows, rejected = read_file(path)
+    rows, rejected = recorded(path)
     heads = open_table(path, COLUMNS).numbers("head_dim")
     assert {(row.reason, heads[row.row - 1]) for row in rejected} <= {("OTHER_KERNEL", 512.0)}
     assert len(rejected) < 0.005 * len(rows)
@@ -95,7 +93,7 @@ def test_rows_of_the_burst_tables_are_cold_and_accepted_but_for_heads_that_no_fu
 
 
 def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data):
-    rows, rejected = read_file(shared_data / "aiconfigurator" / "power.csv")
+    rows, rejected = recorded(shared_data / "aiconfigurator" / "power.csv")
     counts = count_reasons(rejected)
     stated = {"SINGLE_SAMPLE": 1424, "SHORT_WINDOW": 1503, "HISTORY": 193, "UNSET_OPERANDS": 190, "SEQUENCE": 162, "COLD_START": 13}
     assert all(0.95 * count <= counts[reason] <= count for reason, count in stated.items()), "but for rows that are rejected as wholes"
