@@ -53,3 +53,4 @@ def test_what_cannot_be_asked_for_is_one_line(capsys, bundle, workload, words, s
 
 def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(capsys, workload):
     assert "estimate bundles" in fails(capsys, workload, "--bundle ./tests")
+    assert len(fails(capsys, workload, "--bundle", "x" * 100_000)) < 3000
