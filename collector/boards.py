@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,7 @@ from collector.devices.nvml import board_addresses, choose_board
 from collector.devices.nvml_library import open_nvml
 from collector.errors import BoardLostError, DeviceError, DriverError
 from collector.simulated.profile import board_names, load_board
+from estimator.vocabulary.values import frozen
 
 ALL: Final = "all"
 SIMULATED: Final = "sim:"
@@ -18,7 +18,7 @@ REPLAYED: Final = "replay:"
 """Prefixes of words for `--gpu`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardName:
     """A board: its key, which `--gpu` takes (UUID, or sim:PROFILE), and its product name."""
 

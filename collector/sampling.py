@@ -1,7 +1,6 @@
 """Draining sensors and states into a trace."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +9,7 @@ from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, Gpu, PowerReadings, PowerSensor, StateReadings
 from collector.errors import SensorError
 from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.values import frozen
 
 FIELD_PREFERENCE: Final = ("instant", "average", "usage")
 """A board's own power fields, best first.
@@ -22,7 +22,7 @@ The instant one averages over the shortest time; drivers from before 30 March 20
 SECONDS_PER_NS: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trace:
     """Polls between two drains.
 

@@ -12,7 +12,6 @@ launches the kernel, and passes the results to `microbench.check`.
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, get_args
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.reader import read
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 
 OPTIMISATION_LEVELS: Final = ("O3", "O0")
@@ -48,7 +48,7 @@ SCALARS: Final = ("iterations", "active_lanes", "region_bytes", "region_mask")
 """Arguments that are not buffers: 32-bit numbers of the launch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Slot:
     """One value of a buffer's record.
 
@@ -67,7 +67,7 @@ class Slot:
     inverts: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Buffer:
     """Memory that a kernel uses.
 
@@ -88,7 +88,7 @@ class Buffer:
     location: Literal["device", "peer", "host"] = "device"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Work:
     """Work of one active thread in one turn of the loop.
 
@@ -103,7 +103,7 @@ class Work:
     flop: Mapping[str, float] = EMPTY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Expectation:
     """Expected machine code of the loop body.
 
@@ -124,7 +124,7 @@ class Expectation:
     converges: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch:
     """One way to run a kernel.
 
@@ -170,7 +170,7 @@ class Launch:
         return self.blocks * (whole * min(self.active_lanes, WARP_LANES) + min(rest, self.active_lanes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Architecture:
     """A target of the assembler: its PTX ISA, the assemblers that were tried, and the programs that it needs if not the usual ones."""
 
@@ -180,7 +180,7 @@ class Architecture:
     needs: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Support:
     """Architectures with a feature: from `minimum` on, or those of `only`, without those of `lacking`, which emulate it."""
 
@@ -207,7 +207,7 @@ FEATURES: Final[Mapping[str, Support]] = {name: read(Support, {"feature": name, 
 """Features that not all targets have, by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Kernel:
     """One generated kernel.
 
@@ -269,7 +269,7 @@ def compute_capability(architecture: str) -> int:
     return int(architecture.removeprefix("sm_").rstrip("af"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PreparedKernel:
     """One launch, ready to run: the library's choice for an operator.
 

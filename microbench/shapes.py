@@ -6,7 +6,6 @@ has one value in each n-th part of every range.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated
 
@@ -15,12 +14,13 @@ import numpy as np
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Words, read
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, TABLED, Operator, make_operator
 from microbench.layouts import LAYOUTS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogRange:
     """Values from `low` to `high`, uniform in the logarithm, rounded to `multiple` except for a share `ragged` of the draws."""
 
@@ -35,14 +35,14 @@ class LogRange:
             raise FaultError("needs low <= high")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Choice:
     """One of several values, equally often."""
 
     values: Annotated[tuple[float, ...], LEAST_ONE]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Derived:
     """Value of another field times one of `times`, divided by one of `divide`, rounded down, at least `least`."""
 
@@ -57,7 +57,7 @@ ShapeRule = LogRange | Choice | Derived
 """Rule for the draws of a shape field."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelGroup:
     """Kernels of one operator and precision: their number, L2 state and shapes.
 

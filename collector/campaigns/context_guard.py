@@ -8,7 +8,7 @@ list at once; if the process just disappeared, the kernel is tried once more bef
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.simulated.profile import load_board
 from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.reader import plain, read_file
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
 from estimator.vocabulary.workload import Operator
 from microbench.layouts import other_layout
@@ -31,7 +32,7 @@ SILENT_ENDS: Final = 2
 """Number of process ends without a message at which a kernel counts as the cause: a single one may have been stopped from outside."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Killers:
     """The list beside a dataset: the kernel that is about to run ("" without one), and kernels under suspicion.
 

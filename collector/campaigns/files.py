@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -13,6 +12,7 @@ from collector.sensing.steady import settle_time_s, update_period_s
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import FaultError, Span, Text, Words, fields_of, plain, read, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.loads.groups import LoadGroup
 from microbench.runners.torch_kernels import BACKENDS, OWN_BACKEND
@@ -26,7 +26,7 @@ Table = Mapping[str, Any]
 """A table of a TOML file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasurementSettings:
     """Settings for measuring a kernel.
 
@@ -58,7 +58,7 @@ class MeasurementSettings:
         return self.gap_s + 2.0 * self.ranging_s + self.planned_run_s(calibration)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CampaignSpec:
     """Kernels and settings of a campaign.
 

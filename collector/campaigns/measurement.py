@@ -1,7 +1,6 @@
 """One kernel at one operating point: run it long enough for the sensor, and make a row of it."""
 
 import json
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from collector.devices.protocols import GpuState, PreparedKernel
 from collector.sampling import SECONDS_PER_NS, Sampler
 from collector.sensing.calibration import SensorCalibration
 from estimator.display.text import known
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import LEVELS, GeneratedLoad, Load
@@ -31,7 +31,7 @@ POWER_DOUBTS: Final = frozenset(
 """Doubts about power or energy, which the row of a time-only point does not have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Point:
     """A kernel at an operating point; `sm_clock_mhz` None leaves the clock alone.  `row_id` names the result.
 

@@ -1,7 +1,7 @@
 """Power, time and energy of a run from its polls and a sensor's calibration, with every doubt flagged."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.steady import SteadyPower, counter_energy, launch_energy, settle_time_s, steady_power, update_period_s
 from estimator.display.text import known
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 RANGE_TOLERANCE: Final = 0.15
 """Largest relative difference between ranging and measured launch times."""
@@ -34,7 +35,7 @@ SIGNIFICANCE: Final = 3.0
 """A change counts if it is larger than its share and than this many standard errors."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Run:
     """A measured run of a kernel: its launches, the polls meanwhile, the counter before and after, and the launch time from ranging [s].
 

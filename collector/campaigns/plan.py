@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from estimator.model.silicon import usual_rest_w
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import IntArray
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from microbench.errors import MicrobenchError
 from microbench.kernel import FAMILY
@@ -47,7 +48,7 @@ RunName = tuple[str, str, int]
 """A board's UUID, a campaign's digest and a seed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CampaignPlan:
     """All points in the order of measurement.
 

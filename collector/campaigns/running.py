@@ -25,12 +25,13 @@ from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration, calibration_from_document
 from collector.sensing.live import characterise_sensor, load_operator
 from estimator import __version__
+from estimator.vocabulary.values import frozen
 from microbench.sizing import launches_for
 
 NS_PER_S: Final = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Progress:
     """State of a campaign: its activity, points done of `total`, and the row just finished (None between rows)."""
 
@@ -40,7 +41,7 @@ class Progress:
     row: Row | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CampaignOutcome:
     """The result of a campaign.
 

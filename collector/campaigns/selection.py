@@ -4,7 +4,7 @@ Power is measured in a part of the time.  The rest times more kernels without it
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from math import ceil
 from typing import Final
@@ -14,6 +14,7 @@ import numpy as np
 from collector.campaigns.files import PREPARE_S, CampaignSpec
 from collector.campaigns.measurement import TIMED_GAP_S, Point
 from collector.errors import CampaignError
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 
 HASTY_WINDOW: Final = 0.2
@@ -29,7 +30,7 @@ ANCHOR_SHARE: Final = 0.06
 """Largest share of a budget that repetitions take [1]: those of `quick`, at the ends of the campaign, take 0.05 of five minutes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PointCosts:
     """Expected times [s]: of a point with power, of a time-only point, and of the rest before a point that requests it.
 
@@ -66,7 +67,7 @@ def point_costs(spec: CampaignSpec, period_s: float) -> PointCosts:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Choice:
     """A part of a plan: for a campaign of `budget_s`, `rows` of its `of` points without anchors, `timed` of them without power.
 

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +24,7 @@ from collector.commands.output import Speaker, note, stoppable
 from collector.errors import CollectorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE
 from estimator.options.output_files import refuse_inputs
+from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
     from collector.bench import Bench
@@ -40,7 +40,7 @@ OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "ve
 NEXT: Final = "next: "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CampaignOptions:
     """The options of `collect`."""
 

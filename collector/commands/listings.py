@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +14,7 @@ from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
 from estimator.options.command_line import DONE
 from estimator.options.output_files import output_option
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ FIELDS: Final = ("name", "family", "instruction", "module", "level", "chains", "
 HEADS: Final = ("name", "family", "level", "modes", "patterns", "runs on", "instruction")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Device:
     """A board that `--gpu` can name here; `refused` is the reason why it cannot be measured."""
 

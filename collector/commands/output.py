@@ -5,20 +5,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import click
 
 from estimator.display.text import aligned, json_text
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
 
 Tell = Callable[[str, str, int, int], None]
 """Takes a board's word ("" for a single board), its activity, and the finished and total amounts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Speaker:
     """The options --json, --quiet and -v of a command, and their effects; `warnings` that were due so far."""
 

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +28,7 @@ from collector.errors import ClockError
 from estimator.commands.options import Number
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.options.output_files import output_option
+from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
     from collector.clocks import ClockHold
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LOST: Final = "stopped: the run that was going on is lost, {} before it are reported"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunOptions:
     """The options of `collect run`, and the program with its arguments."""
 

@@ -1,6 +1,5 @@
 """`collect sensor`: characterise a power sensor on a board, or from a recording."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +25,7 @@ from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.options.output_files import output_option
+from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
@@ -34,7 +34,7 @@ RECORDED_ONLY: Final = ("load", "reference", "column")
 LIVE_ONLY: Final = ("freq", "gpu_spec", "pmd", "poll_ms", "seed", "record")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SensorOptions:
     """The options of `collect sensor`."""
 

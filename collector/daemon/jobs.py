@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Final
+
+from estimator.vocabulary.values import frozen
 
 QUEUED: Final = "queued"
 RUNNING: Final = "running"
@@ -39,7 +41,7 @@ STALE_S: Final = 60.0
 """Longest time without a sign of life of a working daemon, which writes one every five seconds [s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Job:
     """A campaign in the queue.
 
@@ -99,7 +101,7 @@ class Job:
         return self.out.endswith("/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Board:
     """A board of the daemon: its job (0: no job) and the figures of its last row."""
 
@@ -112,7 +114,7 @@ class Board:
     updated_unix_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Daemon:
     """The daemon's last record of itself (pid 0: there never was one); `listen` is the address of its page."""
 
@@ -125,7 +127,7 @@ class Daemon:
     stop: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Overview:
     """Contents of status, page and metrics: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock."""
 

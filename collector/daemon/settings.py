@@ -3,13 +3,14 @@
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
 from collector.errors import DaemonError
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, read_file
 from estimator.vocabulary.resources import user_folder
+from estimator.vocabulary.values import frozen
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/daemon.toml")
 SYSTEM_STATE: Final = Path("/var/lib/wattprint")
@@ -22,7 +23,7 @@ Address = tuple[str, int]
 Seconds = Annotated[float, Span(1.0, 86_400.0, "s")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonSettings:
     """A daemon's settings.
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from queue import SimpleQueue
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, Literal
@@ -19,6 +18,7 @@ from collector.errors import CollectorError, DaemonError
 from estimator.display.text import printable
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.reader import read
+from estimator.vocabulary.values import frozen
 
 MEASURING: Final = "measuring"
 """The phase that produces rows (`collector.campaigns.running.Progress`)."""
@@ -30,7 +30,7 @@ PLAN_S: Final = 600.0
 """Longest wait for a plan: generated kernels are assembled for it [s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Message:
     """A worker's report in a line of JSON, or another line of its stderr ("text").
 
@@ -60,7 +60,7 @@ class Message:
     temperature_c: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class End:
     """End of a `collect`: exit status, output, and the last line of its complaint."""
 

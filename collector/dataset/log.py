@@ -10,7 +10,6 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,6 +20,7 @@ import pyarrow as pa
 from collector.dataset.schema import Metadata, Row, decode_metadata, kernel_schema
 from collector.errors import DatasetError
 from estimator.vocabulary.regular_files import open_regular
+from estimator.vocabulary.values import frozen
 
 LOG_SUFFIX: Final = ".log.jsonl"
 """Added to the name of the output."""
@@ -29,7 +29,7 @@ FORMAT_VERSION: Final = 1
 ROWS_PER_BATCH: Final = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecoveredLog:
     """Complete rows, metadata, valid length and number of torn bytes of a log."""
 

@@ -3,7 +3,6 @@
 import hashlib
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,12 +15,13 @@ from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSIO
 from collector.errors import DatasetError
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.regular_files import open_regular, special_kind
+from estimator.vocabulary.values import frozen
 
 MEASUREMENT: Final = ("row_id", "started_unix_s")
 """Columns that identify one measurement: the same campaign run again has the same ids at other times."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DatasetFile:
     """One file of a dataset: its path, its SHA-256, its rows and its own metadata."""
 
@@ -31,7 +31,7 @@ class DatasetFile:
     metadata: Metadata
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelDataset:
     """Measured kernels.
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from collector.errors import DatasetError
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import FaultError, Span, Words, read, read_file
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import FAMILY_FIELDS, TABLED, Operator, make_operator
 
 SCHEMA_VERSION: Final = "1.2"
@@ -43,7 +44,7 @@ TYPES: Final[dict[str, tuple[pa.DataType, Any]]] = {
 """Types of columns: Arrow's, and the reader's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Column:
     """A column: its type, unit ("1" for pure numbers, "" for texts) and meaning; see columns.toml."""
 

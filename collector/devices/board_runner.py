@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from collector.devices.tracer import open_tracer
 from collector.errors import DeviceError, RunnerError
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.values import frozen
 from microbench.errors import DeviceLostError, MicrobenchError, UnsupportedError
 from microbench.runners.cublas import open_cublas
 from microbench.runners.cupy_device import open_cupy_device
@@ -45,7 +45,7 @@ class BoardRunner(LibraryRunner):
     load_generated = collector_errors()(LibraryRunner.load_generated)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Libraries:
     """The modules CuPy and PyTorch, and libcublas as ctypes loads it; None: the installed one."""
 

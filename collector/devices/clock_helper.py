@@ -10,7 +10,6 @@ import socket
 import stat
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,6 +17,7 @@ from collector.devices.file_lock import group_of
 from collector.errors import ClockHelperError
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.reader import FaultError, read
+from estimator.vocabulary.values import frozen
 
 VERSION: Final = 1
 LONGEST_REQUEST: Final = 1024
@@ -37,7 +37,7 @@ SYS_ADMIN: Final = 21
 """CAP_SYS_ADMIN of capabilities(7), which the driver requires."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HeldBoard:
     """A board that the helper may change: its clocks [MHz], and process and user that hold it, "" without one."""
 
@@ -59,7 +59,7 @@ class OddMessageError(RefusedError):
     """A line that is no message of this protocol: the connection ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """A client's request: report allowed and held boards, lock a clock [MHz] of a board, give the clock back."""
 

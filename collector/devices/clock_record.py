@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -21,6 +21,7 @@ from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.reader import Pattern, read
 from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import sync_folder, write_whole
 
 FOLDER_VARIABLE: Final = "WATTPRINT_STATE"
@@ -32,7 +33,7 @@ SAFE_NAME: Final = r"GPU-[0-9A-Za-z-]{1,64}"
 BoardUuid = Annotated[str, Pattern(SAFE_NAME, "GPU-…, as NVML tells it")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClockRecord:
     """A board whose clock may be changed: its UUID, the process that changed it, and the boot id of the machine."""
 

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, Po
 from collector.devices.voltage import open_voltage
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError
 from estimator.vocabulary.specifications import canonical_gpu_name
+from estimator.vocabulary.values import frozen
 
 POWER_POLL_S: Final = 0.002
 """Time between two reads of the power: several within the shortest update period seen (15 ms), a small share of a core.
@@ -55,7 +55,7 @@ BEST_FIELD: Final = "instant"
 PROCESS_SPACE: Final = "/proc/self/ns/pid"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardAddress:
     """Names of a board: NVML index, UUID, PCI address; and its product name.
 
@@ -219,7 +219,7 @@ class NvmlPowerSensor:
         return None if math.isnan(energy_j) else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NvmlBoard:
     """A real board and its own sensor, polled."""
 

@@ -9,11 +9,11 @@ Host time is integer nanoseconds of one monotonic clock.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.values import frozen
 from microbench.kernel import PreparedKernel as PreparedKernel
 from microbench.runners.runner import KernelRunner as KernelRunner
 from microbench.runners.runner import LaunchRecord as LaunchRecord
@@ -53,7 +53,7 @@ class Clock(Protocol):
         """Wall time [s since 1970], for provenance only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuIdentity:
     """Identity of a board.
 
@@ -71,7 +71,7 @@ class GpuIdentity:
     simulated: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuState:
     """The board at one instant.  `voltage_v` is nan if it cannot be read; `throttle_mask` holds THROTTLE_BITS.
 
@@ -88,7 +88,7 @@ class GpuState:
     other_processes: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StateReadings:
     """States polled since the last read, oldest first; every column has shape (n,)."""
 
@@ -99,7 +99,7 @@ class StateReadings:
     throttle_mask: IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerReadings:
     """Polls of one power field since the last read, oldest first, repeats included; columns of shape (n,).
 
@@ -112,7 +112,7 @@ class PowerReadings:
     power_w: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EnergyReading:
     """An energy counter: energy since some origin [J], a multiple of 1 mJ on NVML."""
 
@@ -164,7 +164,7 @@ class PowerSensor(Protocol):
         """The energy counter; None without one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Instruments:
     """A board, its power sensors (its own first) and the clock they share: readable without running anything on the board.
 
@@ -181,7 +181,7 @@ class Instruments:
     planted_energy_j: Callable[[int, int], float] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bench(Instruments):
     """The devices of a measurement: instruments, a runner on their clock, and the specification of the board."""
 

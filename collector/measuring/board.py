@@ -10,7 +10,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from collector.sensing.correct import energies_of
 from collector.sensing.deconvolve import Spans
 from collector.sensing.known_sensor import possible_responses
 from collector.sensing.steady import update_period_s
+from estimator.vocabulary.values import frozen
 
 LEAST_LEAD_S: Final = 0.5
 """Least time of readings before and after a span: power outside it is known from there."""
@@ -38,7 +38,7 @@ Part = str | None
 """Name of the windows of a block; None is the block itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Energy:
     """Energy of `count` spans that take `duration_s` together, with its standard error [J]."""
 

@@ -10,13 +10,13 @@ The fit cannot determine the shortest delay between a sample and the host, about
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from collector.pmd.protocol import NOMINAL_TICKS_PER_MS, NS_PER_S, STAMP_TURN
 from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.values import frozen
 
 NS_PER_TICK: Final = 1e6 / NOMINAL_TICKS_PER_MS
 TURN_NS: Final = STAMP_TURN * NS_PER_TICK
@@ -33,7 +33,7 @@ MEMORY_NS: Final = 2 * NS_PER_S
 """Time for which the earliest arrival is kept; a rate error of 0.1 % shifts it by 2 ms."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClockTie:
     """Host time of ticks.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from collector.pmd.protocol import PACKET_BYTES, STAMP_TURN, STEP_TICKS, RawWords, plausible, raw_words, stamps
 from estimator.vocabulary.quantities import BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 
 SHORTEST_TICKS, MEAN_TICKS, LONGEST_TICKS = STEP_TICKS
 LOCK_BYTES: Final = 3 * PACKET_BYTES
@@ -21,7 +22,7 @@ LOOK: Final = 1024
 """Number of packets tested, or places searched, at once: the time for a damaged stream stays proportional to its length."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Packets:
     """Packets in their original order.
 

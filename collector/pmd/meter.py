@@ -5,7 +5,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from time import monotonic_ns, sleep
 from typing import Final
 
@@ -29,11 +28,12 @@ from collector.pmd.protocol import (
     uart_command,
 )
 from collector.pmd.serial_line import SerialLine, open_line
+from estimator.vocabulary.values import frozen
 
 ANSWER_LIMIT_S: Final = ANSWER_LIMIT_NS / NS_PER_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Received:
     """Bytes from a meter and their host time [ns]: a piece of the stream, or the answer to one request."""
 

@@ -7,7 +7,6 @@ traces: 430,690 packets of seven recordings, in which no wrong alignment passed 
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from collector.errors import DeviceError
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 
 NS_PER_S: Final = 1e9
 
@@ -54,7 +54,7 @@ RawWords = NDArray[np.int16]
 """Twelve-bit values of a PMD-USB, shape (n, 8): voltage and current of each rail in turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeterSamples:
     """Samples in their original order: host time [ns], shape (n,); voltage [V] and current [A], (n, rails)."""
 
@@ -70,7 +70,7 @@ class MeterSamples:
         return self.volts * self.amperes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeterModel:
     """A model of meter: its product byte, its rails, those that usually feed the board, and the step of its values [V] and [A]."""
 

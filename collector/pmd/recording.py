@@ -1,7 +1,6 @@
 """Decoding a recording: one pass for its clock, a second one for its samples, a few megabytes at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,10 @@ from collector.pmd.recording_files import Recording, read_recording
 from collector.pmd.stream import NOTHING, BlockStream, Part, UsbStream, open_stream
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.regular_files import open_regular
+from estimator.vocabulary.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ScannedRecording:
     """A recording whose contents and times are known.
 

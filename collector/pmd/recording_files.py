@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from time import monotonic_ns, time_ns
@@ -34,12 +34,13 @@ from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.quantities import IntArray
 from estimator.vocabulary.reader import Span, read
 from estimator.vocabulary.regular_files import open_regular, read_regular
+from estimator.vocabulary.values import frozen
 
 STAMPS_SUFFIX: Final = ".stamps.csv"
 STAMP_COLUMNS: Final = "bytes,host_ns"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecordingHeader:
     """Header of a recording: the meter, its line rate, and one instant on the host's two clocks."""
 
@@ -51,7 +52,7 @@ class RecordingHeader:
     format: Annotated[int, Span(1, 1)] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Recording:
     """A recording that can be decoded.
 

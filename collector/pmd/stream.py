@@ -1,6 +1,5 @@
 """From arrivals to samples in the meter's time: packets of a PMD-USB with the missed turns of their stamps, blocks of a PMD2."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,11 +17,12 @@ from collector.pmd.protocol import (
     block_values,
 )
 from estimator.vocabulary.quantities import IntArray
+from estimator.vocabulary.values import frozen
 
 NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Part:
     """Samples in device time.
 

@@ -6,7 +6,6 @@ The table is CSV or Parquet with `t_s`, `power_w`, and voltage and current of ev
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,10 +18,11 @@ from collector.errors import DatasetError
 from collector.pmd.protocol import NS_PER_S
 from collector.pmd.recording import ScannedRecording, sample_blocks
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import open_whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TableForm:
     """Contents of a table: positions of the rails whose sum is `power_w`, zeros of all channels [A], and the origin of `t_s`.
 

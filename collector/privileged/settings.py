@@ -3,7 +3,6 @@
 import grp
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,6 +11,7 @@ from collector.errors import PrivilegedError
 from estimator.vocabulary.documents import parse_toml
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, read
 from estimator.vocabulary.regular_files import open_regular
+from estimator.vocabulary.values import frozen
 
 MOST_BYTES: Final = 1 << 16
 """Largest size of a settings file; one of eight boards has 1 kB."""
@@ -22,7 +22,7 @@ OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 Mhz = Annotated[int, Span(1, 10_000, "MHz")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardRange:
     """A board and the SM clocks that may be locked on it [MHz], both ends included."""
 
@@ -35,7 +35,7 @@ class BoardRange:
             raise FaultError(f"= {self.lowest_mhz} is above highest_mhz", "lowest_mhz")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HelperSettings:
     """A helper's settings.
 

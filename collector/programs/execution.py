@@ -4,7 +4,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,10 @@ from collector.errors import ProgramError
 from collector.sensing.repeated_measurement import Execution
 from estimator.formats import read_workload
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelRecord:
     """A kernel that ran from one host time to another [ns], `launches` times back to back."""
 
@@ -26,7 +27,7 @@ class KernelRecord:
     launches: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Program:
     """A command, the receiver of its output, and variables that it gets beside ours.
 

@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,7 @@ from collector.sensing.repeated import mixed, sensor_notes
 from collector.sensing.response import SensorResponse, seen
 from collector.sensing.updates import BoardUpdates, board_updates
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 MOST_KERNELS: Final = 24
 """Kernels with a row of their own, those with the longest time; the others share one."""
@@ -51,7 +52,7 @@ INSTALL: Final = "install CUPTI beside the program: pip install cupti-python (of
 IDLE, OTHERS = "(no kernel)", "(other kernels)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelEnergy:
     """All launches of a kernel: their time [s], and the board's energy in it with its standard error [J]."""
 

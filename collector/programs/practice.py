@@ -7,7 +7,6 @@ the rise, shift the readings.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -28,12 +27,13 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.repeated import RepeatedEnergy, repeated_energy
 from collector.sensing.repeated_measurement import Execution, plan_repeats
 from collector.sensing.updates import board_updates
+from estimator.vocabulary.values import frozen
 
 LONGEST_DELAY_S: Final = 1.0
 """Longest random delay before a trial (the paper's)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trial:
     """Energy of an execution [J] in one trial, by method: naive from its first execution, the others from those after the rise.
 

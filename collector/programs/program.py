@@ -8,7 +8,7 @@ the runs from locking to the sensor's updates, can determine its energy.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,7 @@ from collector.sensing.known_sensor import inversion
 from collector.sensing.repeated_measurement import measure_repeated
 from collector.sensing.steady import settle_time_s, steady_power, update_period_s
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 LEAST_REST_S: Final = 1.0
 """Least rest before and after a program: power at rest is measured there."""
@@ -34,7 +35,7 @@ COUNTER_Z: Final = 3.0
 """Number of standard errors: least energy that the counter determines, and its largest difference from the readings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProgramRun:
     """One run of a program: exit status, time [s], energy [J] and mean power [W] of the board while it ran.
 

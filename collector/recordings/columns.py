@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from collector.errors import SensorError
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.values import frozen
 
 MOST_BYTES: Final = 1 << 29
 """Largest size of a file: ten million rows, a day of polls 10 ms apart."""
@@ -31,7 +32,7 @@ STAMP: Final = r"^\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}([.]\d{1,6})?$"
 NOTHING: Final = pa.scalar(None, pa.string())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogFile:
     """A file with columns: `names` from its header, stripped; its bytes.
 
@@ -52,7 +53,7 @@ class LogFile:
         return names.index(name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Columns:
     """The wanted columns as Arrow arrays; lines with another number of cells are `stray`, and left out."""
 

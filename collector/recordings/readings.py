@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from collector.recordings.columns import LONGEST_SHOWN, Columns, LogFile, number
 from collector.recordings.rows import ordered
 from collector.sensing.catalogue import POWER_COLUMNS, is_uuid
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 TIME, POWER, STAMP = "t_s", "power_w", "timestamp"
 NAME: Final = "name"
@@ -24,7 +24,7 @@ POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3}
 """Factors from a unit to watts; a column without a unit is in watts, like nvidia-smi's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecordedReadings:
     """Polls of one board's power: `time_s` ascending, `power_w` (n,), repeats included.
 

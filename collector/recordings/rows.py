@@ -1,6 +1,6 @@
 """Rows of a log in order: rows without figures and a few late ones are left out, other disorder and other units are rejected."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from collector.devices.possible_power import LEAST_POWER_W, MOST_POWER_W
 from collector.errors import SensorError
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 LAST_TIME_S: Final = 1e11
 """Latest possible stamp of a log: seconds since 1970 in the year 5138."""
@@ -19,7 +20,7 @@ HOLE_STEPS, LEAST_HOLE_S = 20.0, 1.0
 """Distances of stamps beyond this many usual ones, and of at least this many seconds, are holes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rows:
     """Time [s] strictly ascending, power [W] finite, shape (n,), and remarks on rows that were left out."""
 

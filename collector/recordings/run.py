@@ -1,6 +1,5 @@
 """One recorded run: readings, load stamps and a meter's power on one time base."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,13 +11,14 @@ from collector.recordings.readings import read_readings
 from collector.recordings.reference import read_reference
 from collector.sensing.identify import SensorRecord
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 MIN_OVERLAP_S: Final = 1.0
 ZONE_STEP_S: Final = 900.0
 """Zones and summer times differ by multiples of a quarter of an hour."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecordedRun:
     """`record` counts from the first poll [s], whose own stamp is `origin_s`, its zone corrected.
 

@@ -10,8 +10,6 @@ The naive integral, and three ways of sampling
 The good practice of Yang, Adamek and Armour repeats a program, shifts its phase, and discards the rise (`Practice`).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from collector.devices.protocols import PowerReadings
@@ -19,6 +17,7 @@ from collector.sampling import possible_polls
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.values import frozen
 
 
 def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) -> Array:
@@ -57,7 +56,7 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
     return {name: watt * (end_s - start_s) for name, watt in found.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Practice:
     """The good practice for a class of sensors: rise to discard and shift of the readings [s]; `partial`: averages do not tile time."""
 

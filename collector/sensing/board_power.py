@@ -12,6 +12,7 @@ from scipy.signal import lfilter
 
 from collector.errors import SensorError
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 GRID_S: Final = 5e-4
 """Cell of a signal [s]; far below any averaging window."""
@@ -32,7 +33,7 @@ STEADY_CELLS, STEADY_VARIANCE = 21, 2.0
 """Power is steady over this many cells if their variance is below this multiple of the meter noise's variance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoadStamps:
     """When a load ran, host time [s]: run i from `start_s[i]` to `end_s[i]`, ascending; shape (n,).
 

@@ -1,7 +1,7 @@
 """The calibration of one power sensor, as a value and as JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -10,6 +10,7 @@ from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.reader import MAX_FILE_BYTES, Count, FaultError, Span, read
 from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.values import frozen
 
 Averaging = Literal["boxcar", "low-pass", "trailing-mean", "none", "undetermined"]
 ResponseKernel = Literal["none", "boxcar", "low-pass"]
@@ -17,7 +18,7 @@ Transient = Literal["instant", "ramp", "lagged", "logarithmic"]
 NO_METER: Final = "needs an external meter: without one, gain and offset cannot be told from the load's own power"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Candidate:
     """A response that was compared: `score` is its log-likelihood, `r2` the share of the readings' variance that it explains."""
 
@@ -30,7 +31,7 @@ class Candidate:
     r2: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SensorCalibration:
     """How one sensor of one board turns power into readings; None is "not known", with the reason under `notes`.
 

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from collector.sensing.calibration import (
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Span, Text, Words, read, read_file
 from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.values import frozen
 
 COLUMN_OF_FIELD: Final[Mapping[str, str]] = {
     "instant": "power.draw.instant",
@@ -53,7 +54,7 @@ OWN_FOLDER: Final = "WATTPRINT_SENSORS"
 Seconds = Annotated[float | None, Span(0.0, 10.0, "s")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PublishedSensor:
     """A row of an entry: figures are medians over `runs` runs, None for an unknown figure.
 
@@ -120,7 +121,7 @@ class PublishedSensor:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SensorFile:
     """An entry: fields as in `PublishedSensor`, shared by `rows`, which hold the others."""
 

@@ -5,7 +5,7 @@ evidence for a clock of period T, phase, jitter and a share of updates without a
 of T can be mistaken for the clock (sensor-method.md 1.2).  A banded smoother then follows the phase over the record.  Times in seconds.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from scipy.linalg import cho_solve_banded, cholesky_banded
 
 from collector.errors import SensorError
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 
 SHORTEST_S: Final = 0.008
 LONGEST_S: Final = 0.6
@@ -40,7 +41,7 @@ HOLE_S, HOLE_POLLS = 1.0, 50.0
 """Polls farther apart than this (and than this many polls) separate stretches; the clock is searched in the longest one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Updates:
     """Updates with their host times [s], values [W] and numbers on the clock; shape (n,)."""
 
@@ -49,7 +50,7 @@ class Updates:
     number: IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UpdateClock:
     """Mean period over the record with its standard error, jitter of an update [s].
 
@@ -68,7 +69,7 @@ class UpdateClock:
     remark: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Changes:
     """Brackets (`low`, `high`] of updates and the values that they brought, and whether a hole lies before each, shape (n,)."""
 

@@ -6,7 +6,7 @@ time, as an estimate where the sensor does not see the time between its averages
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates, board_updates
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 LONGEST_LOAD_S, MOST_REST_S = 400.0, 300.0
 """Longest load of a regression, and longest rest before and after it [s]: the model has one drift, and memory is bounded."""
@@ -43,7 +44,7 @@ UNSEEN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CorrectedRecording:
     """Power between neighbouring times of `edge_s` (n + 1,), `power_w` ± `power_std_w` (n,), and energies.
 

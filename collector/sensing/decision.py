@@ -3,7 +3,6 @@
 Source of the rules: sensor-method.md 1.6.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from collector.sensing.board_power import LoadStamps
 from collector.sensing.clock import UpdateClock
 from collector.sensing.regression import DELAY_S, Fit, Problem
 from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.values import frozen
 
 LEAD: Final = 8.0
 """Least lead of the best response over the next, in log-likelihood."""
@@ -40,7 +40,7 @@ METER_SAMPLES: Final = 5.0
 """Least number of meter samples within an averaging that the meter determines."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Decision:
     """`kind` of averaging with its fit; where undetermined, the `reason` with a remedy.  `fits`: all, likeliest first.
 

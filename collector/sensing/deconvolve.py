@@ -6,7 +6,6 @@ uncertain as the walk, and the stated errors include this.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from collector.sensing.board_power import LAUNCH_LAG_S
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates
 from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.values import frozen
 
 WALKS: Final = (0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
 """Tried standard deviations of the walk over an update period, as shares of the readings' spread."""
@@ -34,7 +34,7 @@ CHUNK: Final = 240
 """Updates that are solved together, besides margins; the result does not depend on it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Deconvolved:
     """Power in the sensor's domain: means between neighbouring times of `edge_s` (n + 1,), `power_w` ± `std_w` (n,).
 

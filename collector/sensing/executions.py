@@ -7,7 +7,7 @@ decides between sizes, and the error includes the unseen power.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,7 @@ from collector.sensing.board_power import (
 from collector.sensing.response import SensorResponse, seen
 from collector.sensing.updates import BoardUpdates
 from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.values import frozen
 
 BINS: Final = 32
 """Parts of an execution."""
@@ -60,7 +61,7 @@ BEFORE_S, TAIL_S = 1.0, 0.5
 ENERGIES: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExecutionFit:
     """The fit in the sensor's domain, gain and offset not corrected.
 
@@ -106,7 +107,7 @@ def execution_signals(load: LoadStamps, bins: int, from_s: float, until_s: float
     yield runs(end, np.append(np.minimum(end[:-1] + LINGER_S, start[1:]), end[-1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Problem:
     """Design (n, levels), its slopes in time [1/s], the `moved` designs by the errors of width and delay; readings (n,); questions `ask`.
 
@@ -128,7 +129,7 @@ class _Problem:
     jitter_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Solution:
     """Posterior for one size of the profile."""
 

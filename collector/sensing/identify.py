@@ -3,7 +3,7 @@
 The response's parameters θ are unknown, p is known: the clock gives the update times, every response is fitted, the evidence decides.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from collector.sensing.regression import DELAY_S, Fit, Problem, plain_width
 from collector.sensing.response import KERNELS
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 MIN_UPDATES, MOST_UPDATES = 8, 6000
 """Least number of updates for a fit, and the greatest that it uses; more do not change it."""
@@ -62,7 +63,7 @@ DRIFTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SensorRecord:
     """Polls `time_s`, `power_w` (n,) with the load and a meter's samples in the same time, where known."""
 
@@ -73,7 +74,7 @@ class SensorRecord:
     meter_w: Array | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Identification:
     """A calibration and the decision between responses behind it, None if the record allowed no fit."""
 
@@ -81,7 +82,7 @@ class Identification:
     decision: Decision | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Reference:
     """The board's power: a meter's samples, or the load's stamps (`stamped`).
 

@@ -1,7 +1,7 @@
 """A sensor that was characterised before: its possible responses, and the inversion from readings to power."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -10,6 +10,7 @@ from collector.sensing.calibration import ResponseKernel, SensorCalibration
 from collector.sensing.response import POINT_S, SensorResponse
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 Figure = TypeVar("Figure", float, Array)
 
@@ -43,7 +44,7 @@ UNSTATED_OFFSET_STD_W: Final = 1.5
 NO_GAIN: Final = "gain and offset are not known: readings are taken for power, errors hold the spread of 72 measured boards"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Inversion:
     """Inversion of readings: power = (reading − `offset_w`) / `gain`, errors correlated by `correlation`.
 
@@ -94,7 +95,7 @@ def inversion(calibration: SensorCalibration) -> Inversion:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PossibleResponses:
     """Possible responses with their log-likelihoods so far, and notes on unknown figures.
 

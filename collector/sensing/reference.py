@@ -1,7 +1,6 @@
 """An external meter as a reference: its stamps on the load's clock, its load, gain and offset, and the rise of a board's power."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LoadStamps, Sign
 from collector.sensing.regression import Fit
 from collector.sensing.response import seen
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 MIN_EDGES: Final = 6
 """Fewest edges that two clocks must share to be tied."""
@@ -32,7 +32,7 @@ RISEN, SETTLED = 0.9, 0.01
 """Share of a step at which it has risen, and the deviation within which it has settled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeterTie:
     """`lag_s` of a meter's stamps behind the host's at `origin_s`, growing by `rate`."""
 
@@ -45,7 +45,7 @@ class MeterTie:
         return np.asarray(meter_s - self.lag_s - self.rate * (meter_s - self.origin_s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rise:
     """Times from a load's start [s]: readings to 90 % of their level after a second and to within 1 %, the board's power to 90 %.
 

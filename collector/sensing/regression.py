@@ -5,7 +5,7 @@ load's stamps (levels unknown, slow parts not below 0).  Source of the scheme: s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from collector.sensing.board_power import Signal
 from collector.sensing.calibration import ResponseKernel
 from collector.sensing.response import KERNELS, POINT_S, columns, seen_and_slopes
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 DELAY_S: Final = 0.014
 """The search covers delays between minus and plus this [s]; a fit may reach twice as far, but then its delay is not used."""
@@ -43,7 +44,7 @@ GAIN_FLOOR, OFFSET_FLOOR_W = 7e-4, 0.12
 """Least errors of gain and offset, from the same sensors."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Fit:
     """The best fit of one response.
 
@@ -73,7 +74,7 @@ class Fit:
         return self.score - (0.0 if self.kernel == "none" else 0.5 * float(np.log(len(self.each))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Problem:
     """Updates (n,) and the signals that explain them; `metered`: one signal, whose level is the gain.
 

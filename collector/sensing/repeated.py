@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,12 +14,13 @@ from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 MISFIT_SHARE, MISFIT_NOISES = 0.05, 4.0
 """Largest root mean square residual of a fit, as a share of the readings' swing, and in multiples of the calibration's own scatter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EnergySpan:
     """Energy of a span of time with its standard error, and the readings' own integral [J]."""
 
@@ -45,7 +45,7 @@ class EnergySpan:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RepeatedEnergy:
     """Energy of an execution [J], and of the whole load from its first kept start to its last end.
 

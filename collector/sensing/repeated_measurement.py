@@ -7,7 +7,7 @@ every such lock is a fraction of it.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from collector.sensing.known_sensor import possible_responses
 from collector.sensing.repeated import RepeatedEnergy, repeated_energy
 from collector.sensing.steady import corrected_power, settle_time_s
 from collector.sensing.updates import board_updates
+from estimator.vocabulary.values import frozen
 
 Execution = Callable[[], tuple[int, int]]
 """Runs once and returns the host's stamps before its first launch and after its end [ns]."""
@@ -39,7 +40,7 @@ MOST_BATCHES: Final = 4
 """Most batches of one measurement."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RepeatPlan:
     """`executions` in a batch, a pause of `pause_s` after every `block` of them (0 for none), the first `discard_s` left out.
 
@@ -76,7 +77,7 @@ def plan_repeats(duration_s: float, calibration: SensorCalibration, span_s: floa
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Run:
     """One batch: the plan, the executions' stamps, the energy found, and the board's states meanwhile."""
 
@@ -86,7 +87,7 @@ class Run:
     states: StateReadings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RepeatedMeasurement:
     """Energy of an execution [J] over all batches, weighted by their errors; gain and offset are common to them.
 

@@ -5,7 +5,7 @@ mean is a wide one) or a first-order low-pass of time constant τ.  `width_s` is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from collector.sensing.board_power import GRID_S, Signal, low_passed
 from collector.sensing.calibration import ResponseKernel
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 KERNELS: Final[tuple[ResponseKernel, ...]] = ("none", "boxcar", "low-pass")
 POINT_S: Final = 1e-3
@@ -21,7 +22,7 @@ SLOPE_S: Final = 4e-4
 """Half the step of a derivative in time [s]: a meter's noise from sample to sample must not become slope."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SensorResponse:
     """A known response: kind, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with standard errors [s]."""
 

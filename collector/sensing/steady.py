@@ -5,7 +5,6 @@ simple: leave out the rise, average whole updates, and derive the error of the m
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,9 +15,10 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S, inversion
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SteadyPower:
     """Power over a settled window; nan where it is not known.
 

@@ -1,6 +1,5 @@
 """The updates behind polled readings of a sensor that has been characterised before."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +9,7 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import Updates, fit_update_clock, held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 PERIOD_TOLERANCE: Final = 0.005
 """Largest relative difference between a recording's update period and the calibration's without a note.
@@ -18,7 +18,7 @@ Boards of 101.2 ms and of 100.0 ms are different sensors, the clocks of hosts di
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardUpdates:
     """Updates of a sensor: host time and value, shape (n,), the period between them, and the uncertainty of a time [s].
 

@@ -8,7 +8,7 @@ The figures are plausible for tests of software and statistics, not measurements
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.values import frozen
 from microbench.kernel import WARP_LANES
 from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import LINE_BYTES, SECTOR_BYTES, GeneratedLoad
@@ -45,7 +46,7 @@ START_CLOCKS: Final = 900.0
 IN_FLIGHT_LOADS: Final = 8.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Kind:
     """Instructions of one kind.
 

@@ -1,7 +1,6 @@
 """The simulated library's fused attention: prefill in query tiles, decode in shares of the cache."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from collector.simulated.cache import replayed_traffic
 from collector.simulated.plan import KernelPlan, library, rounds_of_unequal
 from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from microbench.kernel import WARP_LANES
 from microbench.sizing import resident_blocks
@@ -22,7 +22,7 @@ SOFTMAX_OPS: Final = 6.0
 LARGEST_HEAD: Final = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Shape:
     """The shape of an attention operator in whole numbers, and the bytes of its elements."""
 
@@ -47,7 +47,7 @@ class Shape:
         return 2.0 * self.batch * self.kv_heads * tokens * self.head_dim * self.kv_width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tiling:
     """A kernel whose blocks walk over tiles of `keys` keys, each with `rows` queries, padded to `padded_rows`.
 

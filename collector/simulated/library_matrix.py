@@ -1,7 +1,6 @@
 """The simulated library's matrix kernels: tiles, splits and layouts of GEMM and convolution."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from collector.simulated.cache import replayed_traffic
 from collector.simulated.plan import KernelPlan, Tile, library, stable_stream
 from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, IntArray
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from microbench.kernel import WARP_LANES
 from microbench.sizing import resident_blocks
@@ -37,7 +37,7 @@ Convolutional Layers User's Guide).
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Product:
     """A matrix product for the library of a board: `batch` of m × n × k, and the bytes of its operands."""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from collector.devices.protocols import PreparedKernel
@@ -12,6 +12,7 @@ from collector.simulated.plan import KernelPlan, library
 from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from microbench.kernel import WARP_LANES
 from microbench.sizing import resident_blocks
@@ -35,7 +36,7 @@ BLOCK_REDUCTION_CLOCKS, LOOP_CLOCKS = 420.0, 90.0
 """Clocks of a reduction over a block (two rounds of shuffles, shared memory and barriers), and least clocks of one pass of a row loop."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stream:
     """A memory kernel of equal blocks: its total traffic and arithmetic.
 

@@ -4,7 +4,6 @@ import heapq
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from collector.simulated.profile import ScheduleProfile
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.values import frozen
 
 
 class Tile(NamedTuple):
@@ -31,7 +31,7 @@ class Tile(NamedTuple):
     warp_n: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Library:
     """The simulated vendor library: `configs/simulated/library.toml` explains its tables."""
 
@@ -53,7 +53,7 @@ def library() -> Library:
     return read_file(Library, resource_folder("simulated") / "library.toml", "simulated library", BoardProfileError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Traffic:
     """Bytes that a launch moves across DRAM, with operands left in the L2 by the launch before, and without."""
 
@@ -67,7 +67,7 @@ class Traffic:
         return self.warm_read + self.warm_write if l2_state == "warm" else self.cold_read + self.cold_write
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelPlan:
     """One kernel, chosen and laid out by the simulated library; `kernel` is its description for the user.
 

@@ -4,7 +4,7 @@ The type of a field states its range: positive, not negative, a share of at most
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,6 +15,7 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import LEAST_ONE, Span, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.values import frozen
 
 Figure = Annotated[float, Span(0.0, 1e13)]
 Positive = Annotated[float, Span(1e-9, 1e13)]
@@ -29,7 +30,7 @@ Period = Annotated[float, Span(1e-4, 1e4)]
 TimeConstant = Annotated[float, Span(1e-9, 1e4)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IdentityProfile:
     """The board's identity, as it reports it."""
 
@@ -40,7 +41,7 @@ class IdentityProfile:
     voltage_readable: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EnergyProfile:
     """Planted energy of one event at `reference_voltage_v` [pJ].
 
@@ -62,7 +63,7 @@ class EnergyProfile:
     switching_spread: Share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerProfile:
     """Power that is not tied to events [W].
 
@@ -85,7 +86,7 @@ class PowerProfile:
     ungated_share: Share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClockProfile:
     """Clocks and voltage.
 
@@ -106,7 +107,7 @@ class ClockProfile:
     slowdown_mhz_per_k: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ThermalProfile:
     """Two thermal masses in series with the surroundings: the die and its sink."""
 
@@ -117,7 +118,7 @@ class ThermalProfile:
     sink_time_s: TimeConstant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryProfile:
     """The memory path.
 
@@ -139,7 +140,7 @@ class MemoryProfile:
     l2_edge: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ScheduleProfile:
     """Blocks and launches.
 
@@ -160,7 +161,7 @@ class ScheduleProfile:
     segment_spread: Share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LibraryProfile:
     """The simulated vendor library: its kernel sets, their use of the matrix units, and its choice.
 
@@ -176,7 +177,7 @@ class LibraryProfile:
     liking_spread: Share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TransientProfile:
     """Board power after a change of the silicon's power: shares that lag by time constants, the rest within `fast_time_s`."""
 
@@ -187,7 +188,7 @@ class TransientProfile:
     creep_time_s: TimeConstant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SensorProfile:
     """The board's power sensor.
 
@@ -216,7 +217,7 @@ class SensorProfile:
     poll_spread_s: Seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Link:
     """A link beyond the board: rate of payload in one direction, latency of a word, and this board's energy for each byte."""
 
@@ -225,7 +226,7 @@ class Link:
     pj_per_byte: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Faults:
     """Effects that are switched on to test their detection.  All off by default.
 
@@ -258,7 +259,7 @@ class Faults:
     late_trace_share: Share = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardProfile:
     """A simulated board: the GPU's name in `configs/gpus` and its planted physics.
 

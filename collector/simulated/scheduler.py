@@ -9,13 +9,14 @@ import numpy as np
 from collector.simulated.plan import KernelPlan
 from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 from microbench.kernel import WARP_LANES
 
 STORE_PATH_SHARE: Final = 0.5
 """Share of an SM's port that stores reach."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelTiming:
     """GPU time of one launch [s] and the mean share of busy SMs during it."""
 

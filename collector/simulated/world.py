@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -23,6 +22,7 @@ from collector.simulated.silicon import (
 )
 from collector.simulated.trace import PowerTrace
 from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.values import frozen
 from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import Load
 
@@ -41,7 +41,7 @@ Launch = Callable[[float], tuple[KernelTiming, tuple[float, float]]]
 """Time of one launch at a clock [MHz], without the sag of voltage and clock; its energy in the core and in memory [J]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OperatingPoint:
     """A kernel at a clock: time of a launch, time between launches, and power beyond the board at rest [W]."""
 

@@ -15,7 +15,7 @@ a working board as power at rest.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
@@ -25,6 +25,7 @@ from estimator.vocabulary.errors import BundleError, EstimatorError
 from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.reader import WHEN_GIVEN, Count, FaultError, Shape, Span, Words, check_covariance, plain, read
+from estimator.vocabulary.values import frozen
 
 Form = Literal["occupancy", "rounds", "linear"]
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
@@ -51,7 +52,7 @@ Relative = Annotated[float, Span(0.0, 1e3, nan=True)]
 Scatter = Mapping[Quantity, Relative]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RelativeErrors:
     """Worst, best and average of |predicted − measured| / measured: the errors of Boughzala et al., section VI.A."""
 
@@ -60,7 +61,7 @@ class RelativeErrors:
     are: Annotated[Relative, "average"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BlockModel:
     """One kernel with one block size on one GPU at one clock; values not measured are nan, in a bundle null."""
 

@@ -7,13 +7,13 @@ Source: Boughzala et al. (SBAC-PAD 2020), section V; properties of the plugin: S
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from estimator.blocks.model import BlockModel, checked_blocks
 from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.values import frozen
 
 DIGITS: Final = 17
 """Significant digits that reproduce a double exactly."""
@@ -22,7 +22,7 @@ HEAD: Final = '<?xml version="1.0"?>\n<!DOCTYPE platform SYSTEM "https://simgrid
 ZONE: Final = "gpus"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SimulatedRun:
     """A kernel in SimGrid: a host and the amounts of work to execute on it one after the other.
 

@@ -41,6 +41,7 @@ from estimator.vocabulary.reader import (
     check_known,
     check_lengths,
 )
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, FLASH_ATTENTION, LIBRARIES
 
 T = TypeVar("T")
@@ -112,7 +113,7 @@ else:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupCoefficients:
     """Latency coefficients of one kernel group."""
 
@@ -131,7 +132,7 @@ def check_group_names(group: GroupCoefficients) -> None:
     check_known(group.identified, group.coefficients, "identified")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Covariance:
     """Covariance of the logarithms of fitted parameters."""
 
@@ -151,7 +152,7 @@ def check_parameters(found: Covariance) -> None:
     check_covariance(found.covariance, "covariance")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HostCost:
     """The host on which the measurements ran."""
 
@@ -163,7 +164,7 @@ class HostCost:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerCoefficients:
     """Coefficients of the power equation, see `estimator.model.power`."""
 
@@ -197,7 +198,7 @@ def check_power(power: PowerCoefficients) -> None:
     check_covariance(power.covariance, "covariance")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DatasetRecord:
     """A dataset behind a bundle."""
 
@@ -209,7 +210,7 @@ class DatasetRecord:
     rejected: Annotated[Mapping[str, Count], "rows rejected, by reason"] = EMPTY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Provenance:
     """Origin of a bundle.  Times are wall time, for people."""
 
@@ -220,7 +221,7 @@ class Provenance:
     datasets: Annotated[tuple[DatasetRecord, ...], "what was fitted"] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CollectionRecord:
     """A collection (laboratory) behind a bundle, and its scale on the times of all kernels of the board."""
 
@@ -288,7 +289,7 @@ else:
 Ranges = Mapping[Field, Annotated[tuple[Annotated[float, Span(0.0, 1e18)], Annotated[float, Span(0.0, 1e18)]], check_range]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Content:
     """The fields that a bundle has both in memory and in its file."""
 
@@ -321,7 +322,7 @@ class Content:
     notes: Annotated[tuple[Text, ...], "remarks for the reader"] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardRecord:
     """The GPU that was measured."""
 
@@ -330,7 +331,7 @@ class BoardRecord:
     specification: Annotated[GpuSpec, "the GPU's specification"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BundleFile(Content):
     """A bundle: the calibration of one GPU."""
 

@@ -5,11 +5,12 @@ A pattern is found at every place and kept once, with the number of its occurren
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from estimator.transforms import LIGHT
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Listing, Operator, main_precision
 
 PROJECTIONS: Final = 3
@@ -39,7 +40,7 @@ def with_reads(operator: Operator, reads: float, new_name: str = "") -> Operator
     return replace(operator, operator=new_name or operator.operator, shape=(operator.shape[0], reads))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AttentionBlock:
     """Attention as scores = Q·Kᵀ, softmax, scores·V; `count` blocks of the same operators.
 

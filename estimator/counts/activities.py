@@ -9,7 +9,6 @@ Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; doc
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -21,6 +20,7 @@ from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, read
 from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.values import frozen
 
 MOST_BYTES: Final = 256 << 20
 """Largest file that is read [byte]."""
@@ -31,7 +31,7 @@ MOST_COUNT: Final = 1e24
 Count = Annotated[float, Span(0.0, MOST_COUNT)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelEntry:
     """A kernel of a JSON file."""
 
@@ -51,7 +51,7 @@ class KernelEntry:
             raise FaultError("needs either opcodes or instructions")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ActivityFile:
     """A JSON file of counted kernels."""
 
@@ -105,7 +105,7 @@ METRICS: Final = (
 """Metrics for `ncu --metrics`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CountedKernel:
     """A kernel that ran `launches` times: the activity of one launch, bytes over links, and the names of missing counts."""
 

@@ -11,7 +11,6 @@ Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 1 to 3 and section V.A.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,12 +20,13 @@ from estimator.counts.energies import CONSTANT, HEAT, STALL, TRANSACTION, Instru
 from estimator.counts.opcodes import RARE
 from estimator.counts.tables import EnergyTable
 from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.values import frozen
 
 PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")
 """Parts of the energy; instructions include their issue, constant is the board's power at rest and its additional power while it works."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Integration:
     """Integration of modules: energy of a bit on a link [pJ/bit], and the share of constant power that modules share [1]."""
 
@@ -42,7 +42,7 @@ INTEGRATIONS: Final[Mapping[str, Integration]] = {
 """The published domains; a switch adds 10 pJ/bit to links on a board (section V.A.2 and V.C)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CountedEnergy:
     """All launches of a kernel, or of several: time [s], energy and its standard deviation [J], and the energy by part [J]."""
 

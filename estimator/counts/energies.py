@@ -13,7 +13,7 @@ Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 4; stalls and issue by slots
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 import numpy as np
@@ -26,6 +26,7 @@ from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.gpu import ClockMhz
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 from estimator.vocabulary.reader import WHEN_GIVEN, Count, FaultError, Span, Words, check_covariance, check_lengths, plain, read
+from estimator.vocabulary.values import frozen
 
 SCHEDULERS: Final = 4
 """Schedulers of an SM, each with one issue slot a clock (CUDA programming guide, compute capability 7.0 on)."""
@@ -49,7 +50,7 @@ def stall_slots(time_s: float, sm_clock_mhz: float, active_sms: float, issued: f
     return max(0.0, SCHEDULERS * active_sms * time_s * sm_clock_mhz * HZ_PER_MHZ - issued)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Activity:
     """Counts of a kernel: executed instructions by class and thread, issued ones, loop iterations by thread, transactions, stalls, time.
 
@@ -73,7 +74,7 @@ EnergyJ = Annotated[float, Span(-1e-3, 1e-3, "J", nan=True)]
 EnergyStdJ = Annotated[float, Span(0.0, 1e-3, "J", nan=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LinkEnergy:
     """Energy of link traffic, or of a copy, on this board."""
 
@@ -92,7 +93,7 @@ JouleStd = Annotated[float, Span(0.0, 1e-3, "J")]
 Occurrences = Annotated[float, Span(0.0, 1e9)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Expansion:
     """Machine instructions of one PTX instruction, and its energy."""
 
@@ -111,7 +112,7 @@ class Expansion:
     low_confidence: Annotated[str, "why the energy is of low confidence or not known"] = field(default="", metadata=WHEN_GIVEN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InstructionEnergies:
     """Fitted energies of one board.
 
@@ -297,7 +298,7 @@ def section_of(energies: InstructionEnergies) -> Document:
         value, std = energies.term(TRANSACTION + level)
         if math.isfinite(value):
             transactions[level] = {"bytes": size, "ept_j": value, "std_j": std, "pj_per_bit": value * 1e12 / (8 * size)}
-    own = {name: getattr(energies, name) for name in EnergySection.__required_keys__ & set(InstructionEnergies.__slots__)}
+    own = {name: getattr(energies, name) for name in EnergySection.__required_keys__ & set(InstructionEnergies.__annotations__)}
     section: Document = plain({**own, "instructions": instructions, "transactions": transactions})
     return section
 
@@ -320,7 +321,7 @@ def energies_from_section(section: Any, at: str = "instruction_energies") -> Ins
     found = _checked(section, at)
     if "terms" not in found:
         return None
-    own = {name: found[name] for name in set(found) & set(InstructionEnergies.__slots__)}
+    own = {name: found[name] for name in set(found) & set(InstructionEnergies.__annotations__)}
     doubts = {name: one["low_confidence"] for name, one in found["instructions"].items() if "low_confidence" in one}
     arrays = {name: np.array(found[name]) for name in ("values", "covariance")}
     return InstructionEnergies(**(own | arrays), doubts=FrozenMapping(doubts))

@@ -8,16 +8,17 @@ is assumed to scale without loss, so that the time is a lower bound.
 Source of the question: Arunkumar et al., GPUJoule (HPCA 2019), section V; the bound is ours.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from estimator.counts.activities import CountedKernel
 from estimator.counts.energies import TRANSACTION_BYTES
+from estimator.vocabulary.values import frozen
 
 Topology = Literal["ring", "switch"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Links:
     """Links of a module: bandwidth [byte/s], topology, and the share of traffic that stays local (None: 1/N, data spread evenly)."""
 

@@ -4,11 +4,12 @@ import csv
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.values import frozen
 
 SCALES: Final[dict[str, float]] = {
     "": 1.0, "%": 1.0, "inst/cycle": 1.0,
@@ -27,7 +28,7 @@ NO_GRID: Final = (math.nan, math.nan, math.nan)
 SIZES: Final = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProfiledKernel:
     """One profiled kernel: name, blocks along x, y, z (nan: not printed), and values by metric, in base units.
 

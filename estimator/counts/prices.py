@@ -8,10 +8,10 @@ one does half of the products that its shape names.
 import math
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
 
 from estimator.counts.opcodes import RARE, SHAPED
+from estimator.vocabulary.values import frozen
 
 LIKE_SPREAD: Final = 0.3
 """Error of a product's energy in a matrix instruction of another shape, or in a sparse one [relative].  Assumed: operands of small
@@ -26,7 +26,7 @@ SPARSE: Final = "SP"
 SHAPE: Final = re.compile(r"(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64|128|256)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Price:
     """The price of a class.
 

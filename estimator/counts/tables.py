@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +12,7 @@ from estimator.counts.energies import INSTRUCTION, STALL, TRANSACTION, TRANSACTI
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import LEAST_ONE, Span, Text, Words, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.values import frozen
 
 Vocabulary = Literal["sass", "joule"]
 """Naming of instruction classes: machine opcodes, or GPUJoule's PTX types ("f32.fma")."""
@@ -20,7 +21,7 @@ Positive = Annotated[float, Span(1e-12, 1e9)]
 """An energy [nJ] or a power [W]: at most a joule an instruction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TableFile:
     """A file of published energies by thread and by transaction of one hop."""
 
@@ -34,7 +35,7 @@ class TableFile:
     constant_w: Annotated[float, Span(1e-12, 1e9, nan=True)] = math.nan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EnergyTable:
     """Energies with their names: `constant_w` is the power of the board at rest, nan if unknown [W]."""
 

@@ -5,7 +5,6 @@ drawing serves light and dark.  Every chart has a title and a description for sc
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import count
 from math import ceil, floor, log10
@@ -14,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from estimator.vocabulary.quantities import TINY, Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 
 WIDTH: Final = 460.0
 HEIGHT: Final = 340.0
@@ -35,7 +35,7 @@ LETTER_WIDTH: Final = 7.0
 LEGEND_LINE: Final = 18.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Series:
     """Points or a line of one name: x and y of shape (n,); `band`: the low and the high edge of the area around a line."""
 
@@ -45,7 +45,7 @@ class Series:
     band: tuple[Array, Array] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Axis:
     """A linear or logarithmic axis from `low` to `high`, with a label that names the unit."""
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -15,9 +14,10 @@ from estimator.uncertainty.nearest import nearest_bundle
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import gpu_names, load_gpu
+from estimator.vocabulary.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ListedGpu:
     """A GPU and the bundle that answers for it.
 

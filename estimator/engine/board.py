@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypedDict
 
 import numpy as np
@@ -16,6 +16,7 @@ from estimator.uncertainty.validity import unlockable_line
 from estimator.vocabulary.errors import OperatingPointError, real, reals, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 Clocks = float | Sequence[float] | Array | None
 """Requested SM clocks [MHz]; None: the clock of the published peak rates."""
@@ -45,7 +46,7 @@ class Settings(BoardSettings, total=False):
     collection: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Board:
     """A GPU with a bundle and the requested settings.
 

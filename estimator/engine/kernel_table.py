@@ -5,7 +5,7 @@ repeated launches of one kernel save (operands that stay in L2).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -26,12 +26,13 @@ from estimator.uncertainty.laboratory import scale_of
 from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 
 DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelTimes:
     """Times of n kernels, columns of shape (n,).
 
@@ -114,7 +115,7 @@ def _merged_tiles(known: KnownTiles | None, unnamed: BoolArray, predicted: Known
     return KnownTiles(**found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelTable:
     """Predictions for kernels, columns of shape (n,).
 
@@ -257,7 +258,7 @@ def alone_parts_w(
     return power_parts_w(model, point, load.busy, rate * model.event_energy_j * term_scale(model, point), temperature_c)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelLoad:
     """Load of the board by kernels launched by themselves, columns of shape (n,).
 

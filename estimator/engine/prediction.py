@@ -35,6 +35,7 @@ from estimator.uncertainty.sources import error_sources, far_clock, group_shares
 from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unfitted_int8, unseen_precisions
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload, workload_as_run
 
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
@@ -150,7 +151,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Points:
     """GPU time, latency [s] and power without a limit [W], shapes (v, c); `block_s` (b, c) GPU time by block."""
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from typing import Final
@@ -15,6 +14,7 @@ from estimator.questions.sweeping import pieces_of
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 
 MILLISECONDS: Final = 1e-3
 """Unit of latencies for people [s]."""
@@ -24,7 +24,7 @@ COMPARED: Final = tuple(UNITS)
 """Compared quantities."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Gain:
     """Ratio of one quantity at a point to another point, with the limits of its 90 % interval (nan: unknown)."""
 
@@ -33,7 +33,7 @@ class Gain:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Best:
     """The best point under limits, with comparisons.
 
@@ -172,7 +172,7 @@ def _alike(answer: Judged, best_point: int, goal: str, fits: BoolArray) -> IntAr
 _FIRST: Final = np.zeros(1, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Comparison:
     """Two predictions at one clock each: one point of each, and right over left with its 90 % interval by COMPARED."""
 

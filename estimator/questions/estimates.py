@@ -17,10 +17,11 @@ from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import Validity
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelEstimate:
     """One operator of a workload: time, power and energy of one launch on all GPUs of a group, and the activity of each module during it.
 

@@ -7,7 +7,6 @@ compute beyond the useful ones (tile quantisation).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from estimator.model.timeline import ideal_seconds, kernel_seconds
 from estimator.questions.estimates import Estimate, estimates_of
 from estimator.questions.judging import Asked, at_clocks
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array
+from estimator.vocabulary.values import frozen
 
 LIMITS: Final = (
     "DRAM", "L2", "tensor cores", "CUDA cores", "special functions", "latency", "launch", "tile quantisation", "load imbalance",
@@ -36,7 +36,7 @@ LIMIT_OF_PHASE: Final[dict[str, str]] = {
 """Limits of all phases but math.  Latency: dependent steps, independent of the rates; launch: a kernel's fixed cost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelExplanation:
     """One operator of a workload, all its launches together.
 
@@ -57,7 +57,7 @@ class KernelExplanation:
     ideal_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Explanation:
     """Parts of an iteration's time and energy.
 

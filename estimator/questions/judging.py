@@ -9,7 +9,7 @@ over the clock, CLOCK_SLOPE_STD, which two clocks of one workload do not share.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from estimator.uncertainty.sources import CLOCK_SLOPE_STD, joined
 from estimator.uncertainty.unseen import Loading
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 QUANTITIES: Final[dict[str, tuple[int, int]]] = {
     "latency": (1, 0),
@@ -42,7 +43,7 @@ def value_of(points: Sweep, quantity: str) -> Array:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Asked:
     """A query: a workload on a board under settings.  Fields are the arguments of `estimate`."""
 
@@ -64,7 +65,7 @@ class Asked:
         return {name: getattr(self, name) for name in BoardSettings.__annotations__}  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Judged:
     """Predictions at c clocks with their error sources.
 

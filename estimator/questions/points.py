@@ -11,6 +11,7 @@ from estimator.model.power_limit import STAYS_ABOVE
 from estimator.uncertainty.validity import Validity, clock_warning, outside_clock
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 
 LABELS: Final = ("workload", "bundle", "gpu", "gpus", "batch", "sequence", "precision", "attention")
 """Columns that identify the case of a point."""
@@ -24,7 +25,7 @@ LAUNCH_BOUND: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Case:
     """Common data of the points of one workload on one GPU.
 

@@ -1,6 +1,6 @@
 """Requests of the page, each field declared, and the answer as JSON data: the estimate, its explanation, the sweep and charts."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Final, TypeVar, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.reader import Span, read
 from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.values import frozen
 
 EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 """Fields of the explanation that the page shows, in addition to its kernels."""
@@ -32,7 +33,7 @@ Size = Annotated[int, Span(1, LARGEST_SIZE)]
 Positive = Annotated[float, Span(1e-9, 1e9)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Question:
     """One operating point: keys of a workload and a bundle, and settings; None and "" leave a setting unchanged.
 
@@ -61,7 +62,7 @@ class Question:
     host_launch_us: Annotated[float, Span(0.0, 1e9)] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServedQuestion:
     """A served model: names of the catalogue, and the fields of a `Serving`; "" leaves an engine or a format unstated."""
 

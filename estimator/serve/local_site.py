@@ -13,13 +13,13 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from threading import Thread
 from typing import Any, Final
 
 from estimator.options.command_line import one_line
 from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.values import frozen
 
 MOST_COMPUTED: Final = 2
 """Most answers that are computed at the same time."""
@@ -48,7 +48,7 @@ class RequestError(EstimatorError):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reply:
     """Content of a response; as a page of a site, a fixed file."""
 
@@ -57,7 +57,7 @@ class Reply:
     status: HTTPStatus = HTTPStatus.OK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Computed:
     """A page that `answer` computes from a request's body and query, in a thread.
 
@@ -68,7 +68,7 @@ class Computed:
     most_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Site:
     """Pages by path below the token, as an ASGI application.
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final, Unpack, get_args
 
@@ -21,6 +21,7 @@ from estimator.serving.weights import read_weights
 from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
 from estimator.vocabulary.quantities import TINY, Array
+from estimator.vocabulary.values import frozen
 
 MEASURES: Final = ("ttft_s", "tpot_s", "slot_s", "tokens_per_s", "power_w", "energy_per_token_j")
 """Values of an answer with limits of an interval, `…_low` and `…_high`."""
@@ -36,7 +37,7 @@ ROUNDING: Final = 1e-6
 """Relative difference that is a rounding error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Serving:
     """Requests to a model that is served.
 
@@ -60,7 +61,7 @@ class Serving:
     engine: str | Engine | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Memory:
     """Memory of one board [byte]: weights, reserve, cache of a token, what is left for caches; sequences of mean length that these hold."""
 
@@ -71,7 +72,7 @@ class Memory:
     sequences: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServedEstimate:
     """A served model at one load and clock; values are nan where `state` says why there are none.
 
@@ -219,7 +220,7 @@ def _under_limit(
     held = step_costs(served, board, nodes)
     slow = steady_states(served, held, slots, rate)
     share = np.clip((cycle.power_w - limit_w) / np.maximum(cycle.power_w - slow.power_w, TINY), 0.0, 1.0)
-    both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__slots__}
+    both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__annotations__}
     over = np.maximum(both["power_w"] / limit_w, 1.0)  # what prompts add to steps within the limit can be beyond it
     both |= {name: both[name] * over for name in ("slot_s", "tpot_s", "ttft_loaded_s", "ttft_most_s", "decode_s", "prompt_s")}
     both |= {name: both[name] / over for name in ("tokens_per_s", "power_w")}

@@ -15,9 +15,10 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import MAX_FILE_BYTES, FaultError, Span, Words, read
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Kind:
     """Properties of an architecture that its config.json does not state, described in `configs/serving/architectures.toml`"""
 
@@ -82,7 +83,7 @@ class Latent(NamedTuple):
     value_dim: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Layout:
     """Parallelism: every layer is divided among `tensor_parallel` GPUs, experts among `expert_parallel` groups of GPUs.
 
@@ -121,7 +122,7 @@ class Product(NamedTuple):
         return self.n * self.k * self.layers * self.copies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Architecture:
     """Sizes of a language model.
 

@@ -5,7 +5,7 @@ the prompt adds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from estimator.serving.steps import Layout, Step, step_workload
 from estimator.serving.weights import Weights
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Workload
 
 PARTS: Final = ("products", "attention", "experts", "collectives", "small kernels")
@@ -31,7 +32,7 @@ SEQUENCES: Final = tuple(sorted({1} | {base << power for base in (2, 3) for powe
 """Numbers of sequences at which steps are estimated; costs between them are interpolated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Served:
     """A model on a group of boards under an engine, and the lengths of its requests [token]."""
 
@@ -48,7 +49,7 @@ class Served:
         return self.prompt + self.output / 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Costs:
     """Costs at numbers of sequences `at` (k,), of one board; the others of its group do the same.
 
@@ -64,7 +65,7 @@ class Costs:
     power_ln: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepCosts:
     """Costs of decoding steps and of what a prompt adds, and what is known about them.
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,6 +12,7 @@ from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.reader import MAX_FILE_BYTES, Span, Text, Words, read, read_file
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import LIBRARIES
 
 OTHER_VERSION_SHARE: Final = 0.5
@@ -25,7 +26,7 @@ USUAL: Final = "vllm"
 Seconds = Annotated[float, Span(0.0, 10.0, "s")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HostTime:
     """Time of the host in which the boards wait: of a step, of each sequence in it, of each request, and of each GPU but one in a step.
 
@@ -43,7 +44,7 @@ class HostTime:
     spread: Annotated[float, Span(0.0, 1.0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Engine:
     """A serving engine of one version.
 
@@ -71,7 +72,7 @@ class Engine:
         return f"{self.name} {self.version}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Waiting:
     """Power of a board that waits for its host while it serves (`configs/serving/waiting.toml`).
 

@@ -16,12 +16,13 @@ b = λ · slot(b) run on average; below one, the boards also wait between reques
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from estimator.vocabulary.quantities import TINY, Array
+from estimator.vocabulary.values import frozen
 
 HALVINGS: Final = 50
 """Bisections of an interval of sequences: the result is as exact as a float."""
@@ -45,7 +46,7 @@ class Host(NamedTuple):
     overlapped_request_s: Array | float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Load:
     """Requests of one length on an engine.
 
@@ -65,7 +66,7 @@ class Load:
     alone: StepCost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cycle:
     """A steady state.
 

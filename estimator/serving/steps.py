@@ -6,7 +6,6 @@ place and launch all of it as a CUDA graph, which costs the host nothing.  Sourc
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from estimator.serving.architecture import Architecture, Layout, Product
@@ -15,6 +14,7 @@ from estimator.tracing.quantisation import WIDENED, WIDENED_BYTE
 from estimator.transforms.rewriting import widened
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload, merge_counts
 
 __all__ = ["Layout", "Step", "cache_bytes", "step_workload", "weight_bytes"]
@@ -43,7 +43,7 @@ UNTABLED: Final = "no table has the experts' kernels of {}: the geometric mean o
 Launch = tuple[Operator, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Step:
     """Tokens of one pass through one copy of the attention.
 
@@ -61,7 +61,7 @@ class Step:
         return sum(new for new, _ in self.prompts) + self.sequences
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Pass:
     """A step of a model on one GPU; `logits`: sequences whose next token is wanted."""
 

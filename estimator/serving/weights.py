@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from estimator.tracing.quantisation import (
@@ -20,6 +19,7 @@ from estimator.tracing.quantisation import (
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import FORMATS
 from estimator.vocabulary.reader import FaultError, read
+from estimator.vocabulary.values import frozen
 
 SIXTEEN: Final = "bf16"
 """The 16-bit format."""
@@ -28,7 +28,7 @@ LAYER: Final = re.compile(r"layers?\\?\.(?:(\d+)\b|\*)")
 """Layer in the name of a module."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Weights:
     """Formats of the products of layers, of experts, of the head, and of the cache.
 

@@ -9,7 +9,6 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from estimator.tracing.models import ModelConfig
 from estimator.tracing.recording import AttentionCalls, Held, Named, recording
 from estimator.tracing.request import SIZES, TraceRequest
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.values import frozen
 
 POSITIONS: Final = ("max_position_embeddings", "n_positions", "max_target_positions")
 """Fields of a configuration that limit the length of a sequence."""
@@ -34,7 +34,7 @@ CACHES: Final = ("cache", "past_key_values")
 """The input of a Transformers model for its cache: its name since Transformers 5.24, and before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Job:
     """A model on the meta device with its inputs, by position and by name.
 

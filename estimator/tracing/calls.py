@@ -2,13 +2,14 @@
 
 import math
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from estimator.transforms import LAYER, LIGHT
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import TRACED, Operator, make_operator
 
 ATTENTION: Final = "wattprint.attention"
@@ -19,7 +20,7 @@ Numbers = tuple[tuple[str, tuple[int, ...]], ...]
 """Whole numbers by the name of their argument: one, or one for each axis."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tensor:
     """A tensor at the time of a call: sizes, strides [element], and the name of its type ("bfloat16")."""
 
@@ -60,7 +61,7 @@ class Place(NamedTuple):
     storage_byte: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Call:
     """One dispatched operation.
 

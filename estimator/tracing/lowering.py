@@ -5,7 +5,7 @@ A call without a kernel is dropped; a call without a rule is kept by name, with 
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -13,13 +13,14 @@ from estimator.tracing.calls import Call, Part
 from estimator.tracing.fusion import compiled
 from estimator.tracing.rules import rule_of
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator, UnknownOperator, merge_counts
 
 WIDENED: Final = "float16"
 """Type whose conversion to float32 before a softmax PyTorch does in the softmax kernel.  Source: ATen, SoftMax.cpp."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Lowered:
     """Operators with their counts, merged, in first-seen order; operations without a family."""
 

@@ -13,13 +13,14 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import MAX_FILE_BYTES, Text, plain, read, read_file
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.values import frozen
 
 ABOUT_WEIGHTS: Final = frozenset({"torch_dtype", "dtype", "quantization_config"})
 NOT_FIELDS: Final = ABOUT_WEIGHTS | {"model_type", "architectures", "auto_map", "transformers_version"}
 """Fields of a configuration file about its weights, and those with the ones about its code and its model's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelConfig:
     """A configuration: `model_type` and `architecture` are names that Transformers knows, `config` its fields.
 

@@ -5,13 +5,13 @@ The methods are data: `configs/serving/formats.toml`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Final
 
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.reader import FaultError, Words, read, read_file
 from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.values import frozen
 
 Fields = Mapping[str, object]
 Names = Mapping[str, str]
@@ -32,7 +32,7 @@ STAYS: Final = ("lm_head", "embed", "norm", "router", "*.gate")
 """Modules that stay in 16 bits whether a list names them or not: head, embeddings, norms, routers of experts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Modules:
     """Matrices that a name of a module stands for."""
 
@@ -40,7 +40,7 @@ class _Modules:
     matrices: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Formats:
     """The content of `configs/serving/formats.toml`."""
 

@@ -1,12 +1,13 @@
 """Request for a trace: a model, its inputs, one phase of its work."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Annotated, Final
 
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
 from estimator.vocabulary.reader import FaultError, Span, Words, read
+from estimator.vocabulary.values import frozen
 
 PHASES: Final = ("prefill", "decode", "train")
 """One forward pass over all tokens; one new token for each sequence, with a cache; forward, backward and a step of AdamW."""
@@ -34,7 +35,7 @@ LARGEST_SIZE: Final = 10**7
 Size = Annotated[int, Span(1, LARGEST_SIZE)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TraceRequest:
     """A model and one phase of its work.
 

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from estimator.transforms.rewriting import checked_fusion, widened, with_precisi
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.reader import FaultError
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Footprint, Operator, Workload, merge_counts
 
 REMEDY: Final = "pip install 'wattprint[torch]'; language models need none as engines serve them: estimate --runtime serving, estimate llm"
@@ -58,7 +59,7 @@ CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Traced:
     """A workload, the sizes that its inputs have ("batch", "sequence"), its precision, and its attention, "eager" or "flash"."""
 

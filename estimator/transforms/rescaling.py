@@ -14,11 +14,12 @@ Counts and weights do not change.  Sizes of 1 look like constants, so a workload
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Final, NamedTuple
 
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import FaultError, Span, plain, read
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload, merge_counts
 
 LARGEST_SIZE: Final = 10**7
@@ -28,7 +29,7 @@ LARGEST_SIZE: Final = 10**7
 SIZE_IN_NAME: Final = "(?<![a-z0-9]){}([0-9]{{1,7}})(?![a-z0-9])"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sizes:
     """Sequences (or images) in a batch, and tokens of each; `sequence` 0: the workload has no sequence."""
 

@@ -1,17 +1,18 @@
 """Variants of a workload in a sweep: its batch, sequence, precision and form of attention."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
 from estimator.transforms.rewriting import checked_fusion, with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Variant:
     """A workload and its properties; 0 and "" mean not requested and not in the file.
 

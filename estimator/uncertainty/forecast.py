@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import FIGURES, RATE_TABLES
+from estimator.vocabulary.values import frozen
 
 FORECAST_TIME_STD: Final[dict[str, float]] = {"changed": 0.05, "alike": 0.1, "other": 0.2}
 """Uncertainty of ln(time) on the fitted GPU with changed figures, on another one of its architecture, and of another architecture.  Between
@@ -28,7 +28,7 @@ LIMITS: Final = frozenset({"power_limit_w", "sm_clock_limit_mhz", "sm_clock_min_
 """Figures that limit the operation of a board and do not affect coefficients: a change of them makes no forecast."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Forecast:
     """A request for a board that was not fitted.
 

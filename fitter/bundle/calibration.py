@@ -6,7 +6,7 @@ held-out errors and the stated uncertainty.  The bundle's coefficients then come
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from estimator.uncertainty.forecast import FORECAST_POWER_STD, forecast_std
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
+from estimator.vocabulary.values import frozen
 from fitter.blocks.section import block_section
 from fitter.bundle.data_facts import (
     BoardKnowledge,
@@ -66,7 +67,7 @@ PRIOR_KERNELS: Final = 5.0
 """Kernels that this prior counts for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Calibration:
     """A bundle ready to be saved, its held-out errors, the predictions behind them, and warnings for the user.
 

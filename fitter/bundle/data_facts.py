@@ -5,7 +5,6 @@ import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import Dataset, Selection
 from fitter.rows.screening import first_known
@@ -30,7 +30,7 @@ LONGEST_TEXT: Final = 200
 """Longest text about the environment [characters]; longer ones are cut."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardKnowledge:
     """Tables of the measured board."""
 

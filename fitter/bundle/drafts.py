@@ -1,7 +1,7 @@
 """Rows → a bundle that predicts: kernels first, then runs of whole workloads, then power from both."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -11,6 +11,7 @@ from estimator.bundle.content import Bundle, Covariance, GroupCoefficients
 from estimator.model.coefficients import BY, FRAMEWORK, group_key, group_words, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import CUDNN_HEADS, FLASH_ATTENTION
 from fitter.bundle.runs import fit_runs
 from fitter.bundle.sections import as_rows, collection_records, prior_bundle, prior_section, with_power, with_usual
@@ -38,7 +39,7 @@ LENT: Final = ("dram", "l2", "issue", "exponent", "epsilon_s")
 Values = Mapping[str, Mapping[str, float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Draft:
     """A bundle that predicts, without provenance or errors; `kernel_fit` is None if no kernels were measured alone."""
 

@@ -1,7 +1,7 @@
 """Runs of whole workloads: fit, prediction, and errors on held-out runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from estimator.uncertainty.laboratory import is_known
 from estimator.uncertainty.sources import UNTESTED_STD, group_shares, joined
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.values import frozen
 from fitter.bundle.run_spread import EXPECTED, FAMILY_EXPECTED, FEWEST_FAMILIES, OF_ONE, family_spread, known_spread, spread_at
 from fitter.bundle.sections import collection_records, runs_bundle
 from fitter.latency.collections import Scales
@@ -58,7 +59,7 @@ def fit_runs(
     return replace(bundle, collections=collection_records(latency.scales, [rows]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunErrors:
     """Errors on runs left out of the fit, columns of shape (n,).
 

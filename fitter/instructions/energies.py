@@ -5,7 +5,7 @@ from its body; occupancies and dependent chains separate issue from stalls; swee
 separate the lanes from the issue.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -30,6 +30,7 @@ from estimator.counts.prices import RARE_SPREAD, is_matrix
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.values import frozen
 from fitter.errors import CalibrationError
 from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
 from fitter.instructions.ptx import ptx_rows
@@ -63,7 +64,7 @@ FEWEST_ROWS: Final = 12
 """Fewer runs cannot separate a body from its loop, from stalls and from constant power."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _System:
     """The linear system: rates of each term (n, t) [1/s], power beyond rest (n,) and its standard deviation (n,) [W]."""
 

@@ -7,16 +7,16 @@ logarithms, which keeps them positive and gives all the same scale.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Solution:
     """Result of a fit: ln θ − ln θ₀ of shape (p,), its covariance (p, p), and the objective (half of the sum above).
 

@@ -1,7 +1,7 @@
 """The residual tier of a group: measured shapes, residuals of the equations at these shapes, and prediction errors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from estimator.model.residuals import (
 from estimator.model.trees import tree_inputs
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 from fitter.latency.trees import fit_trees
 from fitter.rows.screening import taken
@@ -47,7 +48,7 @@ BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Candidate shares of a correction that hold beyond the largest work [1]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShapeErrors:
     """Errors by shape, columns of shape (n,); rows of equal shape (several clocks, repeated measurements) are merged.
 
@@ -81,7 +82,7 @@ def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArr
     return np.asarray(distance), np.asarray(index, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Forecast:
     """Rows forecast by a fit of other rows, columns of shape (n,).
 
@@ -104,7 +105,7 @@ class Forecast:
 
     def set_rows(self, index: IntArray, found: "Forecast") -> None:
         """Set the rows `index`."""
-        for name in Forecast.__slots__:
+        for name in Forecast.__annotations__:
             getattr(self, name)[index] = getattr(found, name)
 
     def patterned(self) -> "Forecast":
@@ -118,7 +119,7 @@ class Forecast:
 
 def no_forecast(count: int) -> Forecast:
     """Rows without a forecast."""
-    return Forecast(**{name: np.full(count, np.nan) for name in Forecast.__slots__})
+    return Forecast(**{name: np.full(count, np.nan) for name in Forecast.__annotations__})
 
 
 def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray, features: PhaseFeatures | None = None) -> Forecast:
@@ -162,7 +163,7 @@ def best_share(sets: Sequence[Forecast]) -> float | None:
     return best if useful else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupErrors:
     """Errors of a group's rows, with tiles from one source; columns of shape (rows,).
 

@@ -6,7 +6,7 @@ from priors or from the fit of measured kernels of this GPU.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from estimator.model.timeline import kernel_seconds, launch_bound_share, workloa
 from estimator.uncertainty.laboratory import ELSEWHERE_STD
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Workload
 from fitter.latency.objective import Solution, robust_residual, solve
 from fitter.priors import (
@@ -57,7 +58,7 @@ WIDTHS: Final[dict[str, float]] = {
 """Parameters that runs of whole workloads can determine, in the order of TIED_COEFFICIENTS, and their prior widths [ln]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunKernels:
     """The kernels of all runs, one after the other.
 
@@ -80,7 +81,7 @@ class Host(NamedTuple):
     overlap_exponent: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LatencyFit:
     """Coefficients by group, with their covariance and the pace of each run.
 
@@ -218,7 +219,7 @@ def host_of(log_shift: Array) -> Host:
     return Host(launch_s=HOST_LAUNCH.centre * launch, overlap_exponent=sharpness)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Problem:
     """Runs, and the map from fitted parameters to coefficients.
 

@@ -5,7 +5,6 @@ The section is fitted as a whole first, then each class with priors around the w
 """
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from estimator.model.phases import Phases
 from estimator.model.tile_choice import predicted_tiles
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.vocabulary.values import frozen
 from fitter.latency.group_fit import (
     EPSILON_WIDTH,
     TILE_ROUNDS,
@@ -53,7 +53,7 @@ def members(labels: Iterable[Label]) -> dict[Label, IntArray]:
     return {label: np.array(index, dtype=np.int64) for label, index in found.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SectionFit:
     """Fit of a section: coefficients of the section and of its classes, and the library's tile choice, if known."""
 

@@ -1,7 +1,6 @@
 """Differences between two bundles: coefficients, and predictions of workloads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import hypot, isfinite, log, nan
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from estimator.formats import read_workload
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.values import frozen
 from fitter.release.version_rule import needed_step
 
 LEAST_CHANGE: Final = 0.02
@@ -22,7 +22,7 @@ Stated = tuple[float, float]
 """A value and the standard deviation of its logarithm."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Difference:
     """One value that differs between two bundles; nan if one of them lacks it.
 

@@ -8,13 +8,13 @@ first and its trusted comment.  The user chooses the trusted key; no key is buil
 import base64
 import binascii
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import MAX_FILE_BYTES
 from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.values import frozen
 from fitter.errors import SignatureError
 
 KEY_KIND: Final = b"Ed"
@@ -28,7 +28,7 @@ FILE: Final = "file:"
 """Prefix of the signed file's name in the default trusted comment of minisign."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Signed:
     """Content of a valid signature: key number as minisign prints it, name of the signed file ("" if not stated), signed comment."""
 

@@ -1,13 +1,14 @@
 """`fit check`: comparison of a bundle with unseen data."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final, Literal
 
 import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.uncertainty.laboratory import is_known
+from estimator.vocabulary.values import frozen
 from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
 from fitter.release.differences import identity
@@ -21,7 +22,7 @@ LEAST_COVERAGE: Final = 0.7
 """Least share of rows inside the stated 90 % intervals for which a bundle describes the data [1]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CollectionCheck:
     """Rows of one collection: the laboratory for which their intervals are stated, and the share of them inside (None: none stated)."""
 
@@ -50,7 +51,7 @@ def _collection_checks(bundle: Bundle, found: Iterable[pd.DataFrame]) -> tuple[C
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Check:
     """Errors by kind of kernel, and warnings.
 

@@ -6,13 +6,14 @@ Values are as measured; unknown values are nan.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator, Workload
 from fitter.rows.rejected import RejectedRow, count_reasons
 from fitter.rows.screening import first_known, numbered, taken
@@ -31,7 +32,7 @@ LONGEST_NAME: Final = 80
 """Longest name of a collection [characters]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlacedRows:
     """Measurements as columns of shape (n,).
 
@@ -69,7 +70,7 @@ class PlacedRows:
         return taken(self, index, UNIQUE_COLUMNS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelRows(PlacedRows):
     """Measured kernels.
 
@@ -122,7 +123,7 @@ class KernelRows(PlacedRows):
         return first_known(self.sm_clock_mhz, self.sm_clock_asked_mhz, gpu.sm_clock_limit_mhz)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkloadRows(PlacedRows):
     """Measured runs of whole workloads.
 
@@ -165,7 +166,7 @@ class WorkloadRows(PlacedRows):
         return [self.workloads[i] for i in self.workload_index]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BlockRows(PlacedRows):
     """Grids of one or several kernels; unknown numbers are nan.
 
@@ -197,7 +198,7 @@ def at_level(kernel: str, level: str) -> str:
     return f"{kernel}.{level}" if level else kernel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InstructionRow:
     """One run of a generated kernel: counts and energy of one launch.
 
@@ -247,7 +248,7 @@ class InstructionRow:
         return at_level(self.kernel, self.level)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InstructionRows:
     """Accepted rows of generated kernels."""
 
@@ -301,7 +302,7 @@ def compacted(rows: Rows, index: IntArray) -> Rows | None:
     return replace(chosen, **changes) if len(index) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Startup:
     """Start-up of the runs of one host: `target_s` is the target duration, `startup_s` the time before it, from `runs` runs."""
 
@@ -311,7 +312,7 @@ class Startup:
     runs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dataset:
     """Origin of rows: file name, digest of its bytes, kind, and number of used rows.
 
@@ -340,7 +341,7 @@ UNKNOWN_GAIN_STD: Final = 0.05
 Source: published comparisons of sensors with meters: ±5 % a card (docs/model.md)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Selection:
     """Accepted rows, rejected rows, start-up per host, files, and notes for the user."""
 

@@ -6,7 +6,7 @@ of the partitions are the same on any number of workers.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from collector.dataset import parquet
 from collector.dataset.parquet import open_parquet, parquet_errors
 from estimator.vocabulary.regular_files import open_regular
+from estimator.vocabulary.values import frozen
 from fitter.errors import InputError
 from fitter.rows.tables import PARQUET_MAGIC, read_head
 
@@ -26,7 +27,7 @@ ROW_BYTES: Final = 3
 """A longer file with fewer bytes a row holds copies: measured times alone take 7 bytes a row and more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Partition:
     """Row groups of one file that are read together; `rows` of the partition, and `first`: those of the file before them."""
 
@@ -36,7 +37,7 @@ class Partition:
     first: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartitionedTable:
     """A partitioned data set: partitions in the order of the files, number of files, and the schema of its first file.
 

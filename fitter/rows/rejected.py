@@ -1,10 +1,10 @@
 """Rejected rows: place and reason of each."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from collector.dataset import FLAGS
+from estimator.vocabulary.values import frozen
 
 OTHER_GPU: Final = "OTHER_GPU"
 """The reason of rows that `--gpu` leaves out."""
@@ -47,7 +47,7 @@ REASONS: Final[dict[str, str]] = {
 """Reason codes and their meaning, beside those of flags.  Other codes in a file's `reason` column are kept unchanged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RejectedRow:
     """A rejected row: its place, the reason, and the rejected value.
 

@@ -4,7 +4,7 @@ The checks run in the order of their certainty: unreadable values, unknown names
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from collector.dataset import FLAGS
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator
 from fitter.errors import InputError
@@ -38,7 +39,7 @@ LONGEST_RUN_S: Final = 30 * 86400.0
 """Longest plausible time of a launch, iteration or run: a month [s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limit:
     """Limits of a number column: above `low` (or `low` itself where `closed`) and up to `high`; `reason` rejects the row."""
 

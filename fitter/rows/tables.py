@@ -7,7 +7,7 @@ invalid numbers become nan and are marked, metadata are never executed.
 import csv
 import hashlib
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from errno import EBADMSG, EFBIG
 from io import BytesIO
 from pathlib import Path
@@ -23,6 +23,7 @@ from collector.dataset.parquet import MOST_COLUMNS, read_columns, read_footer
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.regular_files import open_regular, read_regular
+from estimator.vocabulary.values import frozen
 from fitter.errors import InputError
 
 PARQUET_MAGIC: Final = b"PAR1"
@@ -49,7 +50,7 @@ BLANKS: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
 """Spellings of a missing value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Table:
     """A table as read from its file.
 

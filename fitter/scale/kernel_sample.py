@@ -8,7 +8,7 @@ only, not on files, order or workers, so samples of parts join into the sample o
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -21,6 +21,7 @@ from collector.dataset import KERNEL_COLUMNS, conforming
 from collector.dataset.reader import measured_twice
 from collector.errors import DatasetError
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.values import frozen
 from fitter.latency.groups import section_key
 from fitter.rows.columns import KernelRows, compacted, join_rows
 from fitter.rows.instruction_dataset import FAMILY
@@ -41,7 +42,7 @@ RejectedKind = tuple[str, bool]
 """Reason of a rejection, and whether it concerns only the power."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SampleTask:
     """Options for reading kernels in pieces: `collected` marks data sets of `collect`, which have metadata; others are kernel tables.
 
@@ -55,7 +56,7 @@ class SampleTask:
     kernel_rows: int = KERNEL_ROWS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelSample:
     """A sample, with counts of all rows, accepted rows and rejections, and an example of each rejection."""
 

@@ -7,7 +7,7 @@ Source: D. J. C. MacKay, Bayesian Interpolation, Neural Computation 4 (1992) 415
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from estimator.model.power import SWITCHING_EXPONENT, BoardTables, carried_facto
 from estimator.model.residuals import tier_from_document
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 from fitter.latency.groups import NO_SIBLINGS, Siblings, fit_kernel_groups, section_key
 from fitter.latency.lent_priors import moved_values
 from fitter.power.solver import PICO, usual_priors
@@ -32,7 +33,7 @@ MOST_SHAPES: Final = 250
 """Most kernels for the choice of the narrowing; of more kernels, a random sample is used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TransferSource:
     """Another GPU's bundle as the prior of the target GPU's fit.
 

@@ -20,7 +20,6 @@ Source: R. DerSimonian, N. Laird, Controlled Clinical Trials 7 (1986) 177 (τ by
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
@@ -34,6 +33,7 @@ from estimator.uncertainty.unseen import unseen_precisions
 from estimator.uncertainty.validity import TOLERATED_FACTOR, outside_clock, shape_excess
 from estimator.vocabulary.quantities import BoolArray
 from estimator.vocabulary.reader import plain
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, label_of
@@ -57,7 +57,7 @@ DIRECTIONS: Final = {"latency": ("slower", "faster"), "power": ("more power", "l
 """Words for a measured value above the stated one, and below it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Drift:
     """The shift of latency or power over all kinds of kernels in a check.
 

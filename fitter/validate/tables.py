@@ -1,17 +1,17 @@
 """Tables that both commands print and reports show."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import nan
 from typing import Literal
 
 from estimator.bundle.content import HeldOut
 from estimator.display.pages import number_html, table_html
 from estimator.display.text import aligned, printable
+from estimator.vocabulary.values import frozen
 from fitter.validate.predictions import PERCENT, QUANTITIES, kind_text, label_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Shown:
     """A table: its title, names of its columns, and rows of texts and numbers; nan is unknown."""
 

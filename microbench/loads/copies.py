@@ -1,8 +1,8 @@
 """Copies by the copy engines: no kernel runs, the SMs are idle."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from microbench.kernel import FAMILY, Mode, Module, Pattern, PreparedKernel
 
@@ -10,7 +10,7 @@ COPY_BYTES: Final = 1 << 30
 """Size of one copy: 1 GiB, 20 ms over a 50 GB/s link, so that its launch time is negligible."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CopyLoad:
     """One copy of `bytes_moved` bytes between "device", "peer" or "host", back to back.  Groups and listings treat copies like kernels."""
 

@@ -1,11 +1,12 @@
 """Generated kernels ready for measurement: compiled, inspected, with a launch for each mode and counts of their work."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, cast
 
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from microbench.errors import LaunchError, UnsupportedError
 from microbench.families.catalogue import EVERY_KERNEL
@@ -38,7 +39,7 @@ LINKS: Final = ("host", "peer")
 """Levels beyond the board."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GeneratedLoad:
     """A generated kernel in one launch: the inspected machine code, and the work of a launch.
 

@@ -1,11 +1,11 @@
 """Groups of a campaign: the kernels and copies that they name, and the reasons why some do not run as requested."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Words
+from estimator.vocabulary.values import frozen
 from microbench.families.catalogue import EVERY_KERNEL
 from microbench.kernel import MODES, OPTIMISATION_LEVELS, PATTERNS, Kernel
 from microbench.loads.copies import COPIES, CopyLoad
@@ -15,7 +15,7 @@ Named = Kernel | CopyLoad
 EVERY: Final[tuple[Named, ...]] = (*EVERY_KERNEL, *COPIES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoadGroup:
     """Kernels to measure, and their launch modes.
 

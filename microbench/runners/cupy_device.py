@@ -8,13 +8,13 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from estimator.vocabulary.values import frozen
 from microbench.errors import DeviceLostError, KernelFailedError, UnsupportedError
 from microbench.runners.runner import Launch
 
@@ -51,7 +51,7 @@ def load_cupy() -> Any:
     return cupy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Placed:
     """Bytes of the host (`ordinal` -1) or of a board; `argument` is the launch argument of their address, `memory` holds them."""
 

@@ -6,12 +6,12 @@ It uses a device, a library of kernels and, if available, a tracer that reports 
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from microbench.errors import LaunchError
 from microbench.kernel import PreparedKernel
@@ -26,7 +26,7 @@ PROBE_LAUNCHES: Final = 5
 """Trial launches whose times, on the device and on the host, determine the use of graphs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LaunchRecord:
     """Times of a run of `launches` back-to-back launches.
 
@@ -66,7 +66,7 @@ class KernelRunner(Protocol):
         """Whether `prepare` accepts the operator in a layout of its inputs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TracedKernel:
     """One executed kernel: its name in a profiler, its launch, its time [s]."""
 
@@ -95,7 +95,7 @@ Launch = Callable[[], None]
 """Function that puts work on the device's stream and returns at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoundKernel:
     """A kernel with its operands in place.
 
@@ -108,7 +108,7 @@ class BoundKernel:
     arrays: Callable[[int], tuple[Any, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LibraryKernel:
     """A library's kernel for an operator, before memory is allocated.
 

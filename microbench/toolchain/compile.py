@@ -13,11 +13,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.values import frozen
 from microbench.errors import CompileError, UnsupportedError
 from microbench.kernel import ARCHITECTURES, Kernel
 from microbench.toolchain.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads
@@ -39,7 +40,7 @@ _FRAME: Final = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED: Final = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Toolchain:
     """The two programs, and the version of the assembler."""
 
@@ -48,7 +49,7 @@ class Toolchain:
     ptxas_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompiledModule:
     """A cubin with its SHA-256, and its entries by kernel name."""
 

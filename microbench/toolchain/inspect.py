@@ -6,10 +6,10 @@ The text is nvdisasm's; the loop begins at the lowest target of a backward branc
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.values import frozen
 from microbench.kernel import Expectation
 
 EXPECTED_SHARE: Final = 0.95
@@ -45,7 +45,7 @@ SUMS: Final = frozenset({"IADD3", "IADD", "FADD", "HADD2", "DADD"})
 """Opcodes whose sources are added."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Instruction:
     """One machine instruction: address [byte], opcode as `operation` names it, registers that a thread reads, branch label ("" for none).
 
@@ -58,7 +58,7 @@ class Instruction:
     target: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Listing:
     """The machine code of one entry: its instructions in order, the addresses of its labels, and the start of its callees (`end`)."""
 
@@ -67,7 +67,7 @@ class Listing:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InspectedEntry:
     """Machine code of an entry in numbers.
 
