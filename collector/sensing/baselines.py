@@ -30,8 +30,7 @@ def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) ->
 
     def integral(until_s: Array) -> Array:
         early: Array = np.minimum(until_s - time_s[0], 0.0) * power_w[0]
-        result: Array = np.interp(until_s, edges, sums) + early
-        return result
+        return np.interp(until_s, edges, sums) + early
 
     return integral(end_s) - integral(start_s)
 
@@ -99,7 +98,6 @@ def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: 
         index = np.clip(np.searchsorted(shifted, until_s, side="right") - 1, 0, len(shifted) - 1)
         beyond = until_s - shifted[index]
         value = np.interp(until_s, shifted, power_w)
-        result: Array = sums[index] + 0.5 * (power_w[index] + value) * beyond
-        return result
+        return sums[index] + 0.5 * (power_w[index] + value) * beyond
 
     return float((integral(load.end_s[kept]) - integral(load.start_s[kept])).mean())

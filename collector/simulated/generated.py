@@ -65,8 +65,7 @@ def kinds() -> Mapping[str, Kind]:
     """Kinds by the first words of an opcode; the longest match applies, "other" without a match."""
     declared: Any = Mapping[str, Kind]
     path = resource_folder("simulated") / "instructions.toml"
-    found: Mapping[str, Kind] = read_file(declared, path, "simulated instructions", BoardProfileError)
-    return found
+    return read_file(declared, path, "simulated instructions", BoardProfileError)
 
 
 UNIFORM: Final = ("BRA", "BSSY", "BSYNC", "BAR", "CALL", "RET", "DEPBAR", "WARPSYNC", "NOP", "NANOSLEEP", "EXIT")

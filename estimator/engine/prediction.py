@@ -98,8 +98,7 @@ def _untabled(operators: Sequence[Operator], phases: Phases, coefficients: Array
         return corrections
     clock_hz = gpu.sm_clock_max_mhz * HZ_PER_MHZ
     least_s, table_s = ideal_seconds(phases, gpu, clock_hz), kernel_seconds(phases, coefficients, clock_hz) * np.exp(corrections)
-    result: Array = np.where(own, corrections + 0.5 * np.log(np.maximum(least_s, TINY) / np.maximum(table_s, TINY)), corrections)
-    return result
+    return np.where(own, corrections + 0.5 * np.log(np.maximum(least_s, TINY) / np.maximum(table_s, TINY)), corrections)
 
 
 def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:

@@ -39,8 +39,7 @@ QUANTITIES: Final[dict[str, tuple[int, int]]] = {
 def value_of(points: Sweep, quantity: str) -> Array:
     """A quantity of QUANTITIES at each point, shape (n,), in SI units."""
     of_time, of_power = QUANTITIES[quantity]
-    result: Array = points.latency_s**of_time * points.power_w**of_power
-    return result
+    return points.latency_s**of_time * points.power_w**of_power
 
 
 @frozen
@@ -121,8 +120,7 @@ def log_ratio_std(left: Judged, i: int | slice, right: Judged, j: int | slice, q
     """Standard deviation of ln(left[i] / right[j]) of a quantity, a number or (c,); nan if a bundle states no errors."""
     a, b = left.loadings(quantity), right.loadings(quantity)
     none, empty = np.zeros(len(left.points)), np.zeros(len(right.points))
-    result: Array = np.sqrt(sum((a.get(name, none)[i] - b.get(name, empty)[j]) ** 2 for name in a.keys() | b.keys()))
-    return result
+    return np.sqrt(sum((a.get(name, none)[i] - b.get(name, empty)[j]) ** 2 for name in a.keys() | b.keys()))
 
 
 def _named(quantity: str, asked: Asked, sources: Mapping[str, Loading], slope: Array) -> dict[str, Array]:

@@ -16,10 +16,7 @@ def roofline_latency_s(asked: Asked) -> Array:
     nan if the GPU has no rate for a precision.  Raises the errors of `estimate`.
     """
     prediction = predict([asked.variant.workload], asked.board())
-    result: Array = prediction.prepared.counts @ roofline_seconds(
-        asked.variant.workload, prediction.prepared.board.gpu, prediction.sm_clock_mhz[0]
-    )
-    return result
+    return prediction.prepared.counts @ roofline_seconds(asked.variant.workload, prediction.prepared.board.gpu, prediction.sm_clock_mhz[0])
 
 
 @np.errstate(all="ignore")

@@ -84,8 +84,7 @@ def interpolated(at: Array, values: Array, asked: Array) -> Array:
         return values + 0.0 * asked
     left = np.clip(np.searchsorted(at, asked, side="right") - 1, 0, len(at) - 2)
     own, following = np.take_along_axis(values, left, axis=-1), np.take_along_axis(values, left + 1, axis=-1)
-    result: Array = own + (asked - at[left]) / (at[left + 1] - at[left]) * (following - own)
-    return result
+    return own + (asked - at[left]) / (at[left + 1] - at[left]) * (following - own)
 
 
 @np.errstate(all="ignore")

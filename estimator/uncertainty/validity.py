@@ -144,8 +144,7 @@ def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz
 def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz: float | Array) -> BoolArray:
     """Whether clocks lie outside the fitted range, shape of the clocks; False if the range is unknown (nan)."""
     below, above = sm_clock_mhz < low_mhz - TOLERATED_CLOCK_MHZ, sm_clock_mhz > high_mhz + TOLERATED_CLOCK_MHZ
-    result: BoolArray = np.logical_or(below, above)
-    return result
+    return np.logical_or(below, above)
 
 
 def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Mapping[str, tuple[float, float]]]) -> tuple[float, str]:

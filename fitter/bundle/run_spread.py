@@ -44,8 +44,7 @@ Spread = tuple[float, float]
 
 def spread_at(spread: Spread, launch_share: Array) -> Array:
     """Standard deviation at a share of the host's launches in the latency, shape (n,)."""
-    result: Array = np.sqrt(np.square(spread) @ _weights(launch_share))
-    return result
+    return np.sqrt(np.square(spread) @ _weights(launch_share))
 
 
 def _weights(launch_share: Array) -> Array:

@@ -32,8 +32,7 @@ class Solution:
 def robust_residual(error: Array, scale: Array | float) -> Array:
     """Signed residual whose square is ρ(error/scale), shape of `error`."""
     z = error / scale
-    result: Array = np.sign(z) * 2.0 * np.sqrt(np.sqrt(1.0 + z * z / 2.0) - 1.0)
-    return result
+    return np.sign(z) * 2.0 * np.sqrt(np.sqrt(1.0 + z * z / 2.0) - 1.0)
 
 
 def robust_slope(error: Array, scale: Array | float) -> Array:
@@ -43,8 +42,7 @@ def robust_slope(error: Array, scale: Array | float) -> Array:
     residual = np.abs(robust_residual(error, scale))
     # Below it the loss is quadratic to machine precision.
     small = residual < 1e-6
-    result: Array = np.where(small, 1.0, np.abs(z) / (np.where(small, 1.0, residual) * bend)) / scale
-    return result
+    return np.where(small, 1.0, np.abs(z) / (np.where(small, 1.0, residual) * bend)) / scale
 
 
 def solve(

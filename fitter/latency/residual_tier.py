@@ -63,8 +63,7 @@ class ShapeErrors:
     def mean(self, values: Array) -> Array:
         """Mean over the rows of each shape, (rows,) → (n,)."""
         counts = np.bincount(self.index, minlength=len(self.operators))
-        result: Array = np.bincount(self.index, values, len(self.operators)) / np.maximum(counts, 1)
-        return result
+        return np.bincount(self.index, values, len(self.operators)) / np.maximum(counts, 1)
 
 
 def shape_errors(operators: Sequence[Operator]) -> ShapeErrors:

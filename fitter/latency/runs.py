@@ -112,8 +112,7 @@ class LatencyFit:
 
     def paced_launch_s(self) -> Array:
         """Launch cost of one framework operator in each run at its expected pace [s], shape (r,)."""
-        result: Array = self.host.launch_s * SLOW_PACE**self.slow
-        return result
+        return self.host.launch_s * SLOW_PACE**self.slow
 
 
 def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
@@ -235,8 +234,7 @@ class _Problem:
 
     def run_scale(self, shift: Array) -> Array:
         """Scale of each run's collection on GPU time [1], shape (r,)."""
-        result: Array = np.exp(self.fixed + self.belongs @ shift[len(self.moves) :])
-        return result
+        return np.exp(self.fixed + self.belongs @ shift[len(self.moves) :])
 
     def seconds(self, shift: Array) -> tuple[Array, Array, float]:
         """GPU time and host launch time of each run at the usual pace [s], shapes (r,), and the sharpness of their maximum.

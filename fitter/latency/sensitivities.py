@@ -92,8 +92,7 @@ def _log_slope(part: Callable[[Array], Array], c: Array, name: str, value: Array
         return np.zeros_like(value)
     moved = c.copy()
     moved[COLUMN[name]] *= 1.0 + STEP
-    result: Array = np.log(np.maximum(part(moved), _TINY) / np.maximum(value, _TINY)) / STEP
-    return result
+    return np.log(np.maximum(part(moved), _TINY) / np.maximum(value, _TINY)) / STEP
 
 
 STEP: Final = 1e-7

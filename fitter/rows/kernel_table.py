@@ -427,8 +427,7 @@ def shared_weight(weight: Array, repeats: IntArray) -> Array:
     total = np.bincount(repeats, weight)
     best = np.zeros(len(total))
     np.maximum.at(best, repeats, weight)
-    result: Array = weight * (best / np.where(total > 0.0, total, 1.0))[repeats]
-    return result
+    return weight * (best / np.where(total > 0.0, total, 1.0))[repeats]
 
 
 def _repeats(table: Table, kernel_index: IntArray) -> IntArray:

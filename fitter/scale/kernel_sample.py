@@ -116,8 +116,7 @@ def row_hashes(rows: KernelRows, seed: int) -> NDArray[np.uint64]:
     """A hash of each row's measurement, shape (n,) of uint64."""
     columns = {name: np.asarray(getattr(rows, name), dtype=np.float64) + 0.0 for name in HASHED}
     frame = pd.DataFrame(columns).assign(seed=float(seed))
-    found: NDArray[np.uint64] = np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
-    return found
+    return np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
 
 
 HASHED: Final = ("latency_s", "sm_clock_mhz", "sm_clock_asked_mhz", "power_w", "temperature_c", "l2_warm", "tile_m", "tile_n", "split_k")
