@@ -21,7 +21,7 @@ def table(**priors: tuple[float, float]) -> dict[str, Prior]:
     return {name: Prior(centre=centre, width=width) for name, (centre, width) in priors.items()}
 
 
-MATRIX: Final[dict[str, Prior]] = table(
+MATRIX: Final = table(
     math=(1.05, 0.2),
     l2=(1.0, 0.7),
     dram=(1.06, 0.1),
@@ -44,7 +44,7 @@ FILL_FLOP_PER_CLOCK: Final = 1024.0
 """Rate of an SM's matrix units at which filling a pipeline takes its ideal steps [flop / (clock · SM)].  Filling waits for memory, so it
 takes clocks: from one centre, runs of an A100 (2,048) and an A10 (1,024) need 1.8 and 0.87 times the steps, but similar clocks."""
 
-STREAM: Final[dict[str, Prior]] = table(
+STREAM: Final = table(
     dram=(1.06, 0.1),
     l2=(1.0, 0.15),
     issue=(1.0, 0.25),
@@ -58,10 +58,10 @@ STREAM: Final[dict[str, Prior]] = table(
 """Kernels that stream through memory.  Their blocks wait for it round after round (`loop`, `wait`, `waves`), in runs as where
 they are measured alone."""
 
-STRIDED: Final[dict[str, Prior]] = STREAM | table(strided=(1.2, 0.3))
+STRIDED: Final = STREAM | table(strided=(1.2, 0.3))
 """Priors of copies that change the order of elements."""
 
-ATTENTION_PREFILL: Final[dict[str, Prior]] = table(
+ATTENTION_PREFILL: Final = table(
     math=(1.5, 0.5),
     sfu=(0.5, 1.0),
     dram=(1.1, 0.5),
@@ -72,7 +72,7 @@ ATTENTION_PREFILL: Final[dict[str, Prior]] = table(
     exponent=(1.0, 1e-6),
 )
 
-ATTENTION_DECODE: Final[dict[str, Prior]] = table(
+ATTENTION_DECODE: Final = table(
     math=(1.0, 1.0),
     dram=(1.2, 0.3),
     waves=(1.0, 1.0),
@@ -84,12 +84,10 @@ ATTENTION_DECODE: Final[dict[str, Prior]] = table(
     exponent=(2.0, 0.4),
 )
 
-COMMUNICATION: Final[dict[str, Prior]] = table(
-    link=(1.2, 0.8), chunks=(1.0, 1.0), epsilon_s=(5e-6, 1.0), start=(2.2, 0.7), exponent=(2.0, 1e-6)
-)
+COMMUNICATION: Final = table(link=(1.2, 0.8), chunks=(1.0, 1.0), epsilon_s=(5e-6, 1.0), start=(2.2, 0.7), exponent=(2.0, 1e-6))
 """Priors of collectives; the start includes the wait for other GPUs.  Centres: published tables of H100."""
 
-GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
+GROUP_PRIORS: Final = {
     "gemm": MATRIX,
     "gemm.bmm": MATRIX | table(math=(1.5, 0.25)),
     "conv": MATRIX | table(math=(1.2, 0.3)),
@@ -121,7 +119,7 @@ HOST_OVERLAP: Final = Prior(centre=LAUNCH_OVERLAP_EXPONENT, width=1.5)
 """Sharpness of the maximum of GPU time and host launch time: uncertain until runs with similar times are seen.  An iteration that starts
 on an idle GPU gives a hard maximum; a host with a varying pace softens it."""
 
-PERSISTENT: Final[dict[str, Prior]] = table(
+PERSISTENT: Final = table(
     wave_exponent=(0.2, 0.5),
     l2=(0.4, 0.7),
     exponent=(3.5, 0.3),
@@ -132,16 +130,16 @@ PERSISTENT: Final[dict[str, Prior]] = table(
 
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
-LISTED_ALONE: Final[dict[str, Prior]] = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
+LISTED_ALONE: Final = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
 """Different priors of matrix products that are launched alone, with cold operands; the overlap of phases is the same."""
 
-BLOCK_ENDS: Final[dict[str, Prior]] = table(waves=(0.5, 0.7), store=(0.5, 0.7))
+BLOCK_ENDS: Final = table(waves=(0.5, 0.7), store=(0.5, 0.7))
 """Priors of starts and ends of the blocks of a product that is launched alone."""
 
 REDUCE_START: Final = Prior(centre=1.0, width=0.7)
 """Prior of the part of a split reduction's fixed cost that scales with the SM clock."""
 
-CUDA_CORES: Final[dict[str, Prior]] = table(
+CUDA_CORES: Final = table(
     math=(1.0, 0.1),
     l2=(0.5, 0.7),
     dram_activations=(1.0, 0.5),
@@ -154,7 +152,7 @@ CUDA_CORES: Final[dict[str, Prior]] = table(
 )
 """Different priors of matrix products without tensor cores."""
 
-ROWS: Final[dict[str, Prior]] = table(
+ROWS: Final = table(
     l2=(1.0, 0.3),
     issue=(1.0, 0.3),
     rows=(1.0, 0.7),
@@ -163,7 +161,7 @@ ROWS: Final[dict[str, Prior]] = table(
 )
 """Priors of softmax and normalisations over rows, with the latency of a row and the DRAM traffic of its second pass."""
 
-ATTENTION_ALONE: Final[dict[str, Prior]] = table(
+ATTENTION_ALONE: Final = table(
     exponent=(2.0, 0.5),
     math=(1.3, 0.5),
     l2=(1.0, 0.7),
@@ -174,10 +172,10 @@ ATTENTION_ALONE: Final[dict[str, Prior]] = table(
 )
 """Priors of attention launched alone, where the rows suffice to separate its phases."""
 
-TAPS: Final[dict[str, Prior]] = table(issue=(0.6, 0.7))
+TAPS: Final = table(issue=(0.6, 0.7))
 """Depthwise convolutions: how well a library's kernel reuses addresses and neighbours differs from one to the next."""
 
-KNEE: Final[dict[str, Prior]] = table(l2_knee=(0.7, 0.4), l2_knee_exponent=(3.0, 0.5))
+KNEE: Final = table(l2_knee=(0.7, 0.4), l2_knee_exponent=(3.0, 0.5))
 """Priors of repeated launches that find their operands in L2."""
 
 FLOOR_WIDTH: Final = 0.1
@@ -189,7 +187,7 @@ EQUATION_ERROR: Final = 0.08
 IDENTIFIED_SHRINKAGE: Final = 0.7
 """A coefficient is identified when the data shrink its prior's width to below this share."""
 
-LIMITS: Final[dict[str, tuple[float, float]]] = {
+LIMITS: Final = {
     "exponent": (1.0, 10.0),
     "wave_exponent": (0.01, 1.0),
     "small_tile_exponent": (0.001, 1.0),

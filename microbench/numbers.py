@@ -21,7 +21,7 @@ STORAGE: Final[dict[str, type[np.generic]]] = {
 VIEWED: Final[dict[str, Any]] = {"f16": np.float16, "f16x2": np.float16, "s8x4": np.int8, "u8x4": np.uint8}
 """Kinds that are arrays of a NumPy type."""
 
-BITS: Final[dict[str, int]] = {"s4x8": 4, "b1x32": 1}
+BITS: Final = {"s4x8": 4, "b1x32": 1}
 """Kinds whose whole numbers are narrower than a byte, with their width; those of 4 bits have a sign."""
 
 

@@ -22,14 +22,14 @@ AFTER_ROW: Final = 1
 AT_ONCE: Final = 2
 """Ways to stop a job: after the running kernel, or without waiting for it."""
 
-WAITING_CAUSES: Final[dict[str, str]] = {
+WAITING_CAUSES: Final = {
     "board_busy": "another process measures on the board",
     "disk_full": "the disk is full",
     "drained": "stopped with the daemon",
 }
 """Causes that pass without a change of the job: it waits for them without limit."""
 
-TRANSIENT_CAUSES: Final[dict[str, str]] = {
+TRANSIENT_CAUSES: Final = {
     "board_lost": "the board does not answer any more",
     "driver_unusable": "the driver does not answer",
     "worker_died": "the worker ended without a word",

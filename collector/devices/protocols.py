@@ -18,7 +18,7 @@ from microbench.kernel import PreparedKernel as PreparedKernel
 from microbench.runners.runner import KernelRunner as KernelRunner
 from microbench.runners.runner import LaunchRecord as LaunchRecord
 
-THROTTLE_BITS: Final[dict[str, int]] = {
+THROTTLE_BITS: Final = {
     "gpu_idle": 0x01,
     "applications_clocks": 0x02,
     "sw_power_cap": 0x04,

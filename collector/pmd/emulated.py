@@ -49,7 +49,7 @@ PMD2_VOLTS: Final = SUPPLY_V / 12.0 * np.array([{"atx_5v": 5.0, "atx_5vsb": 5.0,
 """Supplies, a little above their nominal voltages (Intel, ATX12V design guide 2.x)."""
 ZERO_STEPS: Final = (1.7, -0.6, 2.1, 1.5)
 """Currents read without load, one a channel."""
-COMMAND_BYTES: Final[dict[int, int]] = {Opcode.CONTINUOUS: 4, Opcode.UART_CONFIG: 17}
+COMMAND_BYTES: Final = {Opcode.CONTINUOUS: 4, Opcode.UART_CONFIG: 17}
 SPEEDS: Final = {getattr(termios, f"B{baud}"): baud for baud in PROBED_BAUDS}
 
 

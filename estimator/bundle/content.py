@@ -91,7 +91,7 @@ Farads = Mapping[PowerTerm, Annotated[float, Span(0.0, 1e-2, "F")]]
 OVERLAP_EXPONENT: Final = Span(1.0, 256.0)
 
 _TIMES = Span(0.0, 1e6, "times its ideal")
-_LIMITS: Final[dict[str, Span]] = {
+_LIMITS: Final = {
     "epsilon_s": Span(0.0, 10.0, "s"),
     "floor_s": Span(0.0, 10.0, "s"),
     "offset_s": Span(0.0, 10.0, "s"),

@@ -31,7 +31,7 @@ from estimator.vocabulary.values import frozen
 SCHEDULERS: Final = 4
 """Schedulers of an SM, each with one issue slot a clock (CUDA programming guide, compute capability 7.0 on)."""
 
-TRANSACTION_BYTES: Final[dict[str, int]] = {"shared": 128, "l1": 128, "l2": 32, "dram": 32}
+TRANSACTION_BYTES: Final = {"shared": 128, "l1": 128, "l2": 32, "dram": 32}
 """Size of one transaction by level [byte]; L2 and DRAM figures are for one hop, as in GPUJoule."""
 
 INSTRUCTION: Final = "instruction:"

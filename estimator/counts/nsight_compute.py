@@ -11,7 +11,7 @@ from typing import Final
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.values import frozen
 
-SCALES: Final[dict[str, float]] = {
+SCALES: Final = {
     "": 1.0, "%": 1.0, "inst/cycle": 1.0,
     **{
         prefix + unit: scale

@@ -14,7 +14,7 @@ SHAPED: Final = frozenset(
 )
 """Matrix opcodes, whose modifiers give their size: each is a separate class."""
 
-SECOND_WORD: Final[dict[str, frozenset[str]]] = {
+SECOND_WORD: Final = {
     "IMAD": frozenset({"HI", "WIDE", "IADD", "X", "SHL"}),
     "MUFU": frozenset({"RCP", "RSQ", "SQRT", "SIN", "COS", "EX2", "LG2", "TANH", "RCP64H", "RSQ64H"}),
     "HFMA2": frozenset({"BF16_V2"}),

@@ -26,7 +26,7 @@ LIMITS: Final = (
 )  # fmt: skip
 """Limits to which time is attributed."""
 
-LIMIT_OF_PHASE: Final[dict[str, str]] = {
+LIMIT_OF_PHASE: Final = {
     "l2": "L2", "dram": "DRAM", "dram_activations": "DRAM", "issue": "CUDA cores", "loop": "latency", "sfu": "special functions",
     "wait": "latency", "prologue": "latency", "epilogue": "DRAM", "reduce": "L2", "reduce_launch": "launch",
     "reduce_start": "launch", "quantise": "DRAM",

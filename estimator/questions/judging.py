@@ -26,7 +26,7 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
 
-QUANTITIES: Final[dict[str, tuple[int, int]]] = {
+QUANTITIES: Final = {
     "latency": (1, 0),
     "power": (0, 1),
     "energy": (1, 1),

@@ -41,7 +41,7 @@ def kinds() -> Mapping[str, Kind]:
     return found
 
 
-NAMES: Final[dict[str, tuple[str, ...]]] = {
+NAMES: Final = {
     "hidden_size": ("n_embd",),
     "num_hidden_layers": ("n_layer",),
     "num_attention_heads": ("n_head",),

@@ -18,7 +18,7 @@ RUNTIMES: Final = ("eager", "compiled")
 
 LOGITS: Final = ("last", "all")
 
-TENSOR_TYPES: Final[dict[str, str]] = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+TENSOR_TYPES: Final = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Type of the weights by precision; narrower precisions are traced in 16 bits and then applied to the layers that support them."""
 
 SIXTEEN_BIT: Final = ("bf16", "fp16")

@@ -31,7 +31,7 @@ from estimator.vocabulary.quantities import Array
 ENOUGH_FAMILIES: Final = 2
 """Number of fitted model families with which a group counts as tested: one family uses a group in only one way."""
 
-UNTESTED_STD: Final[dict[int, float]] = {0: 0.5, 1: 0.3}
+UNTESTED_STD: Final = {0: 0.5, 1: 0.3}
 """Uncertainty of ln(time) of a group that no fitted model family used, or one: the widths of the priors of a stream's and of a
 convolution's time.  Published runs agree: errors of 7 % on one board and 25 % on another for convolutions of one family,
 forecast from those of another."""

@@ -116,7 +116,7 @@ def _framework_attention(rows: KernelRows, gpu: GpuSpec) -> dict[str, GroupCoeff
     return groups
 
 
-CUDNN_PRIORS: Final[dict[str, dict[str, float]]] = {"attention.prefill": {"exponent": 1.5}, "attention.decode": {}}
+CUDNN_PRIORS: Final = {"attention.prefill": {"exponent": 1.5}, "attention.decode": {}}
 """Attention of cuDNN: its warps have separate tasks, so loads, products and exponentials partly overlap.  35 published times of an H100 and
 11 of a B200 err by 17 and 16 % (benchmarks/published.py; were the power limit to act, 15 and 17), without overlap by 21 and 14 % (22 and
 37), as FlashAttention-2 by 52 and 131 %."""

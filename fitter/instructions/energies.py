@@ -36,7 +36,7 @@ from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodie
 from fitter.instructions.ptx import ptx_rows
 from fitter.rows.columns import InstructionRow, InstructionRows
 
-PRIOR_STD: Final[dict[str, float]] = {
+PRIOR_STD: Final = {
     INSTRUCTION: 3e-10,
     ISSUE: 3e-9,
     LOOP: 3e-10,

@@ -42,7 +42,7 @@ STREAM_GROUPS: Final = TIED_COEFFICIENTS["stream"][0]
 RUN_SCALE: Final = 0.06
 """Ordinary relative error of a run at the pace of its host (`slow_probability`); errors well beyond it count linearly."""
 
-WIDTHS: Final[dict[str, float]] = {
+WIDTHS: Final = {
     LAUNCH_NAME: HOST_LAUNCH.width,
     OVERLAP_NAME: HOST_OVERLAP.width,
     "math.gemm": 0.2,

@@ -9,7 +9,7 @@ from estimator.vocabulary.values import frozen
 OTHER_GPU: Final = "OTHER_GPU"
 """The reason of rows that `--gpu` leaves out."""
 
-REASONS: Final[dict[str, str]] = {
+REASONS: Final = {
     "BAD_LATENCY": "latency missing, not finite, zero or negative",
     "BAD_POWER": "power or energy missing, not finite, zero, negative, or less than the board draws at rest",
     "BAD_SHAPE": "a dimension missing, not a number, or impossible",

@@ -6,9 +6,8 @@ from microbench.errors import UnsupportedError
 from microbench.families.build import INSTRUCTIONS
 from microbench.families.rows import ROWS, instruction_kernel
 from microbench.families.templates import written_kernels
-from microbench.kernel import Kernel
 
-KERNELS: Final[tuple[Kernel, ...]] = (
+KERNELS: Final = (
     *written_kernels("baselines.toml"),
     *(instruction_kernel(row) for row in ROWS),
     *written_kernels("matrices.toml"),
@@ -21,7 +20,7 @@ KERNELS: Final[tuple[Kernel, ...]] = (
 SWEPT: Final = ("iadd3", "imad", "lop3_xor", "fadd", "fmul", "ffma", "dfma", "hfma2", "ex2")
 """Instructions whose loop overhead a regression over bodies of several lengths determines."""
 
-SWEEP: Final[tuple[Kernel, ...]] = tuple(
+SWEEP: Final = tuple(
     instruction_kernel(row, unroll=unroll)
     for row in ROWS
     if row["name"] in SWEPT

@@ -19,13 +19,13 @@ from microbench.layouts import layout_of, refuse
 from microbench.runners.cupy_device import CupyDevice, device_failure
 from microbench.runners.runner import BoundKernel, LibraryKernel
 
-TYPES: Final[dict[str, tuple[int, int]]] = {"fp32": (0, 68), "tf32": (0, 77), "fp64": (1, 70), "fp16": (2, 68), "bf16": (14, 68)}
+TYPES: Final = {"fp32": (0, 68), "tf32": (0, 77), "fp64": (1, 70), "fp16": (2, 68), "bf16": (14, 68)}
 """cudaDataType and cublasComputeType of a precision: accumulation in fp32 (68), on tensor cores with tf32 operands (77), in fp64 (70)."""
 
 WORKSPACE_BYTES: Final = 32 << 20
 """Workspace that cuBLAS recommends for compute capability 9.0; we allocate it, so that graphs hold no allocations."""
 
-STATUS: Final[dict[int, str]] = {
+STATUS: Final = {
     1: "not initialised",
     3: "allocation failed",
     7: "invalid value",

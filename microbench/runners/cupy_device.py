@@ -29,7 +29,7 @@ ALIGNED_ELEMENTS: Final = 256
 CHUNK_ELEMENTS: Final = 1 << 24
 """Random numbers drawn at a time: 64 MiB of fp32."""
 
-DTYPES: Final[dict[str, str]] = {
+DTYPES: Final = {
     "fp64": "float64",
     "fp32": "float32",
     "tf32": "float32",

@@ -11,7 +11,7 @@ from microbench.errors import UnsupportedError
 from microbench.runners.cupy_device import CHUNK_ELEMENTS, device_failure, first_line
 from microbench.runners.runner import Launch
 
-DTYPES: Final[dict[str, str]] = {
+DTYPES: Final = {
     "fp64": "float64",
     "fp32": "float32",
     "tf32": "float32",

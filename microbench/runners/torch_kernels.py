@@ -31,7 +31,7 @@ FP8_CAPABILITY: Final = 8.9
 WORKSPACE_BYTES: Final = 256 << 20
 """Memory for the workspaces of convolutions, attention and fp8 products."""
 
-BACKENDS: Final[dict[str, tuple[str, str]]] = {
+BACKENDS: Final = {
     "flash": ("FLASH_ATTENTION", "flash-attention"),
     "cudnn": ("CUDNN_ATTENTION", "cudnn"),
     "efficient": ("EFFICIENT_ATTENTION", "pytorch"),
