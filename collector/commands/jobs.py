@@ -4,18 +4,17 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from collector.commands.options import CONTEXT, config_option, output_options
 from collector.commands.output import Speaker, columns, note
+from collector.daemon.jobs import AT_ONCE, RUNNING, Board, Job, Overview, left_text, note_text, time_text
+from collector.daemon.settings import client_settings
+from collector.daemon.store import Store, has_database, open_store
 from collector.errors import DaemonError
 from estimator.options.command_line import DONE
-
-if TYPE_CHECKING:
-    from collector.daemon.jobs import Board, Job, Overview
-    from collector.daemon.store import Store
 
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
 BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
@@ -29,10 +28,6 @@ def status_command(config: Path | None, speak: Speaker) -> int:
 
     A daemon that died, or that has been silent for a minute, is reported in a line on stderr.
     """
-    from collector.daemon.jobs import Overview
-    from collector.daemon.settings import client_settings
-    from collector.daemon.store import has_database, open_store
-
     folder = client_settings(config, os.environ).folder
     if has_database(folder):
         with open_store(folder) as store:
@@ -48,10 +43,8 @@ def status_command(config: Path | None, speak: Speaker) -> int:
     return DONE
 
 
-def overview_lines(overview: "Overview") -> list[str]:
+def overview_lines(overview: Overview) -> list[str]:
     """An overview for people."""
-    from collector.daemon.jobs import time_text
-
     daemon, blocks = overview.daemon, []
     if overview.running:
         since = "now" if daemon.started_unix_s is None else time_text(daemon.started_unix_s)
@@ -63,7 +56,7 @@ def overview_lines(overview: "Overview") -> list[str]:
     return [line for block in blocks for line in ("", *block)][1:]
 
 
-def overview_document(overview: "Overview", folder: Path, now_unix_s: float) -> dict[str, object]:
+def overview_document(overview: Overview, folder: Path, now_unix_s: float) -> dict[str, object]:
     """An overview as plain data at a time of day [s since 1970]; unknown values are null."""
     beat_s = overview.daemon.beat_unix_s
     now = {"silent_s": None if beat_s is None else now_unix_s - beat_s, "complaint": overview.complaint(now_unix_s)}
@@ -76,13 +69,12 @@ def overview_document(overview: "Overview", folder: Path, now_unix_s: float) -> 
     }
 
 
-def _board_cells(board: "Board") -> tuple[str, ...]:
+def _board_cells(board: Board) -> tuple[str, ...]:
     figures = ((board.sm_clock_mhz, "{:.0f} MHz"), (board.power_w, "{:.1f} W"), (board.temperature_c, "{:.0f} °C"))
     return (board.board, board.name, str(board.job or "-"), *("-" if value is None else form.format(value) for value, form in figures))
 
 
-def _job_cells(job: "Job") -> tuple[str, ...]:
-    from collector.daemon.jobs import RUNNING, left_text, note_text
+def _job_cells(job: Job) -> tuple[str, ...]:
 
     note = note_text(job)
     return (
@@ -108,9 +100,6 @@ def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: 
 
     Finished rows are safe; `collect submit … --resume` continues a stopped job.
     """
-    from collector.daemon.settings import client_settings
-    from collector.daemon.store import has_database, open_store
-
     if (job is not None) + daemon_too != 1:
         raise click.UsageError("name a job, or give --daemon")
     folder = client_settings(config, os.environ).folder
@@ -122,10 +111,8 @@ def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: 
     return DONE
 
 
-def _stop_job(store: "Store", number: int) -> str:
+def _stop_job(store: Store, number: int) -> str:
     """Requests a job to stop; returns its state then."""
-    from collector.daemon.jobs import RUNNING
-
     before = store.ask_stop(number)
     if before.ended:
         return f"had ended before ({before.state})"
@@ -133,10 +120,8 @@ def _stop_job(store: "Store", number: int) -> str:
     return ("stops at once" if before.stop else "stops after the kernel that runs") if state == RUNNING else state
 
 
-def _stop_daemon(store: "Store") -> str:
+def _stop_daemon(store: Store) -> str:
     """Requests the daemon to end; one that has already ended is no failure.  Raises DaemonError if there never was one."""
-    from collector.daemon.jobs import AT_ONCE
-
     overview = store.overview(limit=0)
     if not overview.running:
         if not overview.daemon.pid:
