@@ -43,6 +43,7 @@ COUNTS: Final[dict[str, int]] = {"gemm": 60, "attention": 20, "softmax": 20}
 
 SEED: Final = 8
 MARK: Final = "wattprint_mark_"
+SIZES: Final = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
 MARKED: Final = re.compile(rf"{MARK}(\d+)")
 SECTOR_BYTES: Final = 32.0
 LINE_BYTES: Final = 128.0
@@ -190,7 +191,9 @@ def _tile(operator: Operator, kernel: ProfiledKernel | None) -> KernelTile:
     if kernel is None or operator.family != "gemm":
         return NO_TILE
     shape = operator.named_shape()
-    return tile_from_name(kernel.name, shape["batch"], shape["m"], shape["n"], kernel.grid)
+    sizes = SIZES.search(kernel.grid)
+    grid = (float(sizes[1]), float(sizes[2]), float(sizes[3])) if sizes else (math.nan, math.nan, math.nan)
+    return tile_from_name(kernel.name, shape["batch"], shape["m"], shape["n"], grid)
 
 
 def comparison(

@@ -71,11 +71,6 @@ def row_line(row: Row) -> str:
     return " ".join(parts)
 
 
-def outcome_document(outcome: CampaignOutcome) -> dict[str, object]:
-    """An outcome as plain data."""
-    return {**asdict(outcome), "dataset": str(outcome.dataset)}
-
-
 def outcome_lines(outcome: CampaignOutcome, simulated: bool, fit: str) -> list[str]:
     """An outcome for people, with the next command, `fit`."""
     notes = f", {outcome.rows_kept} of them from before" if outcome.rows_kept else ""

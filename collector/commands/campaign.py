@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -80,7 +81,7 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     require_dataset_packages()
     from collector.bench import open_bench
     from collector.boards import several, sole_use
-    from collector.campaigns.display import outcome_document, outcome_lines, plan_document, plan_lines
+    from collector.campaigns.display import outcome_lines, plan_document, plan_lines
     from collector.campaigns.files import load_campaign
     from collector.daemon.reporting import told_errors
     from collector.dataset.log import log_path
@@ -106,7 +107,7 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
             return DONE
         outcome = _measured(bench, spec, plan, calibration, options, speak)
     fit = f"fit {options.out} --gpu {bench.gpu_spec.name}" if folder else f"fit {outcome.dataset}"
-    speak.say(outcome_document(outcome), outcome_lines(outcome, bench.simulated, fit))
+    speak.say({**asdict(outcome), "dataset": str(outcome.dataset)}, outcome_lines(outcome, bench.simulated, fit))
     refused = sum(outcome.rejected.values())
     if refused or outcome.unusable_rows:
         speak.warn(f"{refused} kernels could not run, {outcome.unusable_rows} rows are unusable")

@@ -10,7 +10,7 @@ from typing import Any
 from collector.boards import BoardName
 from collector.daemon.jobs import AT_ONCE, CANCELLED, DONE, FAILED, RUNNING, TRANSIENT_CAUSES, WAITING_CAUSES, Job, time_text
 from collector.daemon.locks import locked, worker_lock_path
-from collector.daemon.log_file import LogFile, job_log_path
+from collector.daemon.log_file import JOB_FOLDER, LogFile
 from collector.daemon.settings import DaemonSettings
 from collector.daemon.store import Cells, Store
 from collector.daemon.worker import MESSAGE_START, Message, Worker
@@ -101,7 +101,7 @@ class Lane:
         except DaemonError as error:
             self.store.requeue(job.id, "worker_died", str(error), time.time() + self.settings.retry_s, forget_attempt=False)
             raise
-        log = LogFile(job_log_path(self.store.folder, job.id))
+        log = LogFile(self.store.folder / JOB_FOLDER / f"job-{job.id}.log")
         run = self.run = Run(job=job, worker=worker, log=log)
         self._tell(run, f"begun on {self.board.name} ({self.board.key}), worker {worker.pid}: {job.title} into {job.out}")
         self.store.record(job.id, self.board.key, {"pid": worker.pid}, {"job": job.id})

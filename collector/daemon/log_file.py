@@ -39,11 +39,6 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def job_log_path(folder: Path, number: int) -> Path:
-    """Path of the log of a job."""
-    return folder / JOB_FOLDER / f"job-{number}.log"
-
-
 class Notifier:
     """Sends messages to the service manager: ready, alive, stopping, and a line of status (sd_notify(3)); does nothing without one.
 

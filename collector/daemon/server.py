@@ -60,7 +60,7 @@ def status_site(folder: Path, address: Address | None, complain: Line) -> Iterat
     if address is None:
         yield ""
         return
-    shown = (("/", _page, HTML), ("/metrics", exposition, METRICS))
+    shown = (("/", lambda overview: status_page(overview, time.time()).encode("utf-8", "replace"), HTML), ("/metrics", exposition, METRICS))
     pages: dict[str, Reply | Computed] = {path: Computed(answer=partial(_answer, folder, show, kind)) for path, show, kind in shown}
     pages["/style.css"] = Reply(content=STYLE.read_bytes(), media_type="text/css")
     token, headers = _token(folder), {"Content-Security-Policy": POLICY}
@@ -98,10 +98,6 @@ def _answer(folder: Path, show: Callable[[Overview], bytes], media_type: str, _b
     except DaemonError as error:
         return Reply(content=f"{error}\n".encode("utf-8", "replace"), media_type=PLAIN, status=HTTPStatus.SERVICE_UNAVAILABLE)
     return Reply(content=show(replace(found, running=True)), media_type=media_type)  # this is a thread of it
-
-
-def _page(overview: Overview) -> bytes:
-    return status_page(overview, time.time()).encode("utf-8", "replace")
 
 
 def status_page(overview: Overview, now_unix_s: float) -> str:

@@ -58,9 +58,8 @@ class ClockTie:
         return host
 
 
-def nominal_tie() -> ClockTie:
-    """The tie of a recording without host time: its first packet at 0 ns, the clock's nominal rate."""
-    return ClockTie(knot_ticks=np.array([0, round(1e3 * NOMINAL_TICKS_PER_MS)]), knot_ns=np.array([0, round(NS_PER_S)]))
+NOMINAL: Final = ClockTie(knot_ticks=np.array([0, round(1e3 * NOMINAL_TICKS_PER_MS)]), knot_ns=np.array([0, round(NS_PER_S)]))
+"""The tie of a recording without host time: its first packet at 0 ns, the clock's nominal rate."""
 
 
 def fit_clock_tie(ticks: IntArray, host_ns: IntArray) -> ClockTie:

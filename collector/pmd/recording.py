@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from collector.errors import DatasetError
-from collector.pmd.clock_tie import ClockTie, fit_clock_tie, nominal_tie
+from collector.pmd.clock_tie import NOMINAL, ClockTie, fit_clock_tie
 from collector.pmd.decoder import LOCK_BYTES, Tally
 from collector.pmd.protocol import NOMINAL_TICKS_PER_MS, NS_PER_S, PMD_USB, MeterModel, MeterSamples
 from collector.pmd.recording_files import Recording, read_recording
@@ -48,7 +48,7 @@ def scan_recording(recording: Recording) -> ScannedRecording:
         )
     tie = None
     if recording.model is PMD_USB:
-        tie = nominal_tie() if len(seen_ticks) < 2 else fit_clock_tie(seen_ticks, seen_ns)
+        tie = NOMINAL if len(seen_ticks) < 2 else fit_clock_tie(seen_ticks, seen_ns)
         # twenty times the error of any meter's clock; half a turn of the stamp
         if abs(tie.ticks_per_ms / NOMINAL_TICKS_PER_MS - 1.0) > 0.02 or tie.residual_s > 0.01:
             raise DatasetError(

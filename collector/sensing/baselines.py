@@ -30,7 +30,8 @@ def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) ->
 
     def integral(until_s: Array) -> Array:
         early: Array = np.minimum(until_s - time_s[0], 0.0) * power_w[0]
-        return np.interp(until_s, edges, sums) + early
+        found: Array = np.interp(until_s, edges, sums) + early
+        return found
 
     return integral(end_s) - integral(start_s)
 

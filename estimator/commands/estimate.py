@@ -36,8 +36,8 @@ def estimate_command(**options: Any) -> int:
     asked = questions(options)
     if max(len(options["precision"]), len(options["attention"])) > 1:
         raise click.UsageError("one precision and form of attention at a time; `estimate sweep` takes several")
-    from estimator.display.estimates import results_json, results_table
-    from estimator.display.sweeps import csv_pieces
+    from estimator.display.estimates import kernel_table, results_json
+    from estimator.display.sweeps import csv_pieces, sweep_table
     from estimator.engine.prediction import predict
     from estimator.questions.estimates import estimates_of
     from estimator.questions.points import joined_sweeps
@@ -54,7 +54,7 @@ def estimate_command(**options: Any) -> int:
     forms: dict[str, Callable[[], str | Iterable[str]]] = {
         "json": lambda: results_json(results()),
         "csv": lambda: csv_pieces([points]),
-        "txt": lambda: results_table(points, [] if most == 0 else results(), most),
+        "txt": lambda: "\n".join([sweep_table(points), *(kernel_table(result, most) for result in ([] if most == 0 else results()))]),
     }
     deliver(form, forms, options["out"])
     return report(points.warnings, points.notes, options, unusable=points.unusable)

@@ -119,8 +119,8 @@ def compare_command(**options: Any) -> int:
     One alone with --set or --efficiency is compared with the board as it is.
     """
     form = answer_form(options, TEXT_FORMATS)
-    from estimator.display.sweeps import comparison_csv, comparison_document, comparison_text
-    from estimator.display.text import json_text
+    from estimator.display.sweeps import comparison_document, comparison_text, with_rooflines
+    from estimator.display.text import json_text, rows_csv
     from estimator.questions.choosing import compare
     from estimator.questions.judging import at_clocks, judged
     from estimator.questions.points import joined_sweeps
@@ -142,7 +142,7 @@ def compare_command(**options: Any) -> int:
     forms = {
         "txt": lambda: comparison_text(sides, comparisons, rooflines_s),
         "json": lambda: json_text(comparison_document(sides, comparisons, rooflines_s)),
-        "csv": lambda: comparison_csv(sides, rooflines_s),
+        "csv": lambda: rows_csv(with_rooflines(sides, rooflines_s)),
     }
     deliver(form, forms, options["out"])
     return report(sides.warnings, sides.notes, options, unusable=sides.unusable)

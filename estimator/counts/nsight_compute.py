@@ -2,7 +2,6 @@
 
 import csv
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
@@ -24,20 +23,16 @@ SCALES: Final = {
 as not read."""
 
 
-NO_GRID: Final = (math.nan, math.nan, math.nan)
-SIZES: Final = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
-
-
 @frozen
 class ProfiledKernel:
-    """One profiled kernel: name, blocks along x, y, z (nan: not printed), and values by metric, in base units.
+    """One profiled kernel: name, grid as printed, and values by metric, in base units.
 
     Metrics without a value from ncu are nan.
     """
 
     number: int
     name: str
-    grid: tuple[float, float, float] = NO_GRID
+    grid: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -52,7 +47,7 @@ def read_ncu(content: bytes, at: Path) -> list[ProfiledKernel]:
     try:
         header, *rows = csv.reader(lines[start:])
         return _kernels(header, [row for row in rows if row and not row[0].startswith("==")])
-    except (ValueError, IndexError, csv.Error) as error:
+    except (ValueError, LookupError, csv.Error) as error:
         raise CountsError(
             f"{at}: a damaged table of Nsight Compute, a line or a column is not whole; print it again with ncu --csv"
         ) from error
@@ -60,19 +55,14 @@ def read_ncu(content: bytes, at: Path) -> list[ProfiledKernel]:
 
 def _kernels(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[ProfiledKernel]:
     """The kernels of a table with one line a metric."""
-    place = {name: header.index(name) for name in ("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value")}
+    place = {name: index for index, name in enumerate(header)}
     found: dict[int, ProfiledKernel] = {}
     for row in rows:
         number = int(row[place["ID"]])
-        kernel = found.setdefault(number, ProfiledKernel(number=number, name=row[place["Kernel Name"]], grid=_grid(header, row)))
+        grid = row[place["Grid Size"]] if "Grid Size" in place else ""
+        kernel = found.setdefault(number, ProfiledKernel(number=number, name=row[place["Kernel Name"]], grid=grid))
         kernel.metrics[row[place["Metric Name"]]] = _value(row[place["Metric Value"]], row[place["Metric Unit"]])
     return [found[number] for number in sorted(found)]
-
-
-def _grid(header: Sequence[str], row: Sequence[str]) -> tuple[float, float, float]:
-    """Blocks along x, y and z."""
-    sizes = SIZES.search(row[header.index("Grid Size")]) if "Grid Size" in header else None
-    return (float(sizes[1]), float(sizes[2]), float(sizes[3])) if sizes else NO_GRID
 
 
 def _value(text: str, unit: str) -> float:

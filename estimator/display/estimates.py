@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from estimator.display.sweeps import TOO_LARGE, sweep_table
+from estimator.display.sweeps import TOO_LARGE
 from estimator.display.text import (
     ENERGY_UNITS,
     PREDICTED,
@@ -28,7 +28,6 @@ from estimator.vocabulary.workload import FAMILY_FIELDS
 if TYPE_CHECKING:
     from estimator.questions.estimates import Estimate
     from estimator.questions.explanation import Explanation, KernelExplanation
-    from estimator.questions.points import Sweep
 
 SUMMARY_FIELDS: Final = ("workload", "bundle", "gpu", "gpus", "validity", "fits", *VALUES)
 """Fields of one result, without kernels and warnings."""
@@ -53,12 +52,7 @@ def results_json(results: Sequence["Estimate"]) -> str:
     return json_text(documents[0] if len(documents) == 1 else documents)
 
 
-def results_table(points: "Sweep", results: Sequence["Estimate"], kernels: int | None) -> str:
-    """For people: a line for every point, then the kernels of the results by time; kernels: number to show, None for all."""
-    return "\n".join([sweep_table(points), *(_kernel_table(result, kernels) for result in results)])
-
-
-def _kernel_table(result: "Estimate", most: int | None) -> str:
+def kernel_table(result: "Estimate", most: int | None) -> str:
     """Kernels of one result, the longest total time first."""
     ranked = sorted(result.kernels, key=lambda kernel: -kernel.count * kernel.latency_s)
     shown = ranked[:most]

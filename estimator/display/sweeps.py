@@ -18,7 +18,6 @@ from estimator.display.text import (
     plain,
     printable,
     quantity_texts,
-    rows_csv,
     seconds,
     together,
 )
@@ -143,18 +142,14 @@ def best_text(answer: "Best") -> str:
 
 def comparison_document(sides: Sweep, comparisons: Sequence["Comparison"], rooflines_s: Sequence[float]) -> Document:
     """The first side, all others with their ratios to it, and each side's `roofline_s`, if there are any, as JSON data."""
-    documents = _with_rooflines(sides, rooflines_s)
+    documents = with_rooflines(sides, rooflines_s)
     for document, one in zip(documents[1:], comparisons, strict=True):
         document["ratios"] = {name: asdict(gain) for name, gain in one.ratios.items()}
     return {"reference": documents[0], "others": documents[1:]}
 
 
-def comparison_csv(sides: Sweep, rooflines_s: Sequence[float]) -> str:
-    """A line for every side."""
-    return rows_csv(_with_rooflines(sides, rooflines_s))
-
-
-def _with_rooflines(sides: Sweep, rooflines_s: Sequence[float]) -> list[Point]:
+def with_rooflines(sides: Sweep, rooflines_s: Sequence[float]) -> list[Point]:
+    """A row for every side, with its `roofline_s` if there are any."""
     rows = list(sides)
     for row, roofline_s in zip(rows, rooflines_s, strict=False):
         row["roofline_s"] = roofline_s

@@ -101,13 +101,9 @@ def check_output(path: Path, option: str = "--out") -> None:
     """
     refuse_inputs([path])
     try_place(path)
-    if os.path.lexists(path) and not _forced():
+    if os.path.lexists(path) and not click.get_current_context().meta.get(GIVEN):
         takes_force = any(parameter.name == FORCE for parameter in click.get_current_context().command.params)
         raise click.ClickException(f"{path} exists; {'--force replaces it, ' if takes_force else ''}{option} names another file")
-
-
-def _forced() -> bool:
-    return bool(click.get_current_context().meta.get(GIVEN))
 
 
 def refuse_inputs(outputs: Iterable[Path]) -> None:

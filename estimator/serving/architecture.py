@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from estimator.tracing.models import load_model_config
-from estimator.vocabulary.documents import parse_toml
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.reader import MAX_FILE_BYTES, FaultError, Span, Words, read
-from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.reader import FaultError, Span, Words, read, read_file
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.values import frozen
 
@@ -36,9 +34,7 @@ class Kind:
 @cache
 def kinds() -> Mapping[str, Kind]:
     """Architectures by `model_type`."""
-    content = read_regular(resource_folder("serving") / "architectures.toml", MAX_FILE_BYTES)
-    found: Mapping[str, Kind] = read(Mapping[str, Kind], parse_toml(content))
-    return found
+    return read_file(Mapping[str, Kind], resource_folder("serving") / "architectures.toml", "architectures", WorkloadError)  # type: ignore[type-abstract]
 
 
 NAMES: Final = {

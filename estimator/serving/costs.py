@@ -15,9 +15,9 @@ from estimator.engine.prediction import Prediction, predict
 from estimator.model.coefficients import BY, group_words
 from estimator.questions.points import Sweep
 from estimator.questions.sweeping import table
-from estimator.serving.architecture import Architecture
+from estimator.serving.architecture import Architecture, Layout
 from estimator.serving.engines import Engine, waiting_power
-from estimator.serving.steps import Layout, Step, step_workload
+from estimator.serving.steps import Step, step_workload
 from estimator.serving.weights import Weights
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.quantities import Array

@@ -7,10 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
-from estimator.vocabulary.documents import parse_toml
 from estimator.vocabulary.errors import OperatingPointError
-from estimator.vocabulary.reader import MAX_FILE_BYTES, Span, Text, Words, read, read_file
-from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.reader import Span, Text, Words, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import LIBRARIES
@@ -87,8 +85,8 @@ class Waiting:
 @cache
 def waiting_power(architecture: str) -> Waiting:
     """The constants of GPUs of an architecture ("hopper"), else the usual ones."""
-    content = read_regular(resource_folder("serving") / "waiting.toml", MAX_FILE_BYTES)
-    found: Mapping[str, Waiting] = read(Mapping[str, Waiting], parse_toml(content))
+    path = resource_folder("serving") / "waiting.toml"
+    found = read_file(Mapping[str, Waiting], path, "powers", OperatingPointError)  # type: ignore[type-abstract]
     return found.get(architecture, found["usual"])
 
 

@@ -17,8 +17,6 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload, merge_counts
 
-__all__ = ["Layout", "Step", "cache_bytes", "step_workload", "weight_bytes"]
-
 ROUTING_SKEW: Final = 1.01
 """Exponent of the distribution of tokens over experts [1], the smaller one of published tables (assumed): few tokens hit fewer experts than
 an even choice of different experts, and the most loaded GPU sets the pace."""

@@ -36,15 +36,10 @@ def host_elsewhere_std(bundle: Bundle, launch_share: Array) -> Array:
     return std
 
 
-def mean_log_scale(bundle: Bundle) -> float:
-    """Mean of ln(scale) over the bundle's collections; 0 without collections."""
-    return float(np.mean([np.log(one.scale) for one in bundle.collections])) if bundle.collections else 0.0
-
-
 def scale_of(bundle: Bundle, collection: str | None) -> float:
     """Factor on the times by a bundle's coefficients, for one of its collections, or for their mean (None) [1]."""
     if collection is None:
-        return float(np.exp(mean_log_scale(bundle)))
+        return float(np.exp(np.mean([np.log(one.scale) for one in bundle.collections]))) if bundle.collections else 1.0
     known = {one.name: one.scale for one in bundle.collections}
     if collection not in known:
         named = f"its collections: {', '.join(known)}" if known else "it names none"

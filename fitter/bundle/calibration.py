@@ -38,13 +38,14 @@ from fitter.bundle.runs import stated_uncertainty
 from fitter.bundle.sections import prior_bundle, with_gain_std
 from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_section
+from fitter.latency.groups import NO_SIBLINGS
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.anchor import anchored
-from fitter.transfer.prior_bundle import TransferSource, power_lender, transfer_notes, transfer_source, with_strengths
+from fitter.transfer.prior_bundle import TransferSource, transfer_notes, transfer_source, with_strengths
 from fitter.validate.predictions import (
     QUANTITIES,
     compared,
@@ -152,7 +153,9 @@ def _source(selection: Selection, gpu: GpuSpec, priors: Sequence[Bundle], lender
     """What the fit starts from: the priors, else the lender's power where no row has any."""
     if priors:
         return transfer_source(*priors, target=gpu)
-    return power_lender(lender, gpu) if lender is not None and lacks_power(selection) else None
+    if lender is None or not lacks_power(selection):
+        return None
+    return replace(transfer_source(lender, target=gpu), siblings=NO_SIBLINGS)
 
 
 def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str = "", version: str, seed: int) -> Calibration:

@@ -33,7 +33,7 @@ def answer(document: Mapping[str, object], as_json: bool) -> None:
 @json_option
 def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     """Show origin, errors and coefficients of a bundle; with --published, compare its instructions with a published table."""
-    from estimator.bundle.files import load_bundle
+    from estimator.bundle.files import document_of, load_bundle
 
     bundle = load_bundle(bundle_name)
     if published is not None:
@@ -45,9 +45,9 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
             raise FitterError(f"{bundle.name} has no energies of instructions; measure them with `collect --campaign ptx-levels`")
         answer(table_document(*compared_with_table(energies, published)), as_json)
         return DONE
-    from fitter.report.text import show_document, show_lines
+    from fitter.report.text import LARGE, show_lines
 
-    say(show_document(bundle) if as_json else show_lines(bundle))
+    say({name: value for name, value in document_of(bundle).items() if name not in LARGE} if as_json else show_lines(bundle))
     return DONE
 
 

@@ -5,7 +5,6 @@ from math import nan
 from typing import Any, Final
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import document_of
 from estimator.counts.energies import LINKS
 from estimator.model.coefficients import MEANING
 from estimator.uncertainty.sources import unfitted_groups
@@ -98,12 +97,7 @@ def coefficient_tables(bundle: Bundle, groups: Sequence[str]) -> list[Shown]:
 
 
 LARGE: Final = ("latency_parameters", "tile_predictors", "residuals", "domain")
-"""Sections of a bundle with large tables."""
-
-
-def show_document(bundle: Bundle) -> dict[str, object]:
-    """Output of `fit show --json`: the fields of the bundle's file without large tables."""
-    return {name: value for name, value in document_of(bundle).items() if name not in LARGE}
+"""Sections of a bundle with large tables, which `fit show --json` leaves out."""
 
 
 def selection_document(selection: Selection) -> dict[str, object]:

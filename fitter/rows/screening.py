@@ -183,7 +183,9 @@ class Screen:
 
     def reject_power(self, power_w: Array, limit_w: Array) -> None:
         """Reject powers below the board's power at rest, and above its power limit."""
-        least_w = self.of_gpu(least_power_w)
+        least_w = self.of_gpu(
+            lambda spec: LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
+        )
         with np.errstate(invalid="ignore"):
             low, high = power_w < least_w, power_w > OVERSHOOT * limit_w
         self.reject(low, "BAD_POWER", lambda i: f"{power_w[i]:.4g} W; at rest the board draws over {least_w[i]:.3g} W", power=True)
@@ -239,11 +241,6 @@ def known_gpu(text: str, asked: GpuSpec | None = None) -> GpuSpec | None:
         return asked
     name = canonical_gpu_name(bare)
     return None if name is None else load_gpu(name)
-
-
-def least_power_w(spec: GpuSpec) -> float:
-    """Least power of a board of this kind while a kernel runs [W]."""
-    return LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
 
 
 ROOF_TOLERANCE: Final = 1.05

@@ -20,7 +20,7 @@ from estimator.model.residuals import tier_from_document
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
-from fitter.latency.groups import NO_SIBLINGS, Siblings, fit_kernel_groups, section_key
+from fitter.latency.groups import Siblings, fit_kernel_groups, section_key
 from fitter.latency.lent_priors import moved_values
 from fitter.power.solver import PICO, usual_priors
 from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
@@ -85,11 +85,6 @@ def mean_power(powers: Sequence[PowerCoefficients]) -> PowerCoefficients:
     busy_w, active_w = (float(np.mean([getattr(one, name) for one in powers])) for name in ("busy_w", "active_w"))
     energy, farad = mean("event_energy_j"), mean("capacitance_f")
     return replace(powers[0], event_energy_j=energy, capacitance_f=farad, busy_w=busy_w, active_w=active_w)
-
-
-def power_lender(bundle: Bundle, target: GpuSpec) -> TransferSource:
-    """A transfer source that lends power alone."""
-    return replace(transfer_source(bundle, target=target), siblings=NO_SIBLINGS)
 
 
 def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:

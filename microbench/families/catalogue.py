@@ -6,6 +6,7 @@ from microbench.errors import UnsupportedError
 from microbench.families.build import INSTRUCTIONS
 from microbench.families.rows import ROWS, instruction_kernel
 from microbench.families.templates import written_kernels
+from microbench.kernel import Kernel
 
 KERNELS: Final = (
     *written_kernels("baselines.toml"),
