@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from collector.commands.options import CONTEXT, output_options
+from collector.commands.options import CONTEXT, FILE, output_options
 from collector.commands.output import Speaker, note, settings_lines
 from estimator.options.command_line import DONE, FAILED
 from estimator.vocabulary.reader import plain
@@ -43,9 +43,7 @@ def privileged_command() -> None:
 
 
 @privileged_command.command("serve", context_settings=CONTEXT)
-@click.option(
-    "--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Settings: docs/how-to/lock-clocks-without-root.md."
-)
+@click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/lock-clocks-without-root.md.")
 @click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
 @output_options
 def serve_command(config: Path, check: bool, speak: Speaker) -> int:

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from collector.commands.options import CONTEXT, output_options, require_dataset_packages, sensor_option
+from collector.commands.options import CONTEXT, FILE, output_options, require_dataset_packages, sensor_option
 from collector.commands.output import Speaker
 from collector.errors import SensorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
@@ -21,11 +21,9 @@ DOUBTS: Final = (
 
 
 @click.command("correct", context_settings=CONTEXT)
-@click.option(
-    "--readings", type=click.Path(path_type=Path), required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log."
-)
+@click.option("--readings", type=FILE, required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log.")
 @sensor_option(required=True)
-@click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran: t_s,level.")
+@click.option("--load", type=FILE, metavar="L.csv", help="When the load ran: t_s,level.")
 @click.option("--column", metavar="NAME", help="Power column of a log that has several.")
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
 @output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from collector.commands.options import CONTEXT, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, FILE, output_options, require_dataset_packages
 from collector.commands.output import Speaker, settings_lines
 from estimator.options.command_line import DONE
 from estimator.vocabulary.reader import plain
 
 
 @click.command("daemon", context_settings=CONTEXT)
-@click.option("--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
+@click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
 @click.option("--check", is_flag=True, help="Print the settings and whether the boards are there; start nothing.")
 @output_options
 def daemon_command(config: Path, check: bool, speak: Speaker) -> int:

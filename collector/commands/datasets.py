@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from collector.commands.options import CONTEXT, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, FILE, output_options, require_dataset_packages
 from collector.commands.output import Speaker
 from estimator.options.command_line import DONE
 from estimator.options.output_files import check_output, output_option
@@ -12,7 +12,7 @@ from estimator.vocabulary.whole_file import write_whole
 
 
 @click.command("export", context_settings=CONTEXT)
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=FILE)
 @click.option("--to", "kind", type=click.Choice(["csv", "parquet"]), required=True, help="Format to write.")
 @output_option("--out", help="File to write; without it the dataset's name with the format's suffix.")
 @output_options
@@ -30,7 +30,7 @@ def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -
 
 
 @click.command("report", context_settings=CONTEXT)
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=FILE)
 @output_option("-o", "--out", required=True, metavar="PAGE.html", help="Page to write.")
 @output_options
 def report_command(dataset: Path, out: Path, speak: Speaker) -> int:

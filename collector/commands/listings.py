@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, output_options
+from collector.commands.options import CONTEXT, FILE, output_options
 from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
 from estimator.options.command_line import DONE
@@ -165,7 +165,7 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
 
 @click.command("sensors", context_settings=CONTEXT)
 @click.argument("name", required=False)
-@click.option("--entry", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Make NAME's entry from a characterised sensor.")
+@click.option("--entry", type=FILE, metavar="SENSOR.json", help="Make NAME's entry from a characterised sensor.")
 @output_option("--out", metavar="FILE.toml", help="Where to write it.")
 @output_options
 def sensors_command(name: str | None, entry: Path | None, out: Path | None, speak: Speaker) -> int:

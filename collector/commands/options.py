@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
+FILE: Final = click.Path(path_type=Path)
 SIMULATED_METER: Final = "sim"
 
 
@@ -44,7 +45,7 @@ record_option = output_option("--record", metavar="FILE", help="Record the run, 
 seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board.")
 config_option = click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="The daemon's config; else $WATTPRINT_CONFIG, /etc/wattprint/daemon.toml.",
 )

@@ -8,6 +8,7 @@ from click.core import ParameterSource
 
 from collector.commands.options import (
     CONTEXT,
+    FILE,
     asked_clocks,
     gpu_option,
     gpu_spec_option,
@@ -58,9 +59,9 @@ class SensorOptions:
 @gpu_spec_option
 @meter_option
 @poll_option
-@click.option("--readings", type=click.Path(path_type=Path), metavar="R.csv", help="Recorded polls: t_s,power_w or an nvidia-smi log.")
-@click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran beside them: t_s,level.")
-@click.option("--reference", type=click.Path(path_type=Path), metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
+@click.option("--readings", type=FILE, metavar="R.csv", help="Recorded polls: t_s,power_w or an nvidia-smi log.")
+@click.option("--load", type=FILE, metavar="L.csv", help="When the load ran beside them: t_s,level.")
+@click.option("--reference", type=FILE, metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
 @click.option("--column", metavar="NAME", help="The log's power column, such as power.draw.instant.")
 @output_option("--out", metavar="SENSOR.json", help="Write the JSON document to a file as well.")
 @record_option

@@ -12,6 +12,8 @@ from estimator.vocabulary.reader import MAX_FILE_BYTES, Count, FaultError, Span,
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.values import frozen
 
+Seconds = Annotated[float | None, Span(0.0, 10.0, "s")]
+SlowSeconds = Annotated[float | None, Span(0.0, 600.0, "s")]
 Averaging = Literal["boxcar", "low-pass", "trailing-mean", "none", "undetermined"]
 ResponseKernel = Literal["none", "boxcar", "low-pass"]
 Transient = Literal["instant", "ramp", "lagged", "logarithmic"]
@@ -51,17 +53,17 @@ class SensorCalibration:
     averaging: Averaging = "undetermined"
     n_updates: Count = 0
     update_period_s: Annotated[float | None, Span(1e-3, 10.0, "s")] = None
-    update_period_std_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
-    card_period_std_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
-    update_jitter_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
-    window_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
-    window_std_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
-    tau_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
+    update_period_std_s: Seconds = None
+    card_period_std_s: Seconds = None
+    update_jitter_s: Seconds = None
+    window_s: Seconds = None
+    window_std_s: Seconds = None
+    tau_s: Seconds = None
     delay_s: Annotated[float | None, Span(-5.0, 5.0, "s")] = None
     delay_std_s: Annotated[float | None, Span(0.0, 5.0, "s")] = None
-    rise_time_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
-    settle_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
-    board_rise_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
+    rise_time_s: SlowSeconds = None
+    settle_s: SlowSeconds = None
+    board_rise_s: SlowSeconds = None
     transient: Transient | None = None
     gain: Annotated[float | None, Span(0.1, 10.0)] = None
     gain_std: Annotated[float | None, Span(0.0, 10.0)] = None
@@ -72,7 +74,7 @@ class SensorCalibration:
     residual_w: Annotated[float | None, Span(0.0, 1e4, "W")] = None
     reading_noise_w: Annotated[float | None, Span(0.0, 1e3, "W")] = None
     resolution_w: Annotated[float | None, Span(0.0, 1e3, "W")] = None
-    poll_period_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
+    poll_period_s: SlowSeconds = None
     candidates: tuple[Candidate, ...] = ()
     notes: Mapping[str, str] = FrozenMapping({})
 

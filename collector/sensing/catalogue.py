@@ -22,7 +22,9 @@ from collector.sensing.calibration import (
     Averaging,
     Candidate,
     ResponseKernel,
+    Seconds,
     SensorCalibration,
+    SlowSeconds,
     Transient,
     load_calibration,
     read_calibration,
@@ -51,8 +53,6 @@ CATALOGUE: Final = "catalogue"
 OWN_FOLDER: Final = "WATTPRINT_SENSORS"
 """Environment variable: a folder of further entries."""
 
-Seconds = Annotated[float | None, Span(0.0, 10.0, "s")]
-
 
 @frozen
 class PublishedSensor:
@@ -76,7 +76,7 @@ class PublishedSensor:
     window_std_s: Seconds = None
     delay_s: Annotated[float | None, Span(-5.0, 5.0, "s")] = None
     delay_std_s: Annotated[float | None, Span(0.0, 5.0, "s")] = None
-    rise_time_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
+    rise_time_s: SlowSeconds = None
     gain: Annotated[float | None, Span(0.1, 10.0)] = None
     offset_w: Annotated[float | None, Span(-1e3, 1e3, "W")] = None
     doubts: tuple[str, ...] = ()

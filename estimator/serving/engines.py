@@ -21,6 +21,7 @@ since later versions hide more of it behind the boards.  The 90 % interval reach
 USUAL: Final = "vllm"
 """The engine of an answer for which none is named."""
 
+Share = Annotated[float, Span(0.0, 1.0)]
 Seconds = Annotated[float, Span(0.0, 10.0, "s")]
 
 
@@ -39,7 +40,7 @@ class HostTime:
     overlapped_step_s: Seconds = 0.0
     overlapped_sequence_s: Seconds = 0.0
     overlapped_request_s: Seconds = 0.0
-    spread: Annotated[float, Span(0.0, 1.0)]
+    spread: Share
 
 
 @frozen
@@ -56,7 +57,7 @@ class Engine:
     name: Text
     version: Text
     library: Annotated[str, Words(LIBRARIES)]
-    queued: Annotated[float, Span(0.0, 1.0)]
+    queued: Share
     memory_share: Annotated[float, Span(0.1, 1.0)]
     reserve_bytes: Annotated[float, Span(0.0, 1e12, "byte")]
     chunk: Annotated[int, Span(16, 1e6, "token")]
@@ -77,8 +78,8 @@ class Waiting:
     share    of the way from power at rest to the power limit [1]; spread: relative half width of the 90 % interval of the power
     """
 
-    share: Annotated[float, Span(0.0, 1.0)]
-    spread: Annotated[float, Span(0.0, 1.0)]
+    share: Share
+    spread: Share
     source: Text
 
 

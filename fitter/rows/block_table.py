@@ -52,8 +52,7 @@ def read_block_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     screen.reject_limits((*NUMBERS, "energy_j"))
     numbers = {name: table.numbers(name) for name in NUMBERS}
     numbers["power_w"] = first_known(numbers["power_w"], table.numbers("energy_j") / numbers["latency_s"])
-    with np.errstate(invalid="ignore"):
-        screen.reject(numbers["idle_w"] > numbers["power_w"], "BAD_POWER", "power_w is below idle_w")
+    screen.reject(numbers["idle_w"] > numbers["power_w"], "BAD_POWER", "power_w is below idle_w")
     # Registers and shared memory may allow fewer blocks than threads do; only the data can state this.
     fitting = screen.of_gpu(lambda spec: spec.warps_per_sm * WARP_LANES) // numbers["block_threads"]
     numbers["blocks_per_sm"] = first_known(numbers["blocks_per_sm"], np.maximum(fitting, 1.0))

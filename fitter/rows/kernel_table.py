@@ -360,8 +360,7 @@ def _reject_by_roof(screen: Screen, kernels: Sequence[Operator], kernel_index: I
                 "latency_s must be in seconds"
             )
     screen.reject(np.isnan(roof), "NO_RATE", lambda i: f"no rate of {kernels[kernel_index[i]].precision} on its GPU")
-    with np.errstate(invalid="ignore"):
-        fast = latency_s * ROOF_TOLERANCE < np.where(np.isfinite(roof), roof, 0.0)
+    fast = latency_s * ROOF_TOLERANCE < np.where(np.isfinite(roof), roof, 0.0)
     screen.reject(fast, "ABOVE_ROOF", lambda i: f"latency_s = {latency_s[i]:.4g}; its GPU needs at least {roof[i]:.4g} s")
 
 

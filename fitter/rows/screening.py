@@ -177,8 +177,7 @@ class Screen:
         def detail(i: int) -> str:
             return f"{name} = {values[i]:g}; {self.specs[self.gpu_index[i]].name} runs {low[i]:.0f} to {high[i]:.0f} MHz"
 
-        with np.errstate(invalid="ignore"):
-            self.reject((values < low) | (values > high), "BAD_CLOCK", detail)
+        self.reject((values < low) | (values > high), "BAD_CLOCK", detail)
         return values
 
     def reject_power(self, power_w: Array, limit_w: Array) -> None:
@@ -186,8 +185,7 @@ class Screen:
         least_w = self.of_gpu(
             lambda spec: LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
         )
-        with np.errstate(invalid="ignore"):
-            low, high = power_w < least_w, power_w > OVERSHOOT * limit_w
+        low, high = power_w < least_w, power_w > OVERSHOOT * limit_w
         self.reject(low, "BAD_POWER", lambda i: f"{power_w[i]:.4g} W; at rest the board draws over {least_w[i]:.3g} W", power=True)
         self.reject(high, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
 

@@ -139,9 +139,8 @@ class Table:
             codes, texts = self.coded(column)
             something = np.array([text != "" for text in texts])[codes]
             values = np.array(pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce"), dtype=np.float64)[codes]
-        with np.errstate(invalid="ignore"):
-            size = np.abs(values)
-            values[~((size >= 1.0 / LARGEST) & (size <= LARGEST)) & (size != 0.0)] = np.nan
+        size = np.abs(values)
+        values[~((size >= 1.0 / LARGEST) & (size <= LARGEST)) & (size != 0.0)] = np.nan
         return values, something & np.isnan(values)
 
 
