@@ -14,13 +14,13 @@ from estimator.model.power_limit import UNLIMITED_W, Held
 from estimator.serving.architecture import Layout, read_architecture, read_config
 from estimator.serving.costs import SEQUENCES, Served, StepCosts, nodes_of, step_costs
 from estimator.serving.engines import Engine, load_engine
-from estimator.serving.intervals import measures, shares, steady_states
+from estimator.serving.intervals import SOURCES, measures, shares, steady_states
 from estimator.serving.schedule import Cycle
 from estimator.serving.steps import NODE_GPUS, cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
-from estimator.vocabulary.quantities import TINY, Array
+from estimator.vocabulary.quantities import NORMAL_90, TINY, Array
 from estimator.vocabulary.values import frozen
 
 MEASURES: Final = ("ttft_s", "tpot_s", "slot_s", "tokens_per_s", "power_w", "energy_per_token_j")
@@ -35,6 +35,10 @@ FASTEST_PCIE: Final = 6.4e10
 
 ROUNDING: Final = 1e-6
 """Relative difference that is a rounding error."""
+
+
+STAYS_WITHIN: Final = 1.001
+"""Power of a step relative to the limit above which its lowest clock does not hold it [1]."""
 
 
 @frozen
@@ -179,7 +183,8 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     if not np.all(np.isfinite(cycle.slot_s[0])):
         reason = why_no_time([line for _, line in costs.points.warnings], "--weights or --gpu")
         raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
-    columns, parts = measures(cycle, copies, asked), shares(cycle, costs)
+    most_w = board.held.power_w * served.layout.tensor_parallel * math.exp(NORMAL_90 * board.held.ln_std)
+    columns, parts = measures(cycle, copies, asked, most_w), shares(cycle, costs)
     found = []
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
@@ -211,17 +216,22 @@ def _under_limit(
 
     A board is within its limit on average over all steps: a prompt draws more than the steps around it, and takes less time than a board
     needs to lower its clock.  Between steps without a limit
-    and steps that are each within it, the share of both counts that holds the limit on average.
+    and steps that are each within it, the share of both counts that holds the limit on average.  Where steps stay above it at the lowest
+    clock, so does the mean.
     """
     free = step_costs(served, replace(board, held=Held(UNLIMITED_W, board.held.ln_std)), nodes)
-    cycle, limit_w = steady_states(served, free, slots, rate), board.held.power_w * served.layout.tensor_parallel
+    cycle = steady_states(served, free, slots, rate)
+    limit_w = np.full((1 + len(SOURCES), 1, 1), board.held.power_w * served.layout.tensor_parallel)
+    limit_w[1 + SOURCES.index("limit")] *= math.exp(NORMAL_90 * board.held.ln_std)
     if not np.any(cycle.power_w > limit_w):
         return free, free, cycle, np.zeros(cycle.slot_s.shape[1:])
     held = step_costs(served, board, nodes)
     slow = steady_states(served, held, slots, rate)
     share = np.clip((cycle.power_w - limit_w) / np.maximum(cycle.power_w - slow.power_w, TINY), 0.0, 1.0)
     both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__annotations__}
-    over = np.maximum(both["power_w"] / limit_w, 1.0)  # what prompts add to steps within the limit can be beyond it
+    step_w = np.max(held.decode.joules / held.decode.parts.sum(axis=0), axis=0)
+    # What prompts add to steps within the limit can be beyond it.
+    over = np.where(step_w[:, None] > STAYS_WITHIN * board.held.power_w, 1.0, np.maximum(both["power_w"] / limit_w, 1.0))
     both |= {name: both[name] * over for name in ("slot_s", "tpot_s", "ttft_loaded_s", "ttft_most_s", "decode_s", "prompt_s")}
     both |= {name: both[name] / over for name in ("tokens_per_s", "power_w")}
     return free, held, Cycle(**both), share[0]
@@ -251,9 +261,12 @@ def _served(serving: Serving, batches: Sequence[int]) -> Served:
         )
     layout = Layout(tensor_parallel=serving.tensor_parallel, expert_parallel=serving.expert_parallel)
     model.check(layout)
+    formats = read_weights(config, serving.weights, serving.kv)
+    if model.experts is None and formats.experts != formats.layer:
+        raise WorkloadError(f"{model.name} has no experts, and {formats.experts} is a format of experts alone; take another --weights")
     return Served(
         architecture=model,
-        weights=read_weights(config, serving.weights, serving.kv),
+        weights=formats,
         layout=layout,
         engine=load_engine(serving.engine),
         prompt=serving.prompt,

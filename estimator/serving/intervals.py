@@ -9,6 +9,7 @@ logarithms are joined:
     schedule    what a prompt adds (`QUEUE_SPREAD`)
     power       the bundle's error of a step's power
     waiting     power of boards that wait for their host (`Waiting`)
+    limit       the share of the limit that a throttled board holds
 
 Axes: s = 1 + the number of sources, c clocks, n loads.
 """
@@ -21,7 +22,7 @@ from estimator.serving.costs import PARTS, Costs, Served, StepCosts
 from estimator.serving.schedule import Cycle, Host, Load, StepCost, at_rate, closed_loop
 from estimator.vocabulary.quantities import TINY, Array
 
-SOURCES: Final = ("kernels", "library", "host", "schedule", "power", "waiting")
+SOURCES: Final = ("kernels", "library", "host", "schedule", "power", "waiting", "limit")
 
 FOREIGN: Final = {"products": 0.05, "attention": 0.25, "experts": 0.5}
 """Relative half width of the 90 % interval of a part's time where the bundle has no kernels of the engine's library [1].  Tables of
@@ -88,10 +89,10 @@ def interpolated(at: Array, values: Array, asked: Array) -> Array:
 
 
 @np.errstate(all="ignore")
-def measures(cycle: Cycle, copies: int, asked: Array) -> Columns:
+def measures(cycle: Cycle, copies: int, asked: Array, most_w: float) -> Columns:
     """Values of all copies with limits of their intervals, `…_low` and `…_high`; asked (n,): requests in flight of a copy, nan at a rate.
 
-    Requests beyond those that run wait for a slot, which adds to the time to the first token.
+    Requests beyond those that run wait for a slot, which adds to the time to the first token.  most_w: what the boards of a copy hold.
     """
     queue_s = np.fmax(asked / cycle.running - 1.0, 0.0) * cycle.slot_s
     found = {
@@ -107,8 +108,10 @@ def measures(cycle: Cycle, copies: int, asked: Array) -> Columns:
     for name, values in found.items():
         columns[name] = values[0]
         columns[f"{name}_low"], columns[f"{name}_high"] = _limits(values)
+    high_w = columns["power_w_high"]
     return {
         **columns,
+        "power_w_high": np.where(columns["power_w"] <= most_w * copies, np.minimum(high_w, most_w * copies), high_w),
         "ttft_s_high": latest,
         "ttft_loaded_s": (cycle.ttft_loaded_s + queue_s)[0],
         "prompt_energy_j": cycle.prompt_j[0],

@@ -10,6 +10,7 @@ from estimator.bundle.content import Bundle, HeldOut
 from estimator.uncertainty.sources import unfitted_groups
 from fitter.bundle.calibration import Calibration
 from fitter.instructions.display import bundle_energies
+from fitter.rows.rejected import count_reasons
 from fitter.validate.predictions import PERCENT, compared, errors_of, summary_row
 from fitter.validate.tables import Shown
 
@@ -28,7 +29,12 @@ def verdict_lines(bundle: Bundle, calibration: Calibration) -> list[str]:
     lines += [_errors_line(kind, compared(found)) for kind, found in calibration.held_out.items() if len(found)]
     if kernels and not calibration.held_out:
         lines.append("no rows were held out: its errors are unknown")
-    return [*lines, *_instruction_lines(bundle), *_block_lines(bundle), *(_missing_lines(bundle, one_clock=one) if kernels else ())]
+    return [
+        *lines,
+        *_instruction_lines(bundle),
+        *_block_lines(bundle),
+        *(_missing_lines(bundle, calibration, one_clock=one) if kernels else ()),
+    ]
 
 
 def has_kernels(bundle: Bundle) -> bool:
@@ -73,13 +79,14 @@ def _mean_errors(row: HeldOut, found: pd.DataFrame) -> dict[str, float]:
     return {name: np.nan if own is None else own["mape"] for name, own in errors.items()}
 
 
-def _missing_lines(bundle: Bundle, *, one_clock: bool) -> list[str]:
+def _missing_lines(bundle: Bundle, calibration: Calibration, *, one_clock: bool) -> list[str]:
     """What the data do not tell, and so is a prior or an extrapolation."""
     priors = unfitted_groups(bundle, bundle.groups)
     absent = sorted({key.partition(".")[0] for key in priors} - {key.partition(".")[0] for key in bundle.groups if key not in priors})
     found = []
     if bundle.power is None:
-        found.append("power and energy (no power in the data)")
+        reasons = ", ".join(count_reasons(calibration.selection.rejected, power_only=True))
+        found.append(f"power and energy ({f'every power was rejected: {reasons}' if reasons else 'no power in the data'})")
     if absent:
         found.append(f"kernels of {', '.join(absent)} (priors)")
     if one_clock:

@@ -2,7 +2,7 @@
 
 A dataset of `collect` is a table with more columns: flags, trials, requested and measured clocks, tiles.  Other tables may have the columns
 family, operator, gpu, precision, kv_precision, batch, m, n, k | rows, dim | sequence, heads, kv_heads, head_dim, window, is_decode;
-latency_s; power_w, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_*, reason, source, collection, load, l2_state,
+latency_s; power_w or energy_j, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_*, reason, source, collection, load, l2_state,
 weight_copies.
 """
 
@@ -45,9 +45,12 @@ from fitter.rows.tables import Table
 SHAPE_COLUMNS: Final = (*dict.fromkeys(name for names in FAMILY_FIELDS.values() for name in names), "sequence", "is_decode")
 NAME_COLUMNS: Final = ("family", "operator", "precision", "precision_out", "precision_kv", "kv_precision", "cuda_cores", "distribution")
 VALUE_COLUMNS: Final = (
-    "latency_s", "power_w", "power_std_w", "power_limit_w", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz", "grid_x", "grid_y",
-    "grid_z", "tile_m", "tile_n", "split_k", "trial", "weight_copies",
+    "latency_s", "power_w", "energy_j", "power_std_w", "power_limit_w", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz", "grid_x",
+    "grid_y", "grid_z", "tile_m", "tile_n", "split_k", "trial", "weight_copies",
 )  # fmt: skip
+PLAIN_NUMBERS: Final = ("energy_j", "power_limit_w", "sm_clock_mhz", "sm_clock_measured_mhz", "weight_copies")
+"""Columns that count as not stated where they are empty, but not where they hold other text."""
+
 TEXT_COLUMNS: Final = (
     "gpu", "gpu_uuid", "kernel_name", "kernel_label", "reason", "source", "library", "l2_state", "mode", "flags", "load", "collection",
     "host",
@@ -95,6 +98,9 @@ AT_LIMIT_SHARE: Final = 0.96
 IMPLAUSIBLE_RATIO: Final = 100.0
 """A file whose kernels are all this many times slower than the hardware allows has another unit than seconds [1]."""
 
+SLOWEST_RATIO: Final = 1000.0
+"""A row so many times slower than the hardware allows has another unit than seconds [1]."""
+
 
 def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     """Accepted and rejected rows.
@@ -105,10 +111,13 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     screen = Screen(table, gpu, repeated="flags" not in table)
     if not len(screen.table):
         return Selection(rejected=screen.rejected())
+    screen.reject_texts(SHAPE_COLUMNS, "BAD_SHAPE")
+    screen.reject_texts(PLAIN_NUMBERS, "BAD_NUMBER")
+    screen.narrow()
     kernels, kernel_index = _operators(screen)
     table = screen.table
     value = {name: table.numbers(name) for name in VALUE_COLUMNS}
-    latency, power = value["latency_s"], value["power_w"]
+    latency, power = value["latency_s"], value["power_w"] if "power_w" in table else value["energy_j"] / value["latency_s"]
     _read_verdicts(screen, np.isfinite(power) | table.garbled("power_w"))
     _reject_other_ways(screen, kernels, kernel_index, latency)
     screen.reject_limits(("latency_s", "temperature_c", "power_w"), power=("power_w",))
@@ -116,7 +125,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     measured = screen.clocks("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
     clock = first_known(measured, asked)
     library = _libraries(table)
-    warm = _warm(table, library, kernels, kernel_index)
+    warm = _warm(screen, library, kernels, kernel_index)
     _reject_by_roof(screen, kernels, kernel_index, latency, clock)
     _reject_other_kernels(screen, library, kernels, kernel_index, latency, clock)
     limit = np.where(value["power_limit_w"] > 0, value["power_limit_w"], screen.of_gpu(lambda spec: spec.power_limit_w))
@@ -299,13 +308,19 @@ def _reject_other_ways(screen: Screen, kernels: Sequence[Operator], kernel_index
     screen.reject(slower, "SECOND_KERNEL", lambda i: f"{texts[label[i]][:40]!r}; the library has a faster kernel for such shapes")
 
 
-def _warm(table: Table, library: Array, kernels: Sequence[Operator], kernel_index: IntArray) -> Array:
+def _warm(screen: Screen, library: Array, kernels: Sequence[Operator], kernel_index: IntArray) -> Array:
     """What the launches of a row use in turn, in operands of one launch, shape (n,); 0: none are found in L2.
 
     Known copies of a product's weights, with one set of activations; else as stated, else 1, since simple benchmarks launch one kernel on
-    one set of buffers.
+    one set of buffers.  Rows with another word for the state of L2 are rejected.
     """
-    stated = table.texts("l2_state")
+    table = screen.table
+    stated = [text.lower() for text in table.texts("l2_state")]
+    screen.reject(
+        [i for i, state in enumerate(stated) if state not in ("cold", "warm", "")],
+        "BAD_L2_STATE",
+        lambda i: f"{stated[i][:40]!r}; known: cold, warm",
+    )
     cold = [state == "cold" if state else own.startswith(COLD_LIBRARIES) for state, own in zip(stated, library, strict=True)]
     weight, total = np.array([_footprint(kernel) for kernel in kernels]).reshape(-1, 2)[kernel_index].T
     known: Array = 1.0 + (table.numbers("weight_copies") - 1.0) * weight / total
@@ -359,6 +374,8 @@ def _reject_by_roof(screen: Screen, kernels: Sequence[Operator], kernel_index: I
                 f"{screen.table.name}: all {len(index)} {spec.name} rows take over {IMPLAUSIBLE_RATIO:g} times what the hardware needs; "
                 "latency_s must be in seconds"
             )
+    slow = latency_s > SLOWEST_RATIO * np.fmax(roof, 10e-6)
+    screen.reject(slow, "ABSURDLY_SLOW", lambda i: f"latency_s = {latency_s[i]:.4g}; its GPU needs {roof[i]:.4g} s: another unit?")
     screen.reject(np.isnan(roof), "NO_RATE", lambda i: f"no rate of {kernels[kernel_index[i]].precision} on its GPU")
     fast = latency_s * ROOF_TOLERANCE < np.where(np.isfinite(roof), roof, 0.0)
     screen.reject(fast, "ABOVE_ROOF", lambda i: f"latency_s = {latency_s[i]:.4g}; its GPU needs at least {roof[i]:.4g} s")

@@ -26,6 +26,7 @@ REASONS: Final = {
     "SECOND_KERNEL": "a kernel for shapes that another kernel of the library runs faster",
     "EAGER": "launched one by one: the host's time is in it",
     "OUTLIER": "time far from that of all other kernels of its kind",
+    "ABSURDLY_SLOW": "a thousand times the time that the hardware needs: another unit than seconds",
     "ABOVE_LIMIT": "power above the power limit",
     "TRUNCATED_RUN": "a run far shorter than the runs of its data set: it failed or was cut off",
     "MISSING_WORKLOAD": "the workload file is missing or cannot be read",
@@ -42,6 +43,8 @@ REASONS: Final = {
     "UNSET_OPERANDS": "operands that were never initialised, on which power and sustained clock depend",
     "HOST_BOUND": "the host's launches were timed, not the kernel",
     "BAD_HISTOGRAM": "a generated kernel whose machine instructions are missing, or not counted",
+    "BAD_NUMBER": "other text than a number, such as one with a unit",
+    "BAD_L2_STATE": "a state of L2 that is neither cold nor warm",
     "BAD_COUNT": "a count that is missing, not finite, or not positive",
 }
 """Reason codes and their meaning, beside those of flags.  Other codes in a file's `reason` column are kept unchanged."""

@@ -146,6 +146,12 @@ class Screen:
             bad = self.table.garbled(name) | limit.broken(values)
             self.reject(bad, limit.reason, lambda i, n=name, v=values, m=limit: f"{n} = {v[i]:g} {m.text()}", power=name in power)  # type: ignore[misc]
 
+    def reject_texts(self, names: Iterable[str], reason: str) -> None:
+        """Reject rows with other text than a number in one of these columns, which would count as not stated."""
+        for name in names:
+            codes, texts = self.table.coded(name)
+            self.reject(self.table.garbled(name), reason, lambda i, n=name, c=codes, t=texts: f"{n} = {t[c[i]][:40]!r} is no plain number")  # type: ignore[misc]
+
     def reject_flags(self, flags: Collection[str], rows: BoolArray | bool = True, *, power: bool = False) -> None:
         """Reject rows that `collect` marked with one of these flags."""
         for flag in sorted(flags):

@@ -1,6 +1,6 @@
 """Selection: reads data sets and returns accepted rows and rejected rows with reasons."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from collector.dataset import is_kernel_dataset, read_kernel_dataset
+from estimator.bundle.content import Bundle
 from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
 from fitter.errors import InputError, SelectionError
 from fitter.rows import block_table, kernel_table, workload_dataset
@@ -58,13 +59,18 @@ def require_one_gpu(selection: Selection) -> str:
     return next(iter(counts))
 
 
-def require_one_world(selection: Selection) -> None:
-    """Raise SelectionError if the selection mixes measurements of a real and of a simulated board."""
+def require_one_world(selection: Selection, sources: Iterable[Bundle] = ()) -> None:
+    """Raise SelectionError for a mix of real and simulated boards, in the selection or between it and the bundles that it starts from."""
     simulated = {dataset.metadata.get("simulated") is True: dataset.name for dataset in reversed(selection.datasets) if dataset.used}
     if len(simulated) > 1:
         raise SelectionError(
             f"{simulated[True]} comes from a simulated board and {simulated[False]} does not: a bundle tells of one of them; fit them apart"
         )
+    for source in sources:
+        if source.simulated and True not in simulated:
+            raise SelectionError(
+                f"bundle {source.name} was fitted on a simulated board and these rows were not: its numbers say nothing about a GPU"
+            )
 
 
 def _files(path: Path) -> list[Path]:

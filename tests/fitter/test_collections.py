@@ -202,7 +202,7 @@ def test_anchors_without_energy_and_bundles_of_the_same_board_are_refused():
     with pytest.raises(CalibrationError, match="start from it with --prior"):
         anchored(source, selection_of(None, runs), A100)
     silent = replace(runs, energy_j=np.full(2, np.nan), gpus=(H100.name,))
-    with pytest.raises(CalibrationError, match="no anchor has a power below the limit"):
+    with pytest.raises(CalibrationError, match="no anchor.s power lies between rest and the limit"):
         anchored(source, selection_of(None, silent), H100)
 
 

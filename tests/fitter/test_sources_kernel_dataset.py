@@ -1,10 +1,13 @@
 """Datasets of `collect`: columns as measured, flags by their policy, trials that weigh together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from collector.dataset import FLAGS, operator_columns, write_kernel_dataset
+from estimator import load_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from fitter.errors import SelectionError
 from fitter.rows.kernel_table import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW
@@ -62,6 +65,8 @@ def test_measurements_and_a_simulated_board_do_not_become_one_bundle(write, tmp_
     table.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a100-pcie-40gb,fp32,4096,512,2e-5\n")
     require_one_world(read_selection([write({}), write({}, name="other.parquet")]))
     require_one_world(read_selection([table]))
+    with pytest.raises(SelectionError, match="was fitted on a simulated board and these rows were not"):
+        require_one_world(read_selection([table]), [replace(load_bundle("a10-eager"), environment={"simulated": "true"})])
     with pytest.raises(SelectionError, match=r"dataset\.parquet comes from a simulated board and measured\.csv does not"):
         require_one_world(read_selection([table, write({})]))
 

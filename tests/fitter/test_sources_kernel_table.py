@@ -116,6 +116,9 @@ def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data):
         ("gemm,linear,a100-sxm-80gb,fp8,1,8,8,8,1e-5,,,", "NO_RATE"),
         ("gemm,linear,a100-sxm-80gb,bf16,1,,8,8,1e-5,,,", "BAD_SHAPE"),
         ("gemm,linear,a100-sxm-80gb,bf16,1,1e300,8,8,1e-5,,,", "BAD_SHAPE"),
+        ("gemm,linear,a100-sxm-80gb,bf16,8x,8,8,8,1e-5,,,", "BAD_SHAPE"),
+        (f"{GEMM},1e-4,,400 W,", "BAD_NUMBER"),
+        (f"{GEMM},100,,,", "ABSURDLY_SLOW"),
         (f"{GEMM},1e-6,,,", "ABOVE_ROOF"),
         ("gemm,linear,a100-sxm-80gb,bf16,1,1,65536,4096,1e-4,,,", "ABOVE_ROOF"),  # 537 MB of weights, an L2 of 40 MB
         (f"{GEMM},1e-4,,,", "DUPLICATE"),
@@ -272,3 +275,23 @@ def test_columns_of_lists_and_doubled_columns_are_refused(tmp_path, table, messa
     pq.write_table(table, tmp_path / "t.parquet")
     with pytest.raises((InputError, DatasetError), match=message):
         open_table(tmp_path / "t.parquet", ABC)
+
+
+@pytest.mark.parametrize(
+    "column, cell, reason",
+    [
+        ("sm_clock_mhz", "900 MHz", "BAD_NUMBER"),  # as nvidia-smi writes it
+        ("sm_clock_mhz", "900", None),
+        ("sm_clock_mhz", "", None),
+        ("weight_copies", "two", "BAD_NUMBER"),
+        ("l2_state", "Cold", None),
+        ("l2_state", "icy", "BAD_L2_STATE"),
+    ],
+)
+def test_what_a_cell_says_otherwise_than_its_column_does_not_count_as_missing(read, column, cell, reason):
+    rejected = read(f"{GEMM},1e-4,,,,{cell}", f"{GEMM},2e-4,,,,", header=f"{HEADER},{column}")[1]
+    assert [one.reason for one in rejected] == ([reason] if reason else [])
+
+
+def test_an_energy_without_power_is_the_power_of_its_time(read):
+    assert read(f"{GEMM},1e-4,0.02", header=HEADER.partition("power_w")[0] + "energy_j")[0].power_w[0] == pytest.approx(200.0)
