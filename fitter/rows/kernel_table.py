@@ -173,7 +173,7 @@ def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
     found = []
     for i in np.unique(index, return_index=True)[1].tolist():
         texts = {column: texts[codes[i]] for column, (codes, texts) in names.items()} | {"library": libraries[int(columns["library"][i])]}
-        found.append(_operator({column: values[i] for column, values in columns.items()} | texts))
+        found.append(_operator({column: values[i] for column, values in columns.items()} | texts, own="flags" in table))
     bad = {number: one for number, one in enumerate(found) if isinstance(one, tuple)}
     for reason in {one[0] for one in bad.values()}:
         own = [number for number, one in bad.items() if one[0] == reason]
@@ -198,8 +198,8 @@ def _word(library: str, cudnn: bool) -> str:
     return word if (word := library.partition("-")[0]) in LIBRARIES else ""
 
 
-def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
-    """The operator of one kind of row, or the reason for its rejection."""
+def _operator(row: Mapping[str, Any], *, own: bool) -> Operator | tuple[str, str]:
+    """The operator of one kind of row, or the reason for its rejection; own: by `collect`, whose fp8 products have given scales."""
     given, called = row.get("family", "").lower(), row["operator"].lower()
     family, operator = _kind(given, called, row)
     if family is None:
@@ -210,6 +210,8 @@ def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
     unknown = next((name for name, found in formats.items() if found is None), None)
     if unknown is not None or not formats["precision"]:
         return ("UNKNOWN_PRECISION", repr(written[unknown or "precision"][:40]))
+    if own and family == "gemm" and formats["precision"] == "fp8":
+        formats["precision"] = "fp8_static"
     shape = _shape(family, operator, row)
     broken = next((name for name, value in shape.items() if value % 1.0 != 0.0 and name not in FRACTIONAL), None)
     if broken is not None:

@@ -147,3 +147,8 @@ def test_a_simulated_board_and_flags_are_known_in_other_formats(write, tmp_path,
 def test_a_dataset_without_rows_is_refused(write):
     with pytest.raises(SelectionError, match=r"dataset\.parquet: no rows"):
         read_selection([write()])
+
+
+def test_fp8_products_of_a_campaign_have_given_scales(write):
+    rows, _ = read(write({"precision": "fp8", "gpu": "h100-sxm"}))
+    assert [operator.precision for operator in rows.operators] == ["fp8_static"]
