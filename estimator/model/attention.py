@@ -207,8 +207,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     key_tiles = np.ceil(visible / Flash.KEY_TILE)
     cache_byte = c.batch * c.kv_heads * visible * c.cached * c.kv_byte
     rows, heads = c.batch * c.heads * c.queries, c.batch * c.heads / query_heads
-    moved = cache_byte + 2.0 * rows * c.head_dim * c.element_byte
-    scores = rows * visible
+    moved, scores = cache_byte + 2.0 * rows * c.head_dim * c.element_byte, rows * visible
     resident = np.where((c.head_dim > Flash.LARGE_HEAD) & ~c.roomy, 1.0, Flash.RESIDENT_BLOCKS)
     # Kernels for latent attention split no context among blocks of boards before Hopper.
     whole = (c.cached < 2.0 * c.head_dim) & (gpu.architecture not in SHARING_ARCHITECTURES)

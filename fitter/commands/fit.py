@@ -135,23 +135,15 @@ def fit_command(**options: Any) -> int:
         selection = read_selection(options["datasets"], options["gpu"])
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     priors = [load_bundle(name) for name in options["priors"]]
-    anchored = load_bundle(options["anchor"]) if options["anchor"] else None
-    require_one_world(selection, [*priors, *([anchored] if anchored else [])])
+    anchors = [load_bundle(name) for name in (options["anchor"],) if name]
+    require_one_world(selection, [*priors, *anchors])
     lenders = {name: head for name, head in bundle_heads().items() if head.power} if not priors and lacks_power(selection) else {}
     lender = load_bundle(nearest_bundle(gpu, lenders)) if lenders else None
     common: dict[str, Any] = {"name": options["name"] or "", "version": FIRST_VERSION, "seed": options["seed"]}
     calibration = (
-        calibrate_anchored(selection, gpu, anchored, **common)
-        if anchored
-        else calibrate(
-            selection,
-            gpu,
-            **common,
-            holdout=options["holdout"],
-            priors=priors,
-            lender=lender,
-            progress=progress,
-        )
+        calibrate_anchored(selection, gpu, *anchors, **common)
+        if anchors
+        else calibrate(selection, gpu, **common, holdout=options["holdout"], priors=priors, lender=lender, progress=progress)
     )
     bundle = save_bundle(calibration.bundle, options["out"])
     if options["report"] is not None:
