@@ -32,7 +32,16 @@ from estimator.model.timeline import (
 from estimator.uncertainty.forecast import Forecast, forecast_of
 from estimator.uncertainty.laboratory import ELSEWHERE_STD, host_elsewhere_std, scales_std
 from estimator.uncertainty.sources import error_sources, far_clock, group_shares, joined, unfitted_groups
-from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unfitted_int8, unseen_precisions
+from estimator.uncertainty.unseen import (
+    Kind,
+    Loading,
+    foreign_families,
+    library_sources,
+    precision_sources,
+    shape_excesses,
+    unfitted_int8,
+    unseen_precisions,
+)
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array, BoolArray, IntArray
 from estimator.vocabulary.values import frozen
@@ -118,7 +127,8 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     corrections = corrections * (gpu.architecture == bundle.gpu.architecture)
     excesses = shape_excesses(operators, served, bundle.domain)
     numbers: dict[tuple[object, ...], int] = {}
-    keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], strict=True)
+    far, foreign = [excess > 0.0 for excess in excesses], foreign_families(operators, served)
+    keys = zip(served, unseen_precisions(bundle, operators, served), far, foreign, strict=True)
     kind = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
     owner = np.repeat(np.arange(len(workloads)), lengths)
     key = owner * len(numbers) + kind
@@ -343,11 +353,11 @@ def _sources(
         weights: Sequence[Loading] | Array = shares[own, 0].tolist() if single else shares[own]
         paced: Loading = float(launch_share[i, 0]) if single else launch_share[i]
         groups = group_shares([kind.group for kind in kinds], weights)
-        precisions = precision_sources(kinds, weights)
+        precisions, libraries = precision_sources(kinds, weights), library_sources(kinds, weights)
         for place, quantity in enumerate(QUANTITIES):
             outside = precisions | {name: loading[i] for name, loading in far[place].items()}
-            if quantity == "latency" and scale_std:
-                outside["collections"] = scale_std
+            if quantity == "latency":
+                outside |= libraries | ({"collections": scale_std} if scale_std else {})
             if prepared.forecast is not None:
                 outside[prepared.forecast.name] = prepared.forecast.ln_std[place]
             found[place].append(error_sources(bundle, quantity, workload.model_family, paced, groups, outside, launch_known=known))

@@ -12,7 +12,7 @@ import numpy as np
 
 from estimator.engine.board import Board
 from estimator.engine.prediction import Prediction, predict
-from estimator.model.coefficients import BY, group_words
+from estimator.model.coefficients import group_words
 from estimator.questions.points import Sweep
 from estimator.questions.sweeping import table
 from estimator.serving.architecture import Architecture, Layout
@@ -53,13 +53,12 @@ class Served:
 class Costs:
     """Costs at numbers of sequences `at` (k,), of one board; the others of its group do the same.
 
-    parts     time by PARTS (5, k, c) [s]; foreign: of these, kernels of no library or of another than the engine's
+    parts     time by PARTS (5, k, c) [s]
     joules    (k, c); time_ln, power_ln: half widths of 90 % intervals of ln(time) and ln(power)
     """
 
     at: Array
     parts: Array
-    foreign: Array
     joules: Array
     time_ln: Array
     power_ln: Array
@@ -104,7 +103,7 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     if not board.gpu.on_tensor_cores("bf16"):
         workloads = [_in_fp16(workload) for workload in workloads]
     prediction = predict(workloads, board)
-    costs = _costs(prediction, engine.library)
+    costs = _costs(prediction)
     decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})
     rest_w, waiting = board.tables.rest_w(prediction.sm_clock_mhz[len(nodes) - 1]), waiting_power(board.gpu.architecture)
     return StepCosts(
@@ -131,20 +130,19 @@ def _in_fp16(workload: Workload) -> Workload:
 
 
 @np.errstate(all="ignore")
-def _costs(prediction: Prediction, library: str) -> dict[str, Array]:
+def _costs(prediction: Prediction) -> dict[str, Array]:
     """Fields of Costs of every workload of a prediction, (·, v, c)."""
     shape = prediction.latency_s.shape
-    parts, foreign = np.zeros((2, len(PARTS), *shape))
+    parts = np.zeros((len(PARTS), *shape))
     for i, latency_s in enumerate(prediction.latency_s):
         own, kinds = prediction.prepared.blocks_of(i)
         for kind, share in zip(kinds, prediction.shares[own], strict=True):
             part = PART_OF.get(group_words(kind.group or "")[0], len(PARTS) - 1)
             parts[part, i] += share * latency_s
-            foreign[part, i] += share * latency_s * (not (kind.group or "").endswith(BY + library))
     low, high = np.log(prediction.limits.latency_s)
     low_w, high_w = np.log(prediction.limits.power_w)
     joules = prediction.power_w * prediction.latency_s
-    return {"parts": parts, "foreign": foreign, "joules": joules, "time_ln": 0.5 * (high - low), "power_ln": 0.5 * (high_w - low_w)}
+    return {"parts": parts, "joules": joules, "time_ln": 0.5 * (high - low), "power_ln": 0.5 * (high_w - low_w)}
 
 
 def _added(mixed: dict[str, Array], decode: Costs, pieces: int, beside: Sequence[int]) -> Costs:

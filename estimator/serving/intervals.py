@@ -3,8 +3,7 @@
 Sources are independent.  Each is moved by the half width of its own 90 % interval, the schedule is solved again, and the changes of the
 logarithms are joined:
 
-    kernels     the bundle's error of a step's time
-    library     kernels of another library than the engine's (`FOREIGN`)
+    kernels     the bundle's error of a step's time, with that of kernels of another library than the engine's
     host        the engine's constants (`HostTime.spread`)
     schedule    what a prompt adds (`QUEUE_SPREAD`)
     power       the bundle's error of a step's power
@@ -20,14 +19,9 @@ import numpy as np
 
 from estimator.serving.costs import PARTS, Costs, Served, StepCosts
 from estimator.serving.schedule import Cycle, Host, Load, StepCost, at_rate, closed_loop
-from estimator.vocabulary.quantities import TINY, Array
+from estimator.vocabulary.quantities import Array
 
-SOURCES: Final = ("kernels", "library", "host", "schedule", "power", "waiting", "limit")
-
-FOREIGN: Final = {"products": 0.05, "attention": 0.25, "experts": 0.5}
-"""Relative half width of the 90 % interval of a part's time where the bundle has no kernels of the engine's library [1].  Tables of
-libraries differ by 4 to 11 % in 16-bit products, by 13 to 34 % in attention (means of pairs, B200, H200, L40S); in experts by 10 to 22 %
-(medians), of which one pair in twenty by a factor of four."""
+SOURCES: Final = ("kernels", "host", "schedule", "power", "waiting", "limit")
 
 QUEUE_SPREAD: Final = 0.15
 """Relative half width of the 90 % interval of the time that a prompt adds to the steps of others [1]: which pieces run beside which
@@ -71,8 +65,7 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
 def _moved(costs: Costs, boards: float, queue: float) -> StepCost:
     """Costs of a group of boards, shapes (s, c, k); queue: half width of the schedule's source."""
     seconds = costs.parts.sum(axis=0)
-    other = sum((FOREIGN.get(part, 0.0) * own) ** 2 for part, own in zip(PARTS, costs.foreign, strict=True))
-    longer = {"kernels": np.exp(costs.time_ln), "library": 1.0 + np.sqrt(other) / np.maximum(seconds, TINY), "schedule": 1.0 + queue}
+    longer: dict[str, Array | float] = {"kernels": np.exp(costs.time_ln), "schedule": 1.0 + queue}
     factor = np.stack([np.broadcast_to(longer.get(source, 1.0), seconds.shape) for source in ("", *SOURCES)])
     joules = factor * costs.joules * boards
     joules[1 + SOURCES.index("power")] *= np.exp(costs.power_ln)

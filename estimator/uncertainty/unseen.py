@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.model.coefficients import SIXTEEN_BIT, group_words
+from estimator.model.coefficients import BY, SIXTEEN_BIT, group_words
 from estimator.uncertainty.validity import TOLERATED_FACTOR, shape_excess
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
 from estimator.vocabulary.workload import Operator, Workload
@@ -46,6 +46,11 @@ ALIKE_STD: Final = 0.05
 PRIOR_STD: Final = 0.3
 """Uncertainty of ln of the time, or power, of unseen kernels: the width of the priors of a matrix product's time."""
 
+FOREIGN_STD: Final = {"gemm": 0.03, "attention": 0.135, "mla": 0.135, "moe": 0.25}
+"""Uncertainty of ln of the time of kernels whose library the bundle has not, by family.  Tables of libraries differ by 4 to 11 % in 16-bit
+products, by 13 to 34 % in attention (means of pairs, B200, H200, L40S); in experts by 10 to 22 % (medians), of which one pair in twenty by
+a factor of four."""
+
 Domain = Mapping[str, Mapping[str, tuple[float, float]]]
 
 
@@ -59,11 +64,14 @@ class UnseenPrecision(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Relation of a kernel to the fit: its group of coefficients, its precision if unseen, whether its shape is far outside the range."""
+    """Relation of a kernel to the fit: its group of coefficients, its precision if unseen, whether its shape is far outside the range, and
+    its family if the group describes another library than the one asked for.
+    """
 
     group: str | None
     precision: UnseenPrecision | None
     far: bool
+    foreign: str
 
     def unseen(self, priors: frozenset[str]) -> bool:
         """Whether the fit has no such kernel; priors: groups without fitted kernels."""
@@ -131,6 +139,20 @@ def precision_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loadi
     """
     own = [(kind.precision, share) for kind, share in zip(kinds, time_shares, strict=True)]
     return _sums((f"precision:{one.precision}", share * one.std) for one, share in own if one is not None)
+
+
+def foreign_families(operators: Sequence[Operator], groups: Sequence[str | None]) -> list[str]:
+    """The family of each operator whose group does not describe the library that it names, else ""."""
+    return [
+        operator.family if operator.library and not (group or "").endswith(BY + operator.library) else ""
+        for operator, group in zip(operators, groups, strict=True)
+    ]
+
+
+def library_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loading]) -> dict[str, Loading]:
+    """Errors of ln(time) of kernels of another library, by family; shapes as for `precision_sources`."""
+    own = zip(kinds, time_shares, strict=True)
+    return _sums((f"library:{kind.foreign}", share * FOREIGN_STD[kind.foreign]) for kind, share in own if kind.foreign in FOREIGN_STD)
 
 
 def shape_excesses(operators: Sequence[Operator], groups: Sequence[str | None], domain: Domain) -> tuple[float, ...]:

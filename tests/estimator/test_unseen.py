@@ -99,3 +99,11 @@ def test_an_answer_is_the_same_whatever_other_clocks_and_workloads_are_asked(sha
         assert texts[i] == only
         told = explain(question(workload, BUNDLE, sm_clock_mhz=(clock,), power_cap_w=cap_w)).result
         assert told.warnings == alone.warnings
+
+
+def test_kernels_of_a_library_that_the_fit_has_not_seen_have_wider_intervals():
+    own, other = (
+        estimate(workload_of(one), unlimited(BUNDLE), sm_clock_mhz=1410.0)[0] for one in (PRODUCT, replace(PRODUCT, library="vllm"))
+    )
+    assert other.latency_s == own.latency_s
+    assert other.latency_std_s > own.latency_std_s
