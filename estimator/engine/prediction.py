@@ -36,10 +36,10 @@ from estimator.uncertainty.unseen import (
     Kind,
     Loading,
     foreign_families,
-    library_sources,
     precision_sources,
     shape_excesses,
     unfitted_int8,
+    unlike_sources,
     unseen_precisions,
 )
 from estimator.vocabulary.gpu import GpuSpec
@@ -353,11 +353,11 @@ def _sources(
         weights: Sequence[Loading] | Array = shares[own, 0].tolist() if single else shares[own]
         paced: Loading = float(launch_share[i, 0]) if single else launch_share[i]
         groups = group_shares([kind.group for kind in kinds], weights)
-        precisions, libraries = precision_sources(kinds, weights), library_sources(kinds, weights)
+        precisions, unlike = precision_sources(kinds, weights), unlike_sources(kinds, weights)
         for place, quantity in enumerate(QUANTITIES):
             outside = precisions | {name: loading[i] for name, loading in far[place].items()}
             if quantity == "latency":
-                outside |= libraries | ({"collections": scale_std} if scale_std else {})
+                outside |= unlike | ({"collections": scale_std} if scale_std else {})
             if prepared.forecast is not None:
                 outside[prepared.forecast.name] = prepared.forecast.ln_std[place]
             found[place].append(error_sources(bundle, quantity, workload.model_family, paced, groups, outside, launch_known=known))

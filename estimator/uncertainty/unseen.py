@@ -51,6 +51,10 @@ FOREIGN_STD: Final = {"gemm": 0.03, "attention": 0.135, "mla": 0.135, "moe": 0.2
 products, by 13 to 34 % in attention (means of pairs, B200, H200, L40S); in experts by 10 to 22 % (medians), of which one pair in twenty by
 a factor of four."""
 
+FAR_STD: Final = 0.2
+"""Uncertainty of ln of the time of kernels far outside the fitted shapes: AIConfigurator's products on an A100 by the fit of runs on
+another one err by 0.28 (rms) beyond its sizes, in steps of decoding by 0.2."""
+
 Domain = Mapping[str, Mapping[str, tuple[float, float]]]
 
 
@@ -149,10 +153,11 @@ def foreign_families(operators: Sequence[Operator], groups: Sequence[str | None]
     ]
 
 
-def library_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loading]) -> dict[str, Loading]:
-    """Errors of ln(time) of kernels of another library, by family; shapes as for `precision_sources`."""
-    own = zip(kinds, time_shares, strict=True)
-    return _sums((f"library:{kind.foreign}", share * FOREIGN_STD[kind.foreign]) for kind, share in own if kind.foreign in FOREIGN_STD)
+def unlike_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loading]) -> dict[str, Loading]:
+    """Errors of ln(time) of kernels of another library, by family, and of far shapes; shapes as for `precision_sources`."""
+    own = list(zip(kinds, time_shares, strict=True))
+    libraries = _sums((f"library:{kind.foreign}", share * FOREIGN_STD[kind.foreign]) for kind, share in own if kind.foreign in FOREIGN_STD)
+    return libraries | _sums(("far shapes", share * FAR_STD) for kind, share in own if kind.far)
 
 
 def shape_excesses(operators: Sequence[Operator], groups: Sequence[str | None], domain: Domain) -> tuple[float, ...]:
