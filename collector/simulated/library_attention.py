@@ -97,9 +97,11 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
     resident = max(1, resident_blocks(gpu, tiling.threads, tiling.registers, shared_size))
     tiles, slots, cache_bytes = float(tiling.lengths.mean()), resident * gpu.num_sms, shape.cache_bytes(tiling.tokens)
     flop = 4.0 * tiling.padded_rows * tiles * tiling.keys * shape.head_dim
-    # Before Hopper's kernels padded rows hold what lay in shared memory before, and cost what others do.
+    # Before Hopper's kernels padded rows hold what lay in shared memory before, and cost what others do; a cache that is not split takes
+    # the tiles of prefill.
     scores = tiling.scores if generation == "hopper" else tiling.padded_rows * tiles * tiling.keys * blocks
-    useful = 4.0 * scores * shape.head_dim
+    computed = scores * (2.0 if generation != "hopper" and tiling.splits == 1 and tiling.padded_rows == 64 else 1.0)
+    useful = 4.0 * computed * shape.head_dim
     loaded = tiling.key_bytes + tiling.query_bytes
     lengths = tiling.lengths + 0.6  # loading the queries and writing the result, in key tiles
     relative = lengths / float(lengths.mean())
@@ -125,6 +127,7 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
         product_flop=useful,
         padded_flop=max(0.0, flop * blocks - useful),
         lane_ops=SOFTMAX_OPS * scores,
+        switched_ops=SOFTMAX_OPS * computed,
         sfu_ops=scores,
         shared_bytes=(tiling.key_bytes * (1.0 + tiling.readers) + 2.0 * tiling.query_bytes) * blocks,
         traffic=replayed_traffic(
