@@ -97,10 +97,7 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
     resident = max(1, resident_blocks(gpu, tiling.threads, tiling.registers, shared_size))
     tiles, slots, cache_bytes = float(tiling.lengths.mean()), resident * gpu.num_sms, shape.cache_bytes(tiling.tokens)
     flop = 4.0 * tiling.padded_rows * tiles * tiling.keys * shape.head_dim
-    # Before Hopper's kernels padded rows hold what lay in shared memory before, and cost what others do; a cache that is not split takes
-    # the tiles of prefill.
-    scores = tiling.scores if generation == "hopper" else tiling.padded_rows * tiles * tiling.keys * blocks
-    computed = scores * (2.0 if generation != "hopper" and tiling.splits == 1 and tiling.padded_rows == 64 else 1.0)
+    scores, computed = _scores(tiling, generation)
     useful = 4.0 * computed * shape.head_dim
     loaded = tiling.key_bytes + tiling.query_bytes
     lengths = tiling.lengths + 0.6  # loading the queries and writing the result, in key tiles
@@ -154,6 +151,18 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
         longest_block=float(relative.max()) if uneven else 0.0,
         placed_rounds=rounds_of_unequal(relative, blocks, slots) if uneven else 0.0,
     )
+
+
+def _scores(tiling: Tiling, generation: str) -> tuple[float, float]:
+    """Scores that take time, and those that cost energy.
+
+    Before Hopper's kernels padded rows hold what lay in shared memory before, and cost what others do; a cache that is not split takes the
+    tiles of prefill.
+    """
+    if generation == "hopper":
+        return tiling.scores, tiling.scores
+    padded = tiling.padded_rows * float(tiling.lengths.mean()) * tiling.keys * math.prod(tiling.grid)
+    return padded, padded * (2.0 if tiling.splits == 1 and tiling.padded_rows == 64 else 1.0)
 
 
 def _kernel_name(tiling: Tiling, shape: Shape, operator: Operator, generation: str) -> str:
