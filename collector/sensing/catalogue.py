@@ -30,6 +30,7 @@ from collector.sensing.calibration import (
     read_calibration,
 )
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.gpu import is_simulated_uuid
 from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Span, Text, Words, read, read_file
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.values import frozen
@@ -216,8 +217,10 @@ def board_sensor(text: str | None, identity: GpuIdentity, sensor: str, field: st
 def entry_text(calibration: SensorCalibration, board: str) -> str:
     """A characterised sensor as an entry for boards of a name: TOML, without the board's UUID.
 
-    Raises SensorError for a sensor without driver, field or averaging.
+    Raises SensorError for a sensor without driver, field or averaging, and for a simulated one.
     """
+    if is_simulated_uuid(calibration.gpu_uuid):
+        raise SensorError("this sensor is a simulated board's, which says nothing about a GPU: no entry")
     name, field = _normalised(board), field_name(calibration.field)
     known = {"driver": calibration.driver, "field": field, "averaging": calibration.averaging != "undetermined", "name": name}
     if missing := [what for what, there in known.items() if not there]:

@@ -13,6 +13,7 @@ from collector.errors import SensorError
 from collector.sensing.board_power import GRID_S, Signal
 from collector.sensing.catalogue import catalogue, entry_text, find_sensor, given_sensor, missing_s
 from collector.sensing.response import seen
+from estimator.vocabulary.gpu import simulated_uuid
 from tests.collector.made_readings import sensor_of
 from tests.words import answer, one_line, refused
 
@@ -202,7 +203,12 @@ def test_a_characterised_sensor_sent_as_an_entry_is_found_before_others(board, o
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"driver": ""}, "without driver"), ({"field": "total"}, "without field"), ({"averaging": "undetermined"}, "without averaging")],
+    [
+        ({"driver": ""}, "without driver"),
+        ({"field": "total"}, "without field"),
+        ({"averaging": "undetermined"}, "without averaging"),
+        ({"gpu_uuid": simulated_uuid("a100-pcie-40gb")}, "simulated"),
+    ],
 )
 def test_a_sensor_that_is_not_known_makes_no_entry(change, said):
     with pytest.raises(SensorError, match=said):
