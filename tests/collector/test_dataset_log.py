@@ -129,3 +129,12 @@ def test_what_a_killed_writer_had_not_finished_is_removed_by_the_next_one(tmp_pa
     with claimed_dataset(tmp_path / "d.parquet", (".killers.json",)):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+def test_a_row_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("collector.dataset.writer.os.fsync", lambda file: synced.append(os.fstat(file).st_size))
+    with open_kernel_writer(tmp_path / "d.parquet", METADATA) as writer:
+        for number in range(2):
+            writer.append(a_row(f"r{number}"))
+            assert synced[-1] == log_path(tmp_path / "d.parquet").stat().st_size
