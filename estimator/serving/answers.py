@@ -37,10 +37,6 @@ ROUNDING: Final = 1e-6
 """Relative difference that is a rounding error."""
 
 
-STAYS_WITHIN: Final = 1.001
-"""Power of a step relative to the limit above which its lowest clock does not hold it [1]."""
-
-
 @frozen
 class Serving:
     """Requests to a model that is served.
@@ -231,7 +227,7 @@ def _under_limit(
     both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__annotations__}
     step_w = np.max(held.decode.joules / held.decode.parts.sum(axis=0), axis=0)
     # What prompts add to steps within the limit can be beyond it.
-    over = np.where(step_w[:, None] > STAYS_WITHIN * board.held.power_w, 1.0, np.maximum(both["power_w"] / limit_w, 1.0))
+    over = np.where(step_w[:, None] > (1.0 + ROUNDING) * board.held.power_w, 1.0, np.maximum(both["power_w"] / limit_w, 1.0))
     both |= {name: both[name] * over for name in ("slot_s", "tpot_s", "ttft_loaded_s", "ttft_most_s", "decode_s", "prompt_s")}
     both |= {name: both[name] / over for name in ("tokens_per_s", "power_w")}
     return free, held, Cycle(**both), share[0]

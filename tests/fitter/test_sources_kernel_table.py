@@ -294,4 +294,6 @@ def test_what_a_cell_says_otherwise_than_its_column_does_not_count_as_missing(re
 
 
 def test_an_energy_without_power_is_the_power_of_its_time(read):
-    assert read(f"{GEMM},1e-4,0.02", header=HEADER.partition("power_w")[0] + "energy_j")[0].power_w[0] == pytest.approx(200.0)
+    rows, rejected = read(f"{GEMM},1e-4,0.02", f"{GEMM},0,0.02", header=HEADER.partition("power_w")[0] + "energy_j")
+    assert rows.power_w.tolist() == pytest.approx([200.0])
+    assert [one.reason for one in rejected] == ["BAD_LATENCY"]
