@@ -29,6 +29,7 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
     return PowerRows(
         power_w=keep.power_w,
         clock_mhz=keep.clock_mhz(gpu),
+        asked_mhz=keep.sm_clock_asked_mhz,
         event_rate=totals / latency_s[:, None],
         warm_ratio=np.full(len(latency_s), np.inf),
         busy=np.minimum(gpu_s / latency_s, 1.0),
@@ -54,6 +55,7 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
     return PowerRows(
         power_w=keep.power_w,
         clock_mhz=keep.clock_mhz(gpu),
+        asked_mhz=keep.sm_clock_asked_mhz,
         event_rate=load.events / keep.latency_s[:, None],
         warm_ratio=load.warm_ratio,
         busy=load.busy,

@@ -20,9 +20,9 @@ STATIC_TERMS: Final = ("busy", "active")
 TERMS: Final = (*POWER_TERMS, *STATIC_TERMS)
 
 PRIOR: Final[dict[str, tuple[float, float]]] = {
-    "dram": (45.0, 0.15),
-    "dram_path": (45.0, 0.3),
-    "l2": (3.5, 0.4),
+    "dram": (70.0, 0.15),
+    "dram_path": (20.0, 0.3),
+    "l2": (5.0, 0.4),
     "shared": (3.0, 0.5),
     "tensor": (0.66, 0.3),
     "cuda": (18.0, 0.3),
@@ -32,8 +32,9 @@ PRIOR: Final[dict[str, tuple[float, float]]] = {
 }
 """Centre [pJ per event, W for static terms] and relative width of every coefficient of an A100 at PRIOR_CLOCK_MHZ.
 
-Centres: one fit of whole models on A100-PCIe, A10 and H100-SXM, their energies carried to the A100 (`estimator.model.silicon`); widths: the
-scatter of the three boards' own fits.  DRAM's is tight: one clock cannot tell its memory part from its core part.
+Centres: one fit of whole models on A100-PCIe, A10 and H100-SXM, their energies carried to the A100 (`estimator.model.silicon`); L2 and the
+parts of DRAM, which models do not tell apart, on the way to a fit that has H200's kernels, too (9; 90 and 3).  Widths: the scatter of the
+boards' own fits.  DRAM's is tight: one clock cannot tell its memory part from its core part.
 """
 
 PRIOR_CLOCK_MHZ: Final = 900.0
@@ -65,13 +66,15 @@ PRIOR_ROWS: Final = 30.0
 class PowerRows:
     """Power measurements as columns of shape (n,).
 
-    event_rate (n, 7) events of POWER_TERMS per second of the row's time, operands cold; warm_ratio working set in L2 sizes
-    of reused operands, infinite for others; busy active share of the busy power; temperature_c of the die, nan if unknown;
-    relative_std the row's own measuring error, 0 if unknown; kind of kernel or model: rows of one kind have similar errors.
+    asked_mhz clock that was locked, nan if none; event_rate (n, 7) events of POWER_TERMS per second of the row's time, operands cold;
+    warm_ratio working set in L2 sizes of reused operands, infinite for others; busy active share of the busy power; temperature_c of
+    the die, nan if unknown; relative_std the row's own measuring error, 0 if unknown; kind of kernel or model: rows of one kind have
+    similar errors.
     """
 
     power_w: Array
     clock_mhz: Array
+    asked_mhz: Array
     event_rate: Array
     warm_ratio: Array
     busy: Array

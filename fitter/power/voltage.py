@@ -4,9 +4,9 @@ Boards hold the voltage flat up to a knee and raise it from there: V/V₀ = 1 + 
 knee.  Only the ratio can be inferred; with the switching exponent 2 it is an effective voltage, which includes
 leakage and losses.  Power that does not depend on the clock is a separate coefficient of the same fit.
 
-Three clocks suffice: the curve is the mean over all pairs of knee and slope, weighted by their likelihood (a Bayesian average
-with flat priors).  The scatter about that mean is the stated deviation: if the clocks do not determine the knee, it is wide
-between the clocks and narrow at them.
+Three locked clocks suffice; clocks that a limit lowers, of some kernels only, hardly tell the voltage from these kernels' energies.  The
+curve is the mean over all pairs of knee and slope, weighted by their likelihood (a Bayesian average with flat priors).  The scatter about
+that mean is the stated deviation: if the clocks do not determine the knee, it is wide between the clocks and narrow at them.
 """
 
 from dataclasses import replace
@@ -45,11 +45,12 @@ MOST_ROWS: Final = 1500
 def infer_voltage(problem: PowerProblem) -> ClockTable | None:
     """The voltage curve, UNIT_VOLTAGE_V below the knee.
 
-    None where fewer than three clocks were measured or power shows no rise.
+    None where fewer than three clocks were locked or power shows no rise.
     """
-    clocks = distinct_clocks(problem.rows.clock_mhz)
-    if len(clocks) < 3:
+    locked = distinct_clocks(problem.rows.asked_mhz[np.isfinite(problem.rows.asked_mhz)])
+    if len(locked) < 3:
         return None
+    clocks = distinct_clocks(problem.rows.clock_mhz)
     count = len(problem.rows.power_w)
     if count > MOST_ROWS:
         kept = np.zeros(count, dtype=np.bool_)

@@ -112,6 +112,7 @@ def kernels(gpu, seed=0):
     rows = PowerRows(
         power_w=np.ones(count),
         clock_mhz=np.tile([510.0, 900.0, 1410.0], count // 3),
+        asked_mhz=np.tile([510.0, 900.0, 1410.0], count // 3),
         event_rate=mix * 6.0 / (ENERGIES[: len(POWER_TERMS)] * 1e-12),  # each term alone would draw about 6 W
         warm_ratio=np.exp(rng.uniform(-1.5, 1.5, count)),
         busy=rng.uniform(0.5, 1.0, count),

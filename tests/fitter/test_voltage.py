@@ -41,6 +41,7 @@ def sweep_rows(clocks, voltage, seed, kernels=KERNELS):
     rows = PowerRows(
         power_w=np.ones(count),
         clock_mhz=clock,
+        asked_mhz=clock,
         event_rate=rate,
         warm_ratio=np.full(count, np.inf),
         busy=np.ones(count),
