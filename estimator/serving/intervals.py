@@ -42,6 +42,7 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
     def cost(at: Array, tables: StepCost, sequences: Array) -> StepCost:
         return StepCost(interpolated(at, tables.seconds, sequences), interpolated(at, tables.joules, sequences))
 
+    all_slots = np.broadcast_to(slots, (len(moved), len(costs.waiting_w), len(slots)))
     load = Load(
         output=served.output,
         host=Host(
@@ -53,12 +54,11 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
             host.overlapped_request_s * moved,
         ),
         queued=served.engine.queued,
-        waiting_w=boards * costs.waiting_w[:, None] * watts,
+        waiting_w=boards * interpolated(costs.decode.at, costs.waiting_w, all_slots[0]) * watts,
         decode=lambda sequences: cost(costs.decode.at, decode, sequences),
         prompt=lambda sequences: cost(costs.prompt.at, prompt, sequences - 1.0),
         alone=StepCost(prompt.seconds[..., :1], prompt.joules[..., :1]),
     )
-    all_slots = np.broadcast_to(slots, (len(moved), len(costs.waiting_w), len(slots)))
     return closed_loop(load, all_slots) if rate is None else at_rate(load, rate, all_slots)
 
 
@@ -123,7 +123,7 @@ def _limits(values: Array) -> Array:
 
 @np.errstate(all="ignore")
 def shares(cycle: Cycle, costs: StepCosts) -> Columns:
-    """Shares of the time: PARTS of all steps, "waiting", and beside them "prompts", the steps' time that prompts add."""
+    """Shares of the time: PARTS of all steps, "waiting", and beside them "prompts", their time that prompts add; and `sm_clock_mhz`."""
     running = np.maximum(cycle.running[0], 1.0)
     total = cycle.decode_s[0] + cycle.prompt_s[0] + cycle.waiting_s[0]
     found: dict[str, tuple[Array, Array]] = {}
@@ -138,4 +138,5 @@ def shares(cycle: Cycle, costs: StepCosts) -> Columns:
         },
         "waiting": cycle.waiting_s[0] / total,
         "prompts": cycle.prompt_s[0] / total,
+        "sm_clock_mhz": interpolated(costs.decode.at, costs.sm_clock_mhz, running),
     }

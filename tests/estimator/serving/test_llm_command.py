@@ -192,12 +192,16 @@ def test_a_table_shows_the_first_tokens_that_a_limit_holds(capsys):
     assert f"{1e3 * large['ttft_loaded_s']:.1f} ms" in out or f"{1e3 * large['ttft_loaded_s']:.2f} ms" in out
 
 
-def test_a_point_says_of_itself_the_same_alone_and_in_a_list(capsys):
-    words = "llama-3.1-8b --gpu h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0"
+@pytest.mark.parametrize("more", ["", "--power-cap 400", "--power-cap 130"])
+def test_a_point_says_of_itself_the_same_alone_and_in_a_list(capsys, more):
+    words = f"llama-3.1-8b --gpu h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0 {more}"
     table = answers(capsys, words, "--batch 4,32,256")
     alone = [answers(capsys, words, "--batch", batch) for batch in (4, 32, 256)]
-    for name in ("validity", "warnings", "sm_clock_mhz"):
+    for name in ("validity", "warnings"):
         assert [one[name] for one in table] == [one[name] for one in alone], name
+    for name in ("sm_clock_mhz", "ttft_s_high", "ttft_loaded_s", *MEASURES):
+        assert [one[name] for one in table] == pytest.approx([one[name] for one in alone], rel=1e-9), name
+    assert [one["parts"] for one in table] == [pytest.approx(one["parts"], rel=1e-9) for one in alone]
 
 
 def test_more_gpus_than_a_node_has_are_no_measured_case(capsys):
