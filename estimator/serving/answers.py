@@ -172,8 +172,8 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
             for _, batch, _, mhz in points
         ]
     copies, most = served.layout.copies, float(min(memory.sequences, SEQUENCES[-1]))
-    asked = np.array([math.nan if batch is None else max(batch / copies, 1.0) for batch in batches or (None,)])
-    slots = np.fmin(asked, most)
+    asked = np.array([math.nan if batch is None else batch / copies for batch in batches or (None,)])
+    slots = np.fmax(np.fmin(asked, most), 1.0)
     rate, nodes = None if serving.rate is None else serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
     free, costs, cycle, limited = _under_limit(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
@@ -315,7 +315,7 @@ def _overload(serving: Serving, tokens_per_s: float) -> str:
 
 
 def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ...]:
-    if batch is None or running >= batch * (1.0 - ROUNDING) or batch < running:
+    if batch is None or running >= batch * (1.0 - ROUNDING):
         return ()
     return (f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait",)
 

@@ -85,16 +85,18 @@ def interpolated(at: Array, values: Array, asked: Array) -> Array:
 def measures(cycle: Cycle, copies: int, asked: Array, most_w: float) -> Columns:
     """Values of all copies with limits of their intervals, `…_low` and `…_high`; asked (n,): requests in flight of a copy, nan at a rate.
 
-    Requests beyond those that run wait for a slot, which adds to the time to the first token.  most_w: what the boards of a copy hold.
+    Requests beyond those that run wait for a slot, which adds to the time to the first token.  Copies without a request keep step with the
+    others.  most_w: what the boards of a copy hold.
     """
+    used = np.fmin(asked, 1.0)
     queue_s = np.fmax(asked / cycle.running - 1.0, 0.0) * cycle.slot_s
     found = {
         "ttft_s": cycle.ttft_s,
         "tpot_s": cycle.tpot_s,
         "slot_s": cycle.slot_s + queue_s,
-        "tokens_per_s": cycle.tokens_per_s * copies,
+        "tokens_per_s": cycle.tokens_per_s * copies * used,
         "power_w": cycle.power_w * copies,
-        "energy_per_token_j": cycle.power_w / cycle.tokens_per_s,
+        "energy_per_token_j": cycle.power_w / cycle.tokens_per_s / used,
     }
     latest = _limits(cycle.ttft_most_s + queue_s)[1]
     columns: Columns = {}
@@ -107,9 +109,9 @@ def measures(cycle: Cycle, copies: int, asked: Array, most_w: float) -> Columns:
         "power_w_high": np.where(columns["power_w"] <= most_w * copies, np.minimum(high_w, most_w * copies), high_w),
         "ttft_s_high": latest,
         "ttft_loaded_s": (cycle.ttft_loaded_s + queue_s)[0],
-        "prompt_energy_j": cycle.prompt_j[0],
-        "output_energy_j": cycle.output_j[0],
-        "running": cycle.running[0] * copies,
+        "prompt_energy_j": cycle.prompt_j[0] / used,
+        "output_energy_j": cycle.output_j[0] / used,
+        "running": cycle.running[0] * copies * used,
         "busy": 1.0 - cycle.waiting_s[0] / (cycle.decode_s[0] + cycle.prompt_s[0] + cycle.waiting_s[0]),
     }
 

@@ -134,6 +134,17 @@ def test_each_further_gpu_takes_the_host_its_time(capsys):
     assert pair["slot_s"] > single["slot_s"]
 
 
+def test_copies_without_a_request_make_no_tokens(capsys):
+    words = "mixtral-8x7b --gpu h100 --prompt 64 --output 64 --expert-parallel 4 --batch"
+    one, three, four = (answers(capsys, words, batch) for batch in (1, 3, 4))
+    assert [found["running"] for found in (one, three, four)] == [1, 3, 4]
+    for found in (one, three, four):
+        assert found["tokens_per_s"] == pytest.approx(found["batch"] * 64 / found["slot_s"])
+        assert found["energy_per_token_j"] == pytest.approx(found["power_w"] / found["tokens_per_s"])
+        assert found["prompt_energy_j"] + found["output_energy_j"] == pytest.approx(64 * found["energy_per_token_j"])
+    assert (one["tpot_s"], one["power_w"]) == (four["tpot_s"], four["power_w"])
+
+
 def test_lists_make_a_table_in_the_order_of_the_options(capsys):
     found = answers(capsys, "llama-3-8b", LOAD, "--batch 1,4,5 --freqs 900,1410")
     assert [(one["batch"], one["asked_clock_mhz"]) for one in found] == [(b, f) for b in (1, 4, 5) for f in (900.0, 1410.0)]
