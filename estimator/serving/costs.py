@@ -4,6 +4,7 @@ k numbers of sequences, c clocks.  A step that also reads a piece of a prompt co
 the prompt adds.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -84,9 +85,7 @@ class StepCosts:
 
 def nodes_of(least: float, most: float) -> tuple[int, ...]:
     """The SEQUENCES between which these numbers lie, and those between them."""
-    low = max(number for number in SEQUENCES if number <= max(least, 1.0))
-    high = min((number for number in SEQUENCES if number >= most), default=SEQUENCES[-1])
-    return tuple(number for number in SEQUENCES if low <= number <= high)
+    return SEQUENCES[bisect_right(SEQUENCES, max(least, 1.0)) - 1 : bisect_left(SEQUENCES, most) + 1]
 
 
 def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
