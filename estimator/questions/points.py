@@ -188,8 +188,8 @@ class Sweep(Values[Array]):
     def _first(self, points: BoolArray) -> list[tuple[int, Case]]:
         """The first of these points of every case, with the case."""
         index = np.flatnonzero(points)
-        cases, first = np.unique(self.case[index], return_index=True)
-        return [(i, self.cases[case]) for i, case in zip(index[first].tolist(), cases.tolist(), strict=True)]
+        first = index[np.unique(self.case[index], return_index=True)[1]].tolist()
+        return [(i, self.cases[self.case[i]]) for i in first]
 
     def _case_lines(self, kind: str) -> list[tuple[str, str]]:
         return [(self.cases[i].workload, line) for i in self.present() for line in getattr(self.cases[i], kind)]

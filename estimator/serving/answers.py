@@ -172,9 +172,9 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
             for _, batch, _, mhz in points
         ]
     copies, most = served.layout.copies, float(min(memory.sequences, SEQUENCES[-1]))
-    asked = np.array([math.nan if batch is None else batch / copies for batch in batches or (None,)])
+    asked = np.array(batches or (math.nan,)) / copies
     slots = np.fmax(np.fmin(asked, most), 1.0)
-    rate, nodes = None if serving.rate is None else serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
+    rate, nodes = serving.rate and serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
     free, costs, cycle, limited = _under_limit(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
         reason = why_no_time([line for _, line in costs.points.warnings], "--weights or --gpu")
