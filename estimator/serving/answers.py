@@ -171,9 +171,9 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
             ServedEstimate(**common, batch=batch, asked_clock_mhz=mhz, sm_clock_mhz=mhz, state=state, warnings=(state,))
             for _, batch, _, mhz in points
         ]
-    copies, most = served.layout.copies, float(min(memory.sequences, SEQUENCES[-1]))
+    copies = served.layout.copies
     asked = np.array(batches or (math.nan,)) / copies
-    slots = np.fmax(np.fmin(asked, most), 1.0)
+    slots = np.fmax(np.fmin(asked, min(memory.sequences, SEQUENCES[-1])), 1.0)
     rate, nodes = serving.rate and serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
     free, costs, cycle, limited = _under_limit(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
@@ -187,9 +187,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
         state = _overload(serving, values["tokens_per_s"])
-        own = costs if limited[clock, i] else free
-        validity, warnings, notes = _remarks(own, clock, values["running"] / copies)
-        crowded = _crowded(batch, values["running"], memory)
+        validity, warnings, notes = _remarks(costs if limited[clock, i] else free, clock, values["running"] / copies)
         found.append(
             ServedEstimate(
                 **common,
@@ -198,7 +196,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 sm_clock_mhz=clocks_mhz[clock, i].item(),
                 state=state,
                 validity="extrapolated" if validity == "measured" and served.layout.gpus > NODE_GPUS else validity,
-                warnings=(*((state,) if state else crowded), *warnings),
+                warnings=(*((state,) if state else _crowded(batch, values["running"], memory)), *warnings),
                 notes=(*_engine_notes(serving, served, values["busy"]), *_link_notes(served, board), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),
