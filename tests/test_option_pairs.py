@@ -21,8 +21,9 @@ def test_options_of_two_ways_of_working_are_not_mixed(words, said, tmp_path, mon
 
 
 @pytest.mark.parametrize("command, name", [(main, name) for main, names in COMMANDS for name in names])
-def test_every_command_takes_quiet_and_verbose(command, name, capsys):
+def test_every_command_takes_quiet_and_verbose_and_o_for_out(command, name, capsys):
     assert command([name, "--help"]) == 0
     told = capsys.readouterr().out
     assert "--quiet" in told
     assert "--verbose" in told
+    assert told.count("  --out ") == 0

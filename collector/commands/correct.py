@@ -26,7 +26,7 @@ DOUBTS: Final = (
 @click.option("--load", type=FILE, metavar="L.csv", help="When the load ran: t_s,level.")
 @click.option("--column", metavar="NAME", help="Power column of a log that has several.")
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
-@output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
+@output_option(metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
 @output_options
 def correct_command(
     readings: Path, sensor: str, load: Path | None, column: str | None, board: str | None, out: Path | None, speak: Speaker

@@ -14,7 +14,7 @@ from estimator.vocabulary.whole_file import write_whole
 @click.command("export", context_settings=CONTEXT)
 @click.argument("dataset", type=FILE)
 @click.option("--to", "kind", type=click.Choice(["csv", "parquet"]), required=True, help="Format to write.")
-@output_option("--out", help="File to write; without it the dataset's name with the format's suffix.")
+@output_option(help="File to write; without it the dataset's name with the format's suffix.")
 @output_options
 def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -> int:
     """Write DATASET (a Parquet file, a folder or the log of an unfinished campaign) as CSV or as one Parquet file."""
@@ -31,7 +31,7 @@ def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -
 
 @click.command("report", context_settings=CONTEXT)
 @click.argument("dataset", type=FILE)
-@output_option("-o", "--out", required=True, metavar="PAGE.html", help="Page to write.")
+@output_option(required=True, metavar="PAGE.html", help="Page to write.")
 @output_options
 def report_command(dataset: Path, out: Path, speak: Speaker) -> int:
     """Write a page about DATASET (a Parquet file, a folder or the log of an unfinished campaign): what holds, what does not and why."""

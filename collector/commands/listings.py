@@ -166,7 +166,7 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
 @click.command("sensors", context_settings=CONTEXT)
 @click.argument("name", required=False)
 @click.option("--entry", type=FILE, metavar="SENSOR.json", help="Make NAME's entry from a characterised sensor.")
-@output_option("--out", metavar="FILE.toml", help="Where to write it.")
+@output_option(metavar="FILE.toml", help="Where to write it.")
 @output_options
 def sensors_command(name: str | None, entry: Path | None, out: Path | None, speak: Speaker) -> int:
     """Known power sensors by board, driver and field; those of one board and its generation with NAME.

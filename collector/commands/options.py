@@ -57,6 +57,7 @@ campaign_options: Final = with_options(
     click.option("--gpu", default="0", show_default=True, metavar="WORD", help=f"{GPU}; several side by side: 0,1 or all."),
     freqs_option,
     click.option(
+        "-o",
         "--out",
         default="dataset.parquet",
         show_default=True,

@@ -55,7 +55,7 @@ def pmd_command() -> None:
 
 @pmd_command.command("decode", context_settings=CONTEXT)
 @click.argument("file", type=_path)
-@output_option("--out", metavar="P.csv", help="Table to write, Parquet if its suffix says so; without it CSV on stdout.")
+@output_option(metavar="P.csv", help="Table to write, Parquet if its suffix says so; without it CSV on stdout.")
 @_table_options
 @output_options
 def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, time_base: str, speak: Speaker) -> int:
@@ -84,7 +84,7 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
 
 @pmd_command.command("log", context_settings=CONTEXT)
 @click.argument("port")
-@output_option("--out", default="pmd.csv", show_default=True, help="Table to write at the end; the recording lies beside.")
+@output_option(default="pmd.csv", show_default=True, help="Table to write at the end; the recording lies beside.")
 @click.option("--duration", default="", metavar="TIME", help="Stop after this long: 90s, 30m, 2h; without it at Ctrl-C or SIGTERM.")
 @_table_options
 @output_options

@@ -78,7 +78,7 @@ class RunOptions:
 @sensor_option()
 @meter_option
 @click.option("--kernels", is_flag=True, help="Energy by kernel of a Python program, which CUPTI traces.")
-@output_option("--out", metavar="RUN.json", help="Write the JSON document to a file as well.")
+@output_option(metavar="RUN.json", help="Write the JSON document to a file as well.")
 @seed_option
 @output_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -132,7 +132,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
 @gpu_option
 @click.option("--trials", type=click.IntRange(1, 1000), default=8, show_default=True, help="Separate trials, with random delays between.")
 @sensor_option()
-@output_option("--out", metavar="PRACTICE.json", help="Write the JSON document to a file as well.")
+@output_option(metavar="PRACTICE.json", help="Write the JSON document to a file as well.")
 @seed_option
 @output_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -63,7 +63,7 @@ class SensorOptions:
 @click.option("--load", type=FILE, metavar="L.csv", help="When the load ran beside them: t_s,level.")
 @click.option("--reference", type=FILE, metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
 @click.option("--column", metavar="NAME", help="The log's power column, such as power.draw.instant.")
-@output_option("--out", metavar="SENSOR.json", help="Write the JSON document to a file as well.")
+@output_option(metavar="SENSOR.json", help="Write the JSON document to a file as well.")
 @record_option
 @seed_option
 @output_options

@@ -117,11 +117,10 @@ def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, st
 
 def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate":
     """The best answer within the limits.  Raises OperatingPointError if there is none."""
-    limits = {name: (options[f"{name}_limit"] or math.inf) * MILLISECONDS for name in ("ttft", "tpot")}
-    inside = [one for one in found if not one.state and one.ttft_loaded_s <= limits["ttft"] and one.tpot_s <= limits["tpot"]]
-    energy = options["best"] == "energy_per_token"
-    inside = [one for one in inside if not energy or math.isfinite(one.energy_per_token_j)]
+    ttft, tpot = (MILLISECONDS * (options[name] or math.inf) for name in ("ttft_limit", "tpot_limit"))
+    value, sign = ("energy_per_token_j", 1.0) if options["best"] == "energy_per_token" else ("tokens_per_s", -1.0)
+    inside = [one for one in found if one.ttft_loaded_s <= ttft and one.tpot_s <= tpot and math.isfinite(getattr(one, value))]
     if not inside:
         reason = next((f": {one.state}" for one in found if one.state), "")
         raise OperatingPointError(f"none of {len(found)} points is within the limits{reason}; loosen them, or take more GPUs")
-    return min(inside, key=lambda one: one.energy_per_token_j if energy else -one.tokens_per_s)
+    return min(inside, key=lambda one: sign * getattr(one, value))

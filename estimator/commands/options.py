@@ -250,9 +250,7 @@ QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="No warnings or 
 
 def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[Decorator, ...]:
     """Options for the file and the form of the answer, and for the chart of a picture (default: the first)."""
-    out = output_option(
-        "-o", "--out", metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
-    )
+    out = output_option(metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}.")
     chart = [click.option("--chart", type=click.Choice(charts), default=name, help="What an .svg or .png shows.") for name in charts[:1]]
     return (*chart, out, CSV, JSON, STRICT, QUIET)
 

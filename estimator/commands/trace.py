@@ -53,7 +53,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @IMAGE_SIZE
 @click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
-@output_option("-o", "--out", metavar="FILE", help="Write the workload there and a summary to stdout.")
+@output_option(metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
 @QUIET
 def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, model: str | None, **request: Any) -> int:

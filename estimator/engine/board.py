@@ -13,7 +13,7 @@ from estimator.model.power import POWER_TERMS, SWITCHING_EXPONENT, BoardTables, 
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD, UNLIMITED_W, Held
 from estimator.uncertainty.laboratory import scale_of
 from estimator.uncertainty.validity import unlockable_line
-from estimator.vocabulary.errors import OperatingPointError, real, reals, require
+from estimator.vocabulary.errors import ArgumentError, OperatingPointError, real, reals, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
@@ -177,7 +177,10 @@ def with_idle_power(tables: BoardTables, idle_power: tuple[float, float], limit_
     Raises OperatingPointError for a reading that leaves nothing at the lowest clock or is not below the limit, and for a clock that the
     board cannot lock.
     """
-    watt, (clock,), gpu = real(idle_power[0], "idle_power", "W"), asked_clocks(idle_power[1], tables.gpu), tables.gpu
+    given, gpu = reals(idle_power, "idle_power", "W and MHz"), tables.gpu
+    if len(given) != 2:
+        raise ArgumentError(f"idle_power = {idle_power!r:.40}: a pair is needed, W and MHz")
+    watt, clock = given[0], asked_clocks(given[1], gpu)[0]
     lowest, there = tables.rest_w(np.array([gpu.sm_clock_min_mhz, clock]))
     if not there - lowest < watt < limit_w:
         raise OperatingPointError(

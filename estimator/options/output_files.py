@@ -52,14 +52,14 @@ class OutputPlace(click.types.StringParamType):
 
 
 def output_option(*names: str, force: bool = True, **settings: Any) -> Callable[[Decorated], Decorated]:
-    """An option that names an output of a command; the command starts only if `check_output` accepts it.
+    """An option, by default `-o, --out`, that names an output of a command; the command starts only if `check_output` accepts it.
 
     force: whether the command has `--force`, which is declared beside its first output.
     """
 
     def decorate(function: Decorated) -> Decorated:
         declared = {parameter.name for parameter in getattr(function, "__click_params__", ())}
-        function = click.option(*names, type=OutputFile(), **settings)(function)
+        function = click.option(*(names or ("-o", "--out")), type=OutputFile(), **settings)(function)
         if force and FORCE not in declared:
             text = "Replace output files that exist."
             function = click.option("--force", is_flag=True, expose_value=False, callback=_remember, help=text)(function)

@@ -152,16 +152,15 @@ class Sweep(Values[Array]):
     def warnings(self) -> list[tuple[str, str]]:
         """(workload, line) for every difference between a point, or its case, and the fitted data of its bundle.
 
-        Of several clocks outside the fitted range the first one is named.
+        Of several clocks outside the fitted range the first one is named.  What does not fit into memory comes first.
         """
         lines = self._case_lines("warnings")
-        outside = np.flatnonzero(self.outside_clock())
-        for first in outside[np.unique(self.case[outside], return_index=True)[1]].tolist():
-            case = self.cases[self.case[first]]
+        for first, case in self._first(self.outside_clock()):
             clocks = float(self.asked_clock_mhz[first]), float(self.sm_clock_mhz[first])
             lines += [(case.workload, line) for line in clock_warning(case.fitted_clocks_mhz, *clocks)]
-        above = [self.cases[i] for i in np.unique(self.case[self.above_limit]).tolist()]
-        return lines + [(case.workload, STAYS_ABOVE.format(case.power_limit_w)) for case in above]
+        lines += [(case.workload, STAYS_ABOVE.format(case.power_limit_w)) for _, case in self._first(self.above_limit)]
+        large = {line for case in self.cases for line in case.too_large}
+        return sorted(lines, key=lambda one: one[1] not in large)
 
     def present(self) -> list[int]:
         """Indices of the cases that have a point, in their order."""
@@ -182,10 +181,15 @@ class Sweep(Values[Array]):
     def notes(self) -> list[tuple[str, str]]:
         """(workload, line) for every note; of several points that wait for the host the first one is named."""
         waits = 1.0 - self.gpu_s / self.latency_s
-        bound = np.flatnonzero(self.launch_bound_share > 0.3)
-        first = bound[np.unique(self.case[bound], return_index=True)[1]].tolist()
-        slow = [(self.cases[self.case[i]], max(waits[i], 0.0)) for i in first]
-        return self._case_lines("notes") + [(case.workload, LAUNCH_BOUND.format(wait, 1e6 * case.launch_s)) for case, wait in slow]
+        slow = self._first(self.launch_bound_share > 0.3)
+        lines = [(case.workload, LAUNCH_BOUND.format(max(waits[i], 0.0), 1e6 * case.launch_s)) for i, case in slow]
+        return self._case_lines("notes") + lines
+
+    def _first(self, points: BoolArray) -> list[tuple[int, Case]]:
+        """The first of these points of every case, with the case."""
+        index = np.flatnonzero(points)
+        first = index[np.unique(self.case[index], return_index=True)[1]].tolist()
+        return [(i, self.cases[self.case[i]]) for i in first]
 
     def _case_lines(self, kind: str) -> list[tuple[str, str]]:
         return [(self.cases[i].workload, line) for i in self.present() for line in getattr(self.cases[i], kind)]

@@ -18,13 +18,13 @@ from estimator.bundle.files import bundle_names, load_bundle
 from estimator.display.text import Document
 from estimator.formats import read_workload, workload_from_bytes
 from estimator.serve.local_site import RequestError
-from estimator.serving.architecture import read_architecture
 from estimator.serving.engines import engine_names
+from estimator.serving.single_step import is_served
 from estimator.tracing.models import model_names
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.transforms.rewriting import ATTENTION_FORMS
 from estimator.uncertainty.forecast import distance
-from estimator.vocabulary.errors import BundleError, WorkloadError
+from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.resources import resource_folder
@@ -141,13 +141,6 @@ def _board(gpu: GpuSpec) -> Document:
     return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.sm_clock_max_mhz, "power_limit_w": gpu.power_limit_w}
 
 
-def _is_served(model: str) -> bool:
-    """Whether the architecture of a shipped model is one that can be served."""
-    with suppress(WorkloadError):
-        return bool(read_architecture(model))
-    return False
-
-
 def _found(entries: Mapping[str, T], key: str, what: str) -> T:
     if key not in entries:
         raise RequestError(f"unknown {what}; load the page again", HTTPStatus.NOT_FOUND)
@@ -178,6 +171,6 @@ def open_catalogue(files: Sequence[str], bundles: Sequence[str]) -> Catalogue:
         workloads={f"{source}-{number}": one for source, workloads in sources.items() for number, one in enumerate(workloads)},
         bundles={f"bundle-{number}": bundle for number, bundle in enumerate(found.values())},
         gpus=gpu_names(),
-        models=tuple(filter(_is_served, model_names())),
+        models=tuple(filter(is_served, model_names())),
         engines=engine_names(),
     )

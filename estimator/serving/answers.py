@@ -14,7 +14,7 @@ from estimator.model.power_limit import UNLIMITED_W, Held
 from estimator.serving.architecture import Layout, read_architecture, read_config
 from estimator.serving.costs import SEQUENCES, Served, StepCosts, nodes_of, step_costs
 from estimator.serving.engines import Engine, load_engine
-from estimator.serving.intervals import SOURCES, measures, shares, steady_states
+from estimator.serving.intervals import SOURCES, interpolated, measures, shares, steady_states
 from estimator.serving.schedule import Cycle
 from estimator.serving.steps import NODE_GPUS, cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
@@ -171,32 +171,32 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
             ServedEstimate(**common, batch=batch, asked_clock_mhz=mhz, sm_clock_mhz=mhz, state=state, warnings=(state,))
             for _, batch, _, mhz in points
         ]
-    copies, most = served.layout.copies, float(min(memory.sequences, SEQUENCES[-1]))
-    asked = np.array([math.nan if batch is None else max(batch / copies, 1.0) for batch in batches or (None,)])
-    slots = np.fmin(asked, most)
-    rate, nodes = None if serving.rate is None else serving.rate / copies, nodes_of(1.0 if serving.rate else slots.min(), slots.max())
+    copies = served.layout.copies
+    asked = np.array(batches or (math.nan,)) / copies
+    slots = np.fmax(np.fmin(asked, min(memory.sequences, SEQUENCES[-1])), 1.0)
+    rate, nodes = serving.rate and serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
     free, costs, cycle, limited = _under_limit(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
         reason = why_no_time([line for _, line in costs.points.warnings], "--weights or --gpu")
         raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
     most_w = board.held.power_w * served.layout.tensor_parallel * math.exp(NORMAL_90 * board.held.ln_std)
-    columns, parts = measures(cycle, copies, asked, most_w), shares(cycle, costs)
+    within = shares(cycle, costs)
+    parts = {name: one + limited * (within[name] - one) for name, one in shares(cycle, free).items()}
+    clocks_mhz, columns = parts.pop("sm_clock_mhz"), measures(cycle, copies, asked, most_w)
     found = []
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
         state = _overload(serving, values["tokens_per_s"])
-        own = costs if limited[clock, i] else free
-        validity, warnings, notes = _remarks(own, clock, values["running"] / copies)
-        crowded = _crowded(batch, values["running"], memory)
+        validity, warnings, notes = _remarks(costs if limited[clock, i] else free, clock, values["running"] / copies)
         found.append(
             ServedEstimate(
                 **common,
                 batch=batch,
                 asked_clock_mhz=mhz,
-                sm_clock_mhz=(free.sm_clock_mhz + limited[:, i] * (costs.sm_clock_mhz - free.sm_clock_mhz))[clock].item(),
+                sm_clock_mhz=clocks_mhz[clock, i].item(),
                 state=state,
                 validity="extrapolated" if validity == "measured" and served.layout.gpus > NODE_GPUS else validity,
-                warnings=(*((state,) if state else crowded), *warnings),
+                warnings=(*((state,) if state else _crowded(batch, values["running"], memory)), *warnings),
                 notes=(*_engine_notes(serving, served, values["busy"]), *_link_notes(served, board), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),
@@ -225,9 +225,9 @@ def _under_limit(
     slow = steady_states(served, held, slots, rate)
     share = np.clip((cycle.power_w - limit_w) / np.maximum(cycle.power_w - slow.power_w, TINY), 0.0, 1.0)
     both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__annotations__}
-    step_w = np.max(held.decode.joules / held.decode.parts.sum(axis=0), axis=0)
+    step_w = interpolated(held.decode.at, (held.decode.joules / held.decode.parts.sum(axis=0)).T, np.maximum(slow.running[0], 1.0))
     # What prompts add to steps within the limit can be beyond it.
-    over = np.where(step_w[:, None] > (1.0 + ROUNDING) * board.held.power_w, 1.0, np.maximum(both["power_w"] / limit_w, 1.0))
+    over = np.where(step_w > (1.0 + ROUNDING) * board.held.power_w, 1.0, np.maximum(both["power_w"] / limit_w, 1.0))
     both |= {name: both[name] * over for name in ("slot_s", "tpot_s", "ttft_loaded_s", "ttft_most_s", "decode_s", "prompt_s")}
     both |= {name: both[name] / over for name in ("tokens_per_s", "power_w")}
     return free, held, Cycle(**both), share[0]
@@ -313,7 +313,7 @@ def _overload(serving: Serving, tokens_per_s: float) -> str:
 
 
 def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ...]:
-    if batch is None or running >= batch * (1.0 - ROUNDING) or batch < running:
+    if batch is None or running >= batch * (1.0 - ROUNDING):
         return ()
     return (f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait",)
 

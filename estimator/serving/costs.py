@@ -4,6 +4,7 @@ k numbers of sequences, c clocks.  A step that also reads a piece of a prompt co
 the prompt adds.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -70,8 +71,8 @@ class StepCosts:
 
     prompt          by the number of sequences beside it, from 0 on
     points          the estimates behind them, clocks vary fastest
-    sm_clock_mhz    (c,) actual clock of the largest decoding step
-    waiting_w       (c,) power of a board that waits for its host; waiting_spread: relative half width of its 90 % interval
+    sm_clock_mhz    (c, k) actual clocks of decoding steps
+    waiting_w       (c, k) power of a board that waits for its host; waiting_spread: relative half width of its 90 % interval
     """
 
     decode: Costs
@@ -84,9 +85,7 @@ class StepCosts:
 
 def nodes_of(least: float, most: float) -> tuple[int, ...]:
     """The SEQUENCES between which these numbers lie, and those between them."""
-    low = max(number for number in SEQUENCES if number <= max(least, 1.0))
-    high = min((number for number in SEQUENCES if number >= most), default=SEQUENCES[-1])
-    return tuple(number for number in SEQUENCES if low <= number <= high)
+    return SEQUENCES[bisect_right(SEQUENCES, max(least, 1.0)) - 1 : bisect_left(SEQUENCES, most) + 1]
 
 
 def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
@@ -105,12 +104,13 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     prediction = predict(workloads, board)
     costs = _costs(prediction)
     decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})
-    rest_w, waiting = board.tables.rest_w(prediction.sm_clock_mhz[len(nodes) - 1]), waiting_power(board.gpu.architecture)
+    clocks_mhz, waiting = prediction.sm_clock_mhz[: len(nodes)].T, waiting_power(board.gpu.architecture)
+    rest_w = board.tables.rest_w(clocks_mhz)
     return StepCosts(
         decode=decode,
         prompt=_added({name: values[..., len(nodes) :, :] for name, values in costs.items()}, decode, len(pieces), beside),
         points=table([Variant(workload=workload) for workload in workloads], prediction),
-        sm_clock_mhz=prediction.sm_clock_mhz[len(nodes) - 1],
+        sm_clock_mhz=clocks_mhz,
         waiting_w=rest_w + waiting.share * np.maximum(board.limit_w - rest_w, 0.0),
         waiting_spread=waiting.spread,
     )

@@ -42,6 +42,7 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
     def cost(at: Array, tables: StepCost, sequences: Array) -> StepCost:
         return StepCost(interpolated(at, tables.seconds, sequences), interpolated(at, tables.joules, sequences))
 
+    all_slots = np.broadcast_to(slots, (len(moved), len(costs.waiting_w), len(slots)))
     load = Load(
         output=served.output,
         host=Host(
@@ -53,12 +54,11 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
             host.overlapped_request_s * moved,
         ),
         queued=served.engine.queued,
-        waiting_w=boards * costs.waiting_w[:, None] * watts,
+        waiting_w=boards * interpolated(costs.decode.at, costs.waiting_w, all_slots[0]) * watts,
         decode=lambda sequences: cost(costs.decode.at, decode, sequences),
         prompt=lambda sequences: cost(costs.prompt.at, prompt, sequences - 1.0),
         alone=StepCost(prompt.seconds[..., :1], prompt.joules[..., :1]),
     )
-    all_slots = np.broadcast_to(slots, (len(moved), len(costs.waiting_w), len(slots)))
     return closed_loop(load, all_slots) if rate is None else at_rate(load, rate, all_slots)
 
 
@@ -85,16 +85,18 @@ def interpolated(at: Array, values: Array, asked: Array) -> Array:
 def measures(cycle: Cycle, copies: int, asked: Array, most_w: float) -> Columns:
     """Values of all copies with limits of their intervals, `…_low` and `…_high`; asked (n,): requests in flight of a copy, nan at a rate.
 
-    Requests beyond those that run wait for a slot, which adds to the time to the first token.  most_w: what the boards of a copy hold.
+    Requests beyond those that run wait for a slot, which adds to the time to the first token.  Copies without a request keep step with the
+    others.  most_w: what the boards of a copy hold.
     """
+    used = np.fmin(asked, 1.0)
     queue_s = np.fmax(asked / cycle.running - 1.0, 0.0) * cycle.slot_s
     found = {
         "ttft_s": cycle.ttft_s,
         "tpot_s": cycle.tpot_s,
         "slot_s": cycle.slot_s + queue_s,
-        "tokens_per_s": cycle.tokens_per_s * copies,
+        "tokens_per_s": cycle.tokens_per_s * copies * used,
         "power_w": cycle.power_w * copies,
-        "energy_per_token_j": cycle.power_w / cycle.tokens_per_s,
+        "energy_per_token_j": cycle.power_w / cycle.tokens_per_s / used,
     }
     latest = _limits(cycle.ttft_most_s + queue_s)[1]
     columns: Columns = {}
@@ -107,9 +109,9 @@ def measures(cycle: Cycle, copies: int, asked: Array, most_w: float) -> Columns:
         "power_w_high": np.where(columns["power_w"] <= most_w * copies, np.minimum(high_w, most_w * copies), high_w),
         "ttft_s_high": latest,
         "ttft_loaded_s": (cycle.ttft_loaded_s + queue_s)[0],
-        "prompt_energy_j": cycle.prompt_j[0],
-        "output_energy_j": cycle.output_j[0],
-        "running": cycle.running[0] * copies,
+        "prompt_energy_j": cycle.prompt_j[0] / used,
+        "output_energy_j": cycle.output_j[0] / used,
+        "running": cycle.running[0] * copies * used,
         "busy": 1.0 - cycle.waiting_s[0] / (cycle.decode_s[0] + cycle.prompt_s[0] + cycle.waiting_s[0]),
     }
 
@@ -123,7 +125,7 @@ def _limits(values: Array) -> Array:
 
 @np.errstate(all="ignore")
 def shares(cycle: Cycle, costs: StepCosts) -> Columns:
-    """Shares of the time: PARTS of all steps, "waiting", and beside them "prompts", the steps' time that prompts add."""
+    """Shares of the time: PARTS of all steps, "waiting", and beside them "prompts", their time that prompts add; and `sm_clock_mhz`."""
     running = np.maximum(cycle.running[0], 1.0)
     total = cycle.decode_s[0] + cycle.prompt_s[0] + cycle.waiting_s[0]
     found: dict[str, tuple[Array, Array]] = {}
@@ -138,4 +140,5 @@ def shares(cycle: Cycle, costs: StepCosts) -> Columns:
         },
         "waiting": cycle.waiting_s[0] / total,
         "prompts": cycle.prompt_s[0] / total,
+        "sm_clock_mhz": interpolated(costs.decode.at, costs.sm_clock_mhz, running),
     }

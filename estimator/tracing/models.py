@@ -61,6 +61,8 @@ def load_model_config(model: str) -> ModelConfig:
         path = path / "config.json" if path.is_dir() else path
         return _from_file(path)
     except (FileNotFoundError, NotADirectoryError):
+        if model.lower() in model_names():
+            return load_model_config(model.lower())
         raise WorkloadError(
             f"{model}: no model of this name and no configuration file; known: {', '.join(model_names())}; "
             "or the path of a config.json, or MODULE:CALLABLE of your own code"

@@ -97,7 +97,7 @@ def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
 @click.command(context_settings=HELP)
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
-@output_option("-o", "--out", force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
+@output_option(force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
 @click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before; without it the newest one beside the release.")
 @click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
 @json_option
@@ -132,7 +132,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option("--gpu", "gpu_name", required=True, metavar="NAME|FILE.toml", help="The GPU on which the probes will be measured.")
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many kernels.")
-@output_option("-o", "--out", metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
+@output_option(metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
 @json_option
 def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None, seed: int, as_json: bool) -> int:

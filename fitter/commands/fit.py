@@ -78,7 +78,7 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
     "130 interrupted.",
 )
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
-@output_option("-o", "--out", default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
+@output_option(default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
 @output_option("--report", metavar="REPORT.html", help="Write a self-contained page about the fit.")
 @click.option(
     "--holdout",

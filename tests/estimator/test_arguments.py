@@ -36,6 +36,8 @@ WRONG = {
     "a cap above the board's": (lambda: estimate(WORKLOAD, BUNDLE, power_cap_w=151), "above the limit of a10, 150 W"),
     "a cap above the board's of a comparison": (lambda: compare(CAPPED, CAPPED), "above the limit of a10, 150 W"),
     "a text for a cap": (lambda: estimate(WORKLOAD, BUNDLE, power_cap_w="200"), "power_cap_w must be a number in W"),
+    "a power at rest without its clock": (lambda: estimate(WORKLOAD, BUNDLE, idle_power=60.0), "a pair is needed, W and MHz"),
+    "a text for power at rest": (lambda: estimate(WORKLOAD, BUNDLE, idle_power=("60", 900)), "idle_power must be"),
     "an absurd launch": (lambda: estimate(WORKLOAD, BUNDLE, host_launch_s=1e30), "at most 1 s"),
     "a list of efficiencies": (lambda: estimate(WORKLOAD, BUNDLE, efficiency=[0.8]), "efficiency must be a mapping"),
     "a text for an efficiency": (lambda: estimate(WORKLOAD, BUNDLE, efficiency={"dram": "1"}), "efficiency of dram must be"),

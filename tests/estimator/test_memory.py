@@ -10,6 +10,7 @@ from estimator.bundle.files import load_bundle
 from estimator.questions.choosing import best
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked
+from estimator.questions.sweeping import sweep
 from estimator.transforms.rescaling import Sizes, with_sizes
 from estimator.transforms.rewriting import with_precision
 from estimator.transforms.variation import Variant
@@ -47,6 +48,13 @@ def decoding(batch, *, window=0):
     """A decoding step with a cache of `batch` · 2048 tokens in every layer."""
     cached = attention(1, kind="decode", batch=batch, context=2048, heads=32, head_dim=128, window=window)
     return Workload(name="decoding", operators=(WEIGHT, cached), counts=(LAYERS, LAYERS))
+
+
+def test_what_does_not_fit_is_the_first_warning_of_many_workloads():
+    points = sweep([workload_of(matmul(1, 2**20, 8), name="small"), decoding(4000)], A100, sm_clock_mhz=210.0)
+    (workload, line), *others = points.warnings
+    assert (workload, "does not fit" in line) == ("decoding", True)
+    assert {workload for workload, _ in others} == {"small", "decoding"}
 
 
 @given(st.integers(1, 4000), st.sampled_from([0, 128]))

@@ -134,6 +134,17 @@ def test_each_further_gpu_takes_the_host_its_time(capsys):
     assert pair["slot_s"] > single["slot_s"]
 
 
+def test_copies_without_a_request_make_no_tokens(capsys):
+    words = "mixtral-8x7b --gpu h100 --prompt 64 --output 64 --expert-parallel 4 --batch"
+    one, three, four = (answers(capsys, words, batch) for batch in (1, 3, 4))
+    assert [found["running"] for found in (one, three, four)] == [1, 3, 4]
+    for found in (one, three, four):
+        assert found["tokens_per_s"] == pytest.approx(found["batch"] * 64 / found["slot_s"])
+        assert found["energy_per_token_j"] == pytest.approx(found["power_w"] / found["tokens_per_s"])
+        assert found["prompt_energy_j"] + found["output_energy_j"] == pytest.approx(64 * found["energy_per_token_j"])
+    assert (one["tpot_s"], one["power_w"]) == (four["tpot_s"], four["power_w"])
+
+
 def test_lists_make_a_table_in_the_order_of_the_options(capsys):
     found = answers(capsys, "llama-3-8b", LOAD, "--batch 1,4,5 --freqs 900,1410")
     assert [(one["batch"], one["asked_clock_mhz"]) for one in found] == [(b, f) for b in (1, 4, 5) for f in (900.0, 1410.0)]
@@ -192,12 +203,16 @@ def test_a_table_shows_the_first_tokens_that_a_limit_holds(capsys):
     assert f"{1e3 * large['ttft_loaded_s']:.1f} ms" in out or f"{1e3 * large['ttft_loaded_s']:.2f} ms" in out
 
 
-def test_a_point_says_of_itself_the_same_alone_and_in_a_list(capsys):
-    words = "llama-3.1-8b --gpu h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0"
+@pytest.mark.parametrize("more", ["", "--power-cap 400", "--power-cap 130"])
+def test_a_point_says_of_itself_the_same_alone_and_in_a_list(capsys, more):
+    words = f"llama-3.1-8b --gpu h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0 {more}"
     table = answers(capsys, words, "--batch 4,32,256")
     alone = [answers(capsys, words, "--batch", batch) for batch in (4, 32, 256)]
-    for name in ("validity", "warnings", "sm_clock_mhz"):
+    for name in ("validity", "warnings"):
         assert [one[name] for one in table] == [one[name] for one in alone], name
+    for name in ("sm_clock_mhz", "ttft_s_high", "ttft_loaded_s", *MEASURES):
+        assert [one[name] for one in table] == pytest.approx([one[name] for one in alone], rel=1e-9), name
+    assert [one["parts"] for one in table] == [pytest.approx(one["parts"], rel=1e-9) for one in alone]
 
 
 def test_more_gpus_than_a_node_has_are_no_measured_case(capsys):

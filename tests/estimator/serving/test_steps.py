@@ -1,6 +1,7 @@
 """Served models: parameters as published, work that is conserved whatever the parallelism, and one clear line for what is not served."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -254,7 +255,7 @@ def test_what_cannot_be_served_is_refused_in_one_line(config, more, message):
     assert "\n" not in str(refusal.value)
 
 
-def test_files_folders_and_names_are_read_alike(tmp_path):
+def test_files_folders_and_names_are_read_alike(tmp_path, monkeypatch):
     folder = tmp_path / "mine"
     folder.mkdir()
     stored = {"quant_method": "fp8", "modules_to_not_convert": None}
@@ -264,6 +265,10 @@ def test_files_folders_and_names_are_read_alike(tmp_path):
     assert read_weights(read_config(folder)).experts == "fp8"
     with pytest.raises(WorkloadError, match="no model of this name"):
         read_architecture(tmp_path / "none.json")
+    assert replace(read_architecture("Qwen3-32B"), name="qwen3-32b") == read_architecture("qwen3-32b")
+    folder.rename(tmp_path / "Qwen3-32B")  # a file or a folder of this name is meant
+    monkeypatch.chdir(tmp_path)
+    assert replace(read_architecture("Qwen3-32B"), name="mine") == found[0]
 
 
 def test_cached_formats_come_from_the_weights_or_the_user():
