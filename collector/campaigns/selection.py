@@ -14,6 +14,7 @@ import numpy as np
 from collector.campaigns.files import PREPARE_S, CampaignSpec
 from collector.campaigns.measurement import TIMED_GAP_S, Point
 from collector.errors import CampaignError
+from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 
@@ -52,11 +53,11 @@ class PointCosts:
         return self.timed_load_s if point.timed_only else self.load_s
 
 
-def point_costs(spec: CampaignSpec, period_s: float) -> PointCosts:
-    """Expected times of points, with a sensor that updates every `period_s`."""
+def point_costs(spec: CampaignSpec, sensor: SensorCalibration) -> PointCosts:
+    """Expected times of points, with a sensor like this."""
     settings = spec.measurement
     ranging_s = 2.0 * settings.ranging_s
-    load_s = ranging_s + settings.settle_s + max(settings.window_s, (settings.updates + 1) * period_s)
+    load_s = ranging_s + settings.planned_run_s(sensor)
     timed_load_s = ranging_s + settings.timed_s
     return PointCosts(
         full_s=PREPARE_S + settings.gap_s + load_s,
