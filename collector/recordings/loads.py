@@ -29,11 +29,12 @@ def read_load(path: Path) -> LoadStamps:
     if not paired and not set(COLUMNS) <= set(bare):
         raise SensorError(f"{path}: needs the columns {','.join(COLUMNS)}; found: {shown_names(bare)}")
     wanted = [0] if paired else [log.place(name, bare) for name in COLUMNS]
-    table = [numbers(column) for column in read_columns(log, wanted, whole=False).arrays]
+    columns = read_columns(log, wanted, whole=False)
+    table = [numbers(column) for column in columns.arrays]
     bad = np.flatnonzero(~np.all(np.isfinite(table), axis=0))
-    if len(bad):
-        names = ",".join(log.names[index] for index in wanted)
-        raise SensorError(f"{path}: row {bad[0] + 2} has no figure under {names}; an edge that is missing would turn the load round")
+    if len(bad) or columns.stray:
+        names, row = ",".join(log.names[index] for index in wanted), f"row {bad[0] + 2}" if len(bad) else repr(columns.stray[0])
+        raise SensorError(f"{path}: {row} has no figure under {names}; an edge that is missing would turn the load round")
     if not paired:
         return stamps_of_levels(table[0], table[1], str(path))
     first, second = table[0][: 2 * (len(table[0]) // 2) : 2], table[0][1::2]

@@ -45,7 +45,7 @@ def read_ncu(content: bytes, at: Path) -> list[ProfiledKernel]:
         reason = f"ncu said: {said.strip()[:200]}" if said else 'no line begins with "ID"'
         raise CountsError(f"{at}: no table of Nsight Compute ({reason}); print it with ncu --csv")
     try:
-        header, *rows = csv.reader(lines[start:])
+        header, *rows = csv.reader(lines[start:], strict=True)
         return _kernels(header, [row for row in rows if row and not row[0].startswith("==")])
     except (ValueError, LookupError, csv.Error) as error:
         raise CountsError(

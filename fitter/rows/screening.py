@@ -93,7 +93,7 @@ Detail = str | Callable[[int], str]
 class Screen:
     """Verdicts on the rows of one table: the first reason of each row counts; rejections of only the power are separate.
 
-    table             remaining rows: without too long texts, unknown GPUs, and repetitions of earlier rows
+    table             remaining rows: without damaged rows, unknown GPUs, and repetitions of earlier rows
     specs, gpu_index  GPUs of the rows, and the one of each row
     """
 
@@ -106,7 +106,7 @@ class Screen:
         self.specs: list[GpuSpec] = []
         self.gpu_index: IntArray = np.zeros(len(table), dtype=np.int64)
         self._start(table)
-        self.reject(table.long, "BAD_TEXT", f"a cell of more than {LONGEST_TEXT} bytes")
+        self.reject(table.damaged, "BAD_TEXT", f"a cell of more than {LONGEST_TEXT} bytes, or the file ends within the row")
         self._reject_gpus(gpu)
         if repeated:
             self.reject(table.frame.duplicated().to_numpy(), "DUPLICATE", "equals an earlier row in every column")

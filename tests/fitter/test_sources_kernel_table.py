@@ -63,6 +63,17 @@ def test_a_damaged_packed_table_is_refused_in_one_line(tmp_path, damage, message
         read_selection([path])
 
 
+@pytest.mark.parametrize("label", ["ampere_sgemm", '"gemm<128, 64>"'])
+def test_a_table_cut_anywhere_in_its_last_row_loses_no_other_row_and_takes_no_row_without_its_last_fields(tmp_path, label):
+    path = tmp_path / "t.csv"
+    line = f"{GEMM},1e-4,{label},3,warm"
+    text = f"{HEADER.partition(',power_w')[0]},kernel_name,trial,l2_state\n{line}\n{line.replace('3,warm', '4,cold')}"
+    for end in range(text.rindex("\n") + 2, text.rindex(",") + 1):
+        path.write_text(text[:end])
+        rows, rejected = recorded(path)
+        assert (len(rows), [(one.row, one.reason) for one in rejected]) == (1, [(2, "BAD_TEXT")]), text[:end]
+
+
 def test_what_launches_use_in_turn_is_known_from_copies_of_weights_or_from_the_stated_l2_state(read):
     rows, rejected = read(
         *(f"{GEMM},1e-4,{rest}" for rest in ("4,", ",cold", ",warm", "1,cold", ",")),
@@ -235,7 +246,7 @@ def test_a_blank_number_is_missing_and_a_word_or_a_giant_is_garbled(tmp_path):
     table = open_table(path, ABC)
     assert table.garbled("b").tolist()[:7] == [False, True, False, True, True, True, True]
     assert not np.isfinite(table.numbers("b")).any()
-    assert table.long.tolist() == [False] * 7 + [True]
+    assert table.damaged.tolist() == [False] * 7 + [True]
     assert len("9" * 10_000_000) > LONGEST_TEXT
 
 
