@@ -47,6 +47,7 @@ from fitter.rows.selection import in_own_order
 from fitter.transfer.anchor import anchored
 from fitter.transfer.prior_bundle import TransferSource, transfer_notes, transfer_source, with_strengths
 from fitter.validate.predictions import (
+    FEWEST_ROWS,
     QUANTITIES,
     compared,
     error_rows,
@@ -138,7 +139,10 @@ def calibrate(
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
     alone = single_kinds(selection)
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
-    warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *few, *remarks, *unfit)
+    left = [rows for rows in selection.tables if kind_of(rows) not in held_out and len(rows) < FEWEST_ROWS]
+    own = [row for rows in left for row in error_rows(compared(predict_rows(bundle, rows)))]
+    poor = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *fit_warnings(own, "the fitted rows themselves"))
+    warnings = (*poor, *few, *remarks, *unfit)
     notes = (*transfer_notes(source, found.bundle), *selection.notes, *warnings)
     return Calibration(
         bundle=replace(bundle, errors=errors, notes=notes),
