@@ -15,7 +15,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.model.coefficients import BY, SIXTEEN_BIT, group_words
-from estimator.uncertainty.validity import TOLERATED_FACTOR, shape_excess
+from estimator.uncertainty.validity import HEADS, TOLERATED_FACTOR, shape_excess
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
 from estimator.vocabulary.workload import Operator, Workload
 
@@ -207,9 +207,11 @@ def unseen_lines(
         members = [i for i, name in enumerate(groups) if name == group and excesses[i]]
         operator = workload.operators[max(members, key=excesses.__getitem__)]
         field = shape_excess(operator, group, domain)[1]
-        low, high = domain[group][field]
+        fitted = domain.get(group, {}).get(field)
+        low, high = fitted or HEADS
+        limit = "the fitted range" if fitted else "the heads of FlashAttention's kernels,"
         others = f"the farthest of {len(members)} kernels with " if len(members) > 1 else ""
-        line = f"{group}: {field} = {operator[field]:g} is outside the fitted range {low:g} to {high:g}"
+        line = f"{group}: {field} = {operator[field]:g} is outside {limit} {low:g} to {high:g}"
         found.append((share, f"{line} ({others}{share:.0%} of the GPU time)"))
     found.sort(key=lambda reason: (-reason[0], reason[1]))
     named = [line for share, line in found if share >= LEAST_SHARE]
