@@ -141,7 +141,11 @@ def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path, cap
     assert (status, run(capsys, call, "--strict --quiet")[0]) == (0, 3 if said else 0)
     (row,) = csv.DictReader(io.StringIO(run(capsys, call, "--csv")[1]))
     assert row["validity"] == validity
-    assert run(capsys, call)[1].splitlines()[0].endswith(f"validity {validity}")
+    text = run(capsys, call)[1]
+    assert text.splitlines()[0].endswith(f"validity {validity}")
+    explained = run(capsys, "explain", call)[1]
+    marks = [("k=768 *\n" in one, "* the fit has seen no kernel like it" in one) for one in (text, explained)]
+    assert marks == [(validity == "extrapolated",) * 2] * 2
 
 
 @pytest.mark.parametrize(
