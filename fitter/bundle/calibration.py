@@ -15,6 +15,7 @@ import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.power import BoardTables
 from estimator.uncertainty.forecast import FORECAST_POWER_STD, forecast_std
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
@@ -22,7 +23,6 @@ from estimator.vocabulary.quantities import NORMAL_90, Array
 from estimator.vocabulary.values import frozen
 from fitter.blocks.section import block_section
 from fitter.bundle.data_facts import (
-    BoardKnowledge,
     board_knowledge,
     board_uuid,
     clock_range_mhz,
@@ -118,7 +118,7 @@ def calibrate(
         progress("weighing the prior bundle")
         source = with_strengths(source, selection.kernels, gpu, seed)
     progress("fitting all rows")
-    draft = partial(draft_from_rows, gpu=gpu, tables=board.tables, seed=seed, source=source)
+    draft = partial(draft_from_rows, gpu=gpu, tables=board, seed=seed, source=source)
     found = draft(selection.kernels, selection.workloads) if selection.tables else Draft(bundle=prior_bundle(gpu), kernel_fit=None)
     held_out = _held_out(selection, found, draft, seed, holdout, progress)
     if found.kernel_fit is not None:
@@ -126,7 +126,7 @@ def calibrate(
     progress("stating uncertainty")
     stated = _uncertainty(selection, held_out, found, source)
     if "workloads" in held_out and selection.workloads is not None:
-        _add_runs(stated, stated_uncertainty(selection.workloads, gpu, board.tables, seed, found.bundle), found, powered_rows(selection))
+        _add_runs(stated, stated_uncertainty(selection.workloads, gpu, board, seed, found.bundle), found, powered_rows(selection))
     bundle = replace(
         _with_origin(found.bundle, selection, board, seed),
         name=name or default_name(selection, gpu),
@@ -172,7 +172,7 @@ def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, na
     return Calibration(bundle=bundle, selection=selection, errors=(), held_out={}, warnings=warnings)
 
 
-def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, seed: int) -> Bundle:
+def _with_origin(draft: Bundle, selection: Selection, board: BoardTables, seed: int) -> Bundle:
     """Add the metadata of the data sets to a draft: board, sensor, environment, ranges."""
     return replace(
         draft,
@@ -182,8 +182,8 @@ def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, see
         completion=completion_of(selection),
         power=None if draft.power is None else with_gain_std(draft.power, selection.gain_std),
         provenance=provenance_of(selection, seed),
-        voltage=board.tables.voltage_v or draft.voltage,
-        idle=board.tables.idle_w or draft.idle,
+        voltage=board.voltage_v or draft.voltage,
+        idle=board.idle_w or draft.idle,
         domain=domain_of(selection, draft.groups),
         clocks_mhz=clock_range_mhz(selection, draft.gpu),
     )

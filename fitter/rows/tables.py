@@ -5,6 +5,7 @@ invalid numbers become nan and are marked, metadata are never executed.
 """
 
 import csv
+import gzip
 import hashlib
 import zlib
 from dataclasses import replace
@@ -168,7 +169,7 @@ def read_head(path: Path) -> bytes:
     """The first bytes of a file.  Raises InputError if it is missing, unreadable or empty."""
     try:
         with open_regular(path) as stream:
-            head = _unpacked(stream.read(HEAD_BYTES), HEAD_BYTES)[0]
+            head = _unpacked(stream.read(HEAD_BYTES), HEAD_BYTES)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not head.strip():
@@ -176,19 +177,14 @@ def read_head(path: Path) -> bytes:
     return head
 
 
-def _unpacked(content: bytes, most_bytes: int) -> tuple[bytes, bool]:
-    """The first `most_bytes` of what gzip packed, and whether that is all of it; other content as it is.  Raises OSError if damaged."""
-    found, whole = bytearray(), True
+def _unpacked(content: bytes, most_bytes: int) -> bytes:
+    """The first `most_bytes` of what gzip packed; other content as it is.  Raises OSError if damaged."""
     if not content.startswith(GZIP_MAGIC):
-        return content, whole
-    while content.startswith(GZIP_MAGIC) and whole:
-        member = zlib.decompressobj(wbits=31)  # with the header of gzip
-        try:
-            found += member.decompress(content, most_bytes + 1 - len(found))
-        except zlib.error as error:
-            raise OSError(EBADMSG, "damaged: gzip cannot unpack it") from error
-        whole, content = member.eof, member.unused_data
-    return bytes(found[:most_bytes]), whole
+        return content
+    try:
+        return gzip.GzipFile(fileobj=BytesIO(content)).read(most_bytes)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise OSError(EBADMSG, "damaged or cut: gzip cannot unpack it") from error
 
 
 def file_digest(path: Path) -> str:
@@ -223,9 +219,9 @@ def _read_csv(path: Path, head: bytes) -> tuple[pd.DataFrame, bool]:
     names = _csv_header(path, head)
     options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_filter": False, "skipinitialspace": True, "low_memory": False}
     try:
-        content, whole = _unpacked(read_regular(path, MOST_CSV_BYTES), MOST_CSV_BYTES)
-        if not whole:
-            raise OSError(EFBIG, f"gzip's end is missing, or it holds more than {MOST_CSV_BYTES >> 20} MiB")
+        content = _unpacked(read_regular(path, MOST_CSV_BYTES), MOST_CSV_BYTES + 1)
+        if len(content) > MOST_CSV_BYTES:
+            raise OSError(EFBIG, f"holds more than {MOST_CSV_BYTES >> 20} MiB")
         start = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
         if cut := _ends_within(content[start:].decode("utf-8", errors="replace"), len(names)):
             content = content[:start] + b"," * (len(names) - 1)

@@ -53,13 +53,13 @@ def test_a_packed_table_and_a_folder_of_tables_are_read_like_plain_ones(tmp_path
 
 
 @pytest.mark.parametrize(
-    "damage, message", [(lambda b: b[:-20], "gzip's end is missing"), (lambda b: b[:20] + bytes(20) + b[40:], "gzip cannot unpack it")]
+    "damage", [lambda b: b[:-20], lambda b: b[:90], lambda b: b[:20] + bytes(20) + b[40:], lambda b: b[:-8] + bytes(8), lambda b: b + b"x"]
 )
-def test_a_damaged_packed_table_is_refused_in_one_line(tmp_path, damage, message):
+def test_a_damaged_packed_table_is_refused_in_one_line(tmp_path, damage):
     path = tmp_path / "table.csv.gz"
     lines = [HEADER, *(f"{GEMM},{n}e-6,,," for n in range(20_000))]
     path.write_bytes(damage(gzip.compress("\n".join(lines).encode())))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="gzip cannot unpack it"):
         read_selection([path])
 
 
