@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Final
 
 from estimator.bundle.content import Bundle
@@ -56,14 +57,13 @@ def bundle_table(rows: Sequence[Document]) -> str:
 def card_document(bundle: Bundle) -> Document:
     """The card as JSON data; errors in percent, ranges of shapes in the units of the workload file."""
     priors = set(unfitted_groups(bundle, bundle.groups))
-    fields = ("name", "kind", "sha256", "rows", "used", "rejected")
     return {
         "name": bundle.name,
         "version": bundle.version,
         "digest": bundle.digest,
         "gpu": bundle.gpu.name,
         "simulated": bundle.simulated,
-        "datasets": [{name: getattr(one, name) for name in fields} for one in bundle.provenance.datasets],
+        "datasets": list(map(asdict, bundle.provenance.datasets)),
         "clocks_mhz": bundle.clocks_mhz,
         "errors": bundle.errors,
         "groups": {
