@@ -136,7 +136,7 @@ def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, 
     return kernels
 
 
-def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = "") -> CountedKernel:
+def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str) -> CountedKernel:
     """The activity of a profiled kernel.  Raises CountsError for a kernel without its time."""
     missing: list[str] = []
 

@@ -162,7 +162,7 @@ def _source(selection: Selection, gpu: GpuSpec, priors: Sequence[Bundle], lender
     return replace(transfer_source(lender, target=gpu), siblings=NO_SIBLINGS)
 
 
-def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str = "", version: str, seed: int) -> Calibration:
+def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str, version: str, seed: int) -> Calibration:
     """A bundle for a board with a few anchors only, on top of another board's bundle.  Raises CalibrationError as `anchored`."""
     found, warnings = anchored(source, selection, gpu)
     board = board_knowledge(selection, gpu)

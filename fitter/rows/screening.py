@@ -117,7 +117,7 @@ class Screen:
         self.whole, self.power = (np.full(len(table), -1, dtype=np.int64) for _ in range(2))
         self.verdicts: list[tuple[str, Detail]] = []
 
-    def reject(self, rows: BoolArray | Sequence[int], reason: str, detail: Detail = "", *, power: bool = False) -> None:
+    def reject(self, rows: BoolArray | Sequence[int], reason: str, detail: Detail, *, power: bool = False) -> None:
         """Reject rows (a mask, or their places), or their power."""
         found = self.power if power else self.whole
         index = np.flatnonzero(rows) if isinstance(rows, np.ndarray) else np.array(rows, dtype=np.int64)
@@ -238,7 +238,7 @@ def asked_gpu(text: str | None) -> GpuSpec | None:
     return None if text is None else load_gpu(text.removeprefix(SIMULATED_PREFIX))
 
 
-def known_gpu(text: str, asked: GpuSpec | None = None) -> GpuSpec | None:
+def known_gpu(text: str, asked: GpuSpec | None) -> GpuSpec | None:
     """The specification of a row's GPU, `asked` if the names are equal; a simulated board has the specification of its model."""
     bare = text.removeprefix(SIMULATED_PREFIX)
     if asked is not None and is_named(asked, bare):
