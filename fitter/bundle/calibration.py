@@ -5,7 +5,7 @@ held-out errors and the stated uncertainty.  The bundle's coefficients then come
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -137,12 +137,8 @@ def calibrate(
     )
     held_out = {kind: _with_stated(rows, predict_rows(bundle, getattr(selection, kind))) for kind, rows in held_out.items()}
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
-    alone = single_kinds(selection)
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
-    left = [rows for rows in selection.tables if kind_of(rows) not in held_out and len(rows) < FEWEST_ROWS]
-    own = [row for rows in left for row in error_rows(compared(predict_rows(bundle, rows)))]
-    poor = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *fit_warnings(own, "the fitted rows themselves"))
-    warnings = (*poor, *few, *remarks, *unfit)
+    warnings = (*_poor(selection, bundle, held_out, errors), *few, *remarks, *unfit)
     notes = (*transfer_notes(source, found.bundle), *selection.notes, *warnings)
     return Calibration(
         bundle=replace(bundle, errors=errors, notes=notes),
@@ -151,6 +147,14 @@ def calibrate(
         held_out=held_out,
         warnings=warnings,
     )
+
+
+def _poor(selection: Selection, bundle: Bundle, held_out: Collection[str], errors: Sequence[HeldOut]) -> tuple[str, ...]:
+    """Warnings for rows that the fit describes poorly: left out of it, or so few that none of their kind was left out."""
+    alone = single_kinds(selection)
+    few = [rows for rows in selection.tables if kind_of(rows) not in held_out and len(rows) < FEWEST_ROWS]
+    own = [row for rows in few for row in error_rows(compared(predict_rows(bundle, rows)))]
+    return (*fit_warnings([row for row in errors if label_of(row) not in alone]), *fit_warnings(own, "the fitted rows themselves"))
 
 
 def _source(selection: Selection, gpu: GpuSpec, priors: Sequence[Bundle], lender: Bundle | None) -> TransferSource | None:

@@ -9,7 +9,7 @@ from collector.bench import open_simulated
 from collector.devices.protocols import limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
-from collector.simulated.trace import PowerTrace
+from collector.simulated.world import PowerTrace
 from estimator.vocabulary.workload import make_operator
 from tests.collector.dataset_rows import product
 
