@@ -97,7 +97,7 @@ def measure_program(
     calibration: SensorCalibration,
     *,
     index: int = 0,
-    asked_mhz: float | None = None,
+    asked_mhz: float | None,
 ) -> ProgramRun:
     """Run a program once and return the board's time, energy and power.
 

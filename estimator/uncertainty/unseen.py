@@ -155,10 +155,10 @@ def foreign_families(bundle: Bundle, operators: Sequence[Operator], groups: Sequ
 
 def _main_library(bundle: Bundle) -> str:
     """The library with the most rows, which groups without a name describe; its versions are collections of their own."""
-    rows = Counter({"": 0})
+    rows: Counter[str] = Counter()
     for one in bundle.collections:
         rows[one.name.partition("-")[0]] += one.rows
-    return max(rows, key=rows.__getitem__)
+    return max(rows, key=rows.__getitem__, default="")
 
 
 def unlike_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loading]) -> dict[str, Loading]:

@@ -157,7 +157,7 @@ def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Map
     """
     worst, field = 1.0, ""
     ranges = domain.get(group or "", {})
-    if group is not None and operator.family == "attention":
+    if operator.family == "attention":
         ranges = {"head_dim": HEADS, **ranges}
     for name, value in zip(FAMILY_FIELDS[operator.family], operator.shape, strict=True):
         if name in UNCHECKED_FIELDS or name not in ranges or value <= 0:

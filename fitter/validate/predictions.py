@@ -247,11 +247,13 @@ def fit_warnings(rows: Sequence[HeldOut], which: str = "rows left out of the fit
     """One line for each quantity with the kinds of kernel, or whole workloads, that the fit describes poorly."""
     lines = []
     for quantity in QUANTITIES:
-        known = [(row, errors) for row in rows if (errors := row[quantity]) is not None]
-        poor = [(row, e) for row, e in known if e["mape"] * min(e["n"] / FEWEST_ROWS, 1.0) > LARGEST_ERROR[quantity]]
-        poor.sort(key=lambda pair: -pair[1]["mape"])
+        poor = [
+            (e["mape"], f"{kind_text(label_of(row)[1:])} {e['mape']:.1f} % (bias {e['bias']:+.1f} %)")
+            for row in rows
+            if (e := row[quantity]) is not None and e["mape"] * min(e["n"] / FEWEST_ROWS, 1.0) > LARGEST_ERROR[quantity]
+        ]
         if poor:
-            listed = ", ".join(f"{kind_text(label_of(row)[1:])} {e['mape']:.1f} % (bias {e['bias']:+.1f} %)" for row, e in poor)
+            listed = ", ".join(text for _, text in sorted(poor, reverse=True))
             lines.append(f"{quantity} of {which} is poorly described, the model may lack something: {listed}")
     return tuple(lines)
 
