@@ -71,7 +71,7 @@ def measured(spec: CampaignSpec, board: str, seed: int, share: float | None, cho
 def errors(path: Path, held_out: KernelRows, gpu: GpuSpec) -> tuple[tuple[float, float, float], ...]:
     """Errors of latency, power and energy of a fit of a file [%]."""
     selection = read_selection([path])
-    bundle = draft_from_rows(selection.kernels, None, gpu, board_knowledge(selection, gpu).tables, 0).bundle
+    bundle = draft_from_rows(selection.kernels, None, gpu, board_knowledge(selection, gpu), 0).bundle
     unknown = np.full(len(held_out), np.nan)
     found = predict_kernel_rows(bundle, replace(held_out, tile_m=unknown, tile_n=unknown, split_k=unknown))
     latency, power = ((found[f"predicted_{name}"] / found[f"measured_{name}"]).to_numpy() for name in ("latency", "power"))

@@ -68,7 +68,9 @@ def energies(board: str, seed: int, sensor: Path, workload: str, length_s: float
     true_j = watched.planted_energy_j(start_ns, watched.now_ns())
     block.end()
     with open_bench(board, seed=seed) as bench:
-        run = measure_program(bench, Sampler(bench.gpu, bench.sensors), Program(command=(workload, str(times))), load_calibration(sensor))
+        run = measure_program(
+            bench, Sampler(bench.gpu, bench.sensors), Program(command=(workload, str(times))), load_calibration(sensor), asked_mhz=None
+        )
         end_ns = round((run.start_s + run.latency_s) * 1e9)
         run_true_j = bench.planted_energy_j(round(run.start_s * 1e9), end_ns) if bench.planted_energy_j else float("nan")
     return block.energy_j, block.energy_std_j, true_j, run.energy_j, run.energy_std_j, run_true_j

@@ -25,8 +25,7 @@ from foreign_sensors import SOURCES, Figures, Row, figures, judged, said
 from pyarrow import csv
 from random_sensors import PlantedSensor, Recording, draw_sensor, record
 
-from collector.recordings.loads import stamps_of_levels
-from collector.recordings.run import read_run
+from collector.recordings.run import read_run, stamps_of_levels
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.identify import SensorRecord, identify_sensor
 

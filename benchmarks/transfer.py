@@ -213,7 +213,7 @@ def power_cases(folder: Path, draws: int) -> Iterator[Score]:
         rows = everything.select(own & np.isfinite(everything.power_w) & ~everything.at_limit)
         kept = random_rows(rows)
         started = time.perf_counter()
-        bundle = draft_from_rows(rows.select(kept), None, gpu, board_knowledge(selection_of(rows.select(kept)), gpu).tables, 0).bundle
+        bundle = draft_from_rows(rows.select(kept), None, gpu, board_knowledge(selection_of(rows.select(kept)), gpu), 0).bundle
         seconds = time.perf_counter() - started
         bare = {group: {name: value for name, value in tier.items() if name != POWER_TIER} for group, tier in bundle.residuals.items()}
         for way, one, limit in (("equation", replace(bundle, residuals=bare), None), ("with tier", bundle, target)):

@@ -251,7 +251,7 @@ class Kernel:
         """SHA-256 of the text, as hexadecimal digits."""
         return hashlib.sha256(f"{self.declarations}\n{self.text}".encode()).hexdigest()
 
-    def check_launch(self, pattern: Pattern = "random", seed: int = 1) -> Launch:
+    def check_launch(self, pattern: Pattern = "random") -> Launch:
         """The small launch for the verification of results: two blocks, three turns."""
         return Launch(
             mode="full",
@@ -260,7 +260,7 @@ class Kernel:
             iterations=3,  # turns of the loop: the first, one in the middle, the last
             region_bytes=2 * self.min_region_bytes,
             pattern=pattern,
-            seed=seed,
+            seed=1,
         )
 
 

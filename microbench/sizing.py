@@ -64,7 +64,7 @@ def graph_ladder(launches: int, buffer_sets: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def segment_launches(launches: int, segments: int, buffer_sets: int = 1) -> tuple[int, ...]:
+def segment_launches(launches: int, segments: int, buffer_sets: int) -> tuple[int, ...]:
     """`launches` divided into at most `segments` parts, none of them empty, that differ by `buffer_sets` at most.
 
     All but the last are multiples of `buffer_sets`, so that each begins with the first set; the last takes the remainder.

@@ -26,7 +26,7 @@ from collector.campaigns.files import load_campaign
 from collector.errors import CollectorError
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
-from estimator.counts.nsight_compute import ProfiledKernel, read_ncu
+from estimator.counts.activities import ProfiledKernel, read_ncu
 from estimator.model.coefficients import coefficient_rows, group_key
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import EVENTS

@@ -14,11 +14,12 @@ from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point
 from collector.campaigns.selection import Choice, choose_points, point_costs
-from collector.devices.protocols import KernelRunner
+from collector.devices.protocols import GpuIdentity, KernelRunner
 from collector.errors import CampaignError
+from collector.sensing.calibration import SensorCalibration
 from collector.sensing.catalogue import find_sensor
-from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 from collector.sensing.live import characterisation_s
+from collector.sensing.steady import update_period_s
 from estimator.model.silicon import usual_rest_w
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
@@ -53,7 +54,7 @@ class CampaignPlan:
     """All points in the order of measurement.
 
     `skipped` lists the groups that this board cannot run, and why.  `fixed_s` is the board's time outside the points: the sensor, warming
-    up, power at rest and changes of the clock; `estimated_s` all of its time, with a sensor that updates every `sensor_period_s`.
+    up, power at rest and changes of the clock; `estimated_s` all of its time, with the known or expected `sensor`.
     `estimated_j`: its energy.  `choice` describes the part of the campaign's points that a budget selected.
     """
 
@@ -61,8 +62,8 @@ class CampaignPlan:
     clocks_mhz: tuple[float | None, ...]
     skipped: dict[str, int]
     fixed_s: float
+    sensor: SensorCalibration
     choice: Choice | None = None
-    sensor_period_s: float = DEFAULT_PERIOD_S
     estimated_s: float = 0.0
     estimated_j: float = 0.0
 
@@ -85,11 +86,11 @@ def plan_campaign(
     seed: int,
     bench: Bench,
     *,
-    sensor_known: bool = False,
+    sensor: SensorCalibration | None = None,
 ) -> CampaignPlan:
     """The plan of a campaign on a board; the same arguments give the same plan.
 
-    `families` limits it to some kernel families (empty: all).  A known sensor is not characterised.
+    `families` limits it to some kernel families (empty: all).  A known `sensor` is not characterised.
 
     Raises CampaignError for a family that the campaign does not have, for ranges that make no kernels, if nothing is left and if
     generated kernels cannot be assembled.
@@ -119,24 +120,24 @@ def plan_campaign(
         raise CampaignError(f"campaign {spec.name} has no kernel that this board runs{why}; choose other families or another campaign")
     anchors = [operator for operator in spec.anchors if bench.runner.supports(operator)]
     points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, (bench.gpu.identity().uuid, spec.digest, seed))
-    period_s = _sensor_period_s(bench)
-    sensor_s = 0.0 if sensor_known else characterisation_s(period_s)
+    expected = _expected_sensor(bench.gpu.identity())
+    sensor_s = 0.0 if sensor else characterisation_s(update_period_s(expected))
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(points))
     plan = CampaignPlan(
         points=points,
         clocks_mhz=clocks_mhz,
         skipped=dict(skipped),
-        sensor_period_s=period_s,
+        sensor=sensor or expected,
         fixed_s=sensor_s + spec.warmup_s + len(clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s) + changes * CLOCK_SETTLE_S,
     )
     return _counted(plan, spec, bench.gpu_spec)
 
 
-def _sensor_period_s(bench: Bench) -> float:
-    """Expected update period of the board's sensor [s], from the catalogue."""
-    identity = bench.gpu.identity()
-    known = find_sensor(identity.name, identity.driver)
-    return (known and known.update_period_s) or DEFAULT_PERIOD_S
+def _expected_sensor(board: GpuIdentity) -> SensorCalibration:
+    """A sensor yet to be characterised, which is expected to settle within a campaign's own time: its period is from the catalogue."""
+    known = find_sensor(board.name, board.driver)
+    period_s = known.update_period_s if known else None
+    return SensorCalibration(gpu_uuid=board.uuid, driver=board.driver, sensor="", field="", update_period_s=period_s, settle_s=0.0)
 
 
 def _mean_load_w(gpu: GpuSpec, sm_clock_mhz: float | None) -> tuple[float, float]:
@@ -148,7 +149,7 @@ def _mean_load_w(gpu: GpuSpec, sm_clock_mhz: float | None) -> tuple[float, float
 
 def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:
     """A plan with the time and the energy of its points."""
-    costs = point_costs(spec, plan.sensor_period_s)
+    costs = point_costs(spec, plan.sensor)
     watts = {clock: _mean_load_w(gpu, clock) for clock in plan.clocks_mhz}
     joules = sum(costs.of(point) * watts[point.sm_clock_mhz][0] for point in plan.points)
     joules += sum(costs.load_of(point) * (watts[point.sm_clock_mhz][1] - watts[point.sm_clock_mhz][0]) for point in plan.points)
@@ -164,7 +165,7 @@ def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, gpu: GpuSpec, budget_s: 
 
     Raises CampaignError if it leaves no time for a kernel.
     """
-    points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec, plan.sensor_period_s), seed)
+    points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec, plan.sensor), seed)
     return _counted(replace(plan, points=points, choice=choice), spec, gpu)
 
 

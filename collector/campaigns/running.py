@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 
@@ -21,14 +20,12 @@ from collector.dataset.log import log_path
 from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, Metadata, Row, flag_counts
 from collector.dataset.writer import KernelWriter, open_kernel_writer
 from collector.errors import CampaignError, RunnerError
-from collector.sampling import Sampler
+from collector.sampling import SECONDS_PER_NS, Sampler
 from collector.sensing.calibration import SensorCalibration, calibration_from_document
 from collector.sensing.live import characterise_sensor, load_operator
 from estimator import __version__
 from estimator.vocabulary.values import frozen
 from microbench.sizing import launches_for
-
-NS_PER_S: Final = 1e9
 
 
 @frozen
@@ -121,9 +118,9 @@ class Campaign:
             else:
                 metadata = kept.metadata
                 calibration = calibration_from_document(metadata.get("sensor") or {}, f"{self.output}: sensor")
-            last_ns = start_ns + (self.budget_s - self.spec.measurement.planned_total_s(calibration)) * NS_PER_S
+            last_ns = start_ns + (self.budget_s - self.spec.measurement.planned_total_s(calibration)) / SECONDS_PER_NS
             with open_kernel_writer(self.output, metadata, kept.table if kept else None) as writer:
-                if kept is not None and left and bench.clock.now_ns() + self.spec.warmup_s * NS_PER_S <= last_ns:
+                if kept is not None and left and bench.clock.now_ns() + self.spec.warmup_s / SECONDS_PER_NS <= last_ns:
                     self._tell("warming up")
                     hold.set(middle_clock(self.plan.clocks_mhz))
                     warm_up(bench, self.spec.warmup_s)
@@ -134,7 +131,7 @@ class Campaign:
                         missing = len(left) - number
                         break
                     self._measure(point, sampler, hold, calibration, writer)
-                return self._finished(writer, metadata, missing, (bench.clock.now_ns() - start_ns) / NS_PER_S)
+                return self._finished(writer, metadata, missing, (bench.clock.now_ns() - start_ns) * SECONDS_PER_NS)
 
     def _tell(self, phase: str, row: Row | None = None) -> None:
         self.report(Progress(phase=phase, done=len(self.done), total=len(self.plan.points), row=row))

@@ -14,6 +14,7 @@ import numpy as np
 from collector.campaigns.files import PREPARE_S, CampaignSpec
 from collector.campaigns.measurement import TIMED_GAP_S, Point
 from collector.errors import CampaignError
+from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 
@@ -32,38 +33,29 @@ ANCHOR_SHARE: Final = 0.06
 
 @frozen
 class PointCosts:
-    """Expected times [s]: of a point with power, of a time-only point, and of the rest before a point that requests it.
+    """Expected times [s] of a point with power and of a time-only one, under load and beside it; the rest before one that requests it."""
 
-    `load_s` and `timed_load_s` are their parts under load.
-    """
-
-    full_s: float
-    timed_s: float
+    load_s: tuple[float, float]
+    pause_s: tuple[float, float]
     rest_s: float
-    load_s: float
-    timed_load_s: float
 
     def of(self, point: Point) -> float:
         """Expected time of a point [s]."""
-        return (self.timed_s if point.timed_only else self.full_s) + (self.rest_s if point.idle_before else 0.0)
+        return self.load_of(point) + self.pause_s[point.timed_only] + self.rest_s * point.idle_before
 
     def load_of(self, point: Point) -> float:
         """Expected time of a point under load [s]."""
-        return self.timed_load_s if point.timed_only else self.load_s
+        return self.load_s[point.timed_only]
 
 
-def point_costs(spec: CampaignSpec, period_s: float) -> PointCosts:
-    """Expected times of points, with a sensor that updates every `period_s`."""
+def point_costs(spec: CampaignSpec, sensor: SensorCalibration) -> PointCosts:
+    """Expected times of points, with a sensor like this."""
     settings = spec.measurement
     ranging_s = 2.0 * settings.ranging_s
-    load_s = ranging_s + settings.settle_s + max(settings.window_s, (settings.updates + 1) * period_s)
-    timed_load_s = ranging_s + settings.timed_s
     return PointCosts(
-        full_s=PREPARE_S + settings.gap_s + load_s,
-        timed_s=PREPARE_S + min(settings.gap_s, TIMED_GAP_S) + timed_load_s,
+        load_s=(ranging_s + settings.planned_run_s(sensor), ranging_s + settings.timed_s),
+        pause_s=(PREPARE_S + settings.gap_s, PREPARE_S + min(settings.gap_s, TIMED_GAP_S)),
         rest_s=settings.idle_s,
-        load_s=load_s,
-        timed_load_s=timed_load_s,
     )
 
 
@@ -131,13 +123,13 @@ def choose_points(
         power_s += costs.of(point) if powered else 0.0
         chosen[i] = point
     for i, point in chosen.items():  # if all of them fit, the remaining time measures more power
-        if point.timed_only and left_s >= (more_s := costs.full_s - costs.timed_s):
+        if point.timed_only and left_s >= (more_s := costs.of(candidates[i]) - costs.of(point)):
             chosen[i] = candidates[i]
             left_s -= more_s
     if not chosen:
         raise CampaignError(
             f"a budget of {budget_s:.0f} s leaves no time for a kernel: about {fixed_s:.0f} s go to the sensor, warming up and idle power; "
-            f"give at least {ceil(fixed_s + costs.full_s)} s"
+            f"give at least {ceil(fixed_s + costs.of(candidates[order[0]]))} s"
         )
     there = {kind_of(point) for point in chosen.values()}
     choice = Choice(

@@ -129,7 +129,7 @@ def _planned(
     usual_s = math.inf if spec.clock_budget_s is None else len(clocks) * spec.clock_budget_s
     planned_s = duration_s(options.planned_budget, "--planned-budget") if options.planned_budget else options.budget_s(usual_s)
     calibration = sensor_of(options.sensor, bench, speak) if options.sensor else None
-    plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor_known=calibration is not None)
+    plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor=calibration)
     for line in bench.notes:
         speak.warn(line)
     if plan.estimated_s > planned_s:

@@ -74,7 +74,7 @@ def doctor_command(gpu: str | None, speak: Speaker) -> int:
     return DONE if all(found.state == OK for found in findings) else DONE_WITH_WARNINGS
 
 
-def examine(word: str | None = None) -> Iterator[Finding]:
+def examine(word: str | None) -> Iterator[Finding]:
     """Every check, in the order in which a measurement needs its subject; of one board, or of all.
 
     A simulated board needs only the packages that every dataset needs.

@@ -7,7 +7,6 @@ A row takes about 1.2 kB.  An Arrow batch of one row would take 6.5 kB and 2 ms 
 """
 
 import json
-import os
 import zlib
 from collections.abc import Iterator
 from functools import partial
@@ -31,12 +30,11 @@ ROWS_PER_BATCH: Final = 4096
 
 @frozen
 class RecoveredLog:
-    """Complete rows, metadata, valid length and number of torn bytes of a log."""
+    """Complete rows, metadata and valid length of a log."""
 
     table: pa.Table
     metadata: Metadata
     whole_bytes: int
-    torn_bytes: int
 
 
 def log_path(output: Path) -> Path:
@@ -81,7 +79,7 @@ def recovered_log(stream: IO[bytes], path: Path) -> RecoveredLog:
             f"{path}: line {table.num_rows + 2} is damaged and {behind} whole rows follow it; keep a copy, delete what is damaged, and "
             "`collect --resume` measures its row again"
         )
-    return RecoveredLog(table=table, metadata=metadata, whole_bytes=end, torn_bytes=os.fstat(stream.fileno()).st_size - end)
+    return RecoveredLog(table=table, metadata=metadata, whole_bytes=end)
 
 
 def _whole_rows(lines: Iterator[bytes]) -> Iterator[tuple[Any, int]]:

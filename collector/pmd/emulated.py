@@ -170,7 +170,7 @@ def open_pseudo_terminal() -> Iterator[tuple[int, int]]:
         os.close(host_end)
 
 
-def serve_meter(ends: tuple[int, int], meter: EmulatedMeter, stop: Event, *, until_ns: float = math.inf) -> None:
+def serve_meter(ends: tuple[int, int], meter: EmulatedMeter, stop: Event, *, until_ns: float) -> None:
     """Serve the meter behind a pseudo-terminal until `stop` is set, the time is over, or it is unplugged."""
     device_end, host_end = ends
     waiting = bytearray()

@@ -64,7 +64,7 @@ class KernelEnergy:
 
 
 def measure_kernels(
-    instruments: Instruments, sampler: Sampler, program: Program, calibration: SensorCalibration, *, asked_mhz: float | None = None
+    instruments: Instruments, sampler: Sampler, program: Program, calibration: SensorCalibration, *, asked_mhz: float | None
 ) -> tuple[ProgramRun, tuple[KernelEnergy, ...]]:
     """Run a program once and return its run, and the energy of each of its kernels as `kernel_energies`.
 

@@ -97,7 +97,7 @@ def measure_program(
     calibration: SensorCalibration,
     *,
     index: int = 0,
-    asked_mhz: float | None = None,
+    asked_mhz: float | None,
 ) -> ProgramRun:
     """Run a program once and return the board's time, energy and power.
 
@@ -201,7 +201,7 @@ def measure_program_repeats(
     *,
     asked_std: float,
     longest_s: float,
-    asked_mhz: float | None = None,
+    asked_mhz: float | None,
 ) -> ProgramRun:
     """The mean run of a program, with an energy error within `asked_std` (a share of it), without gain and offset.
 

@@ -60,10 +60,6 @@ class Columns:
     arrays: tuple[Any, ...]
     stray: Sequence[str] = ()
 
-    def remarks(self) -> tuple[str, ...]:
-        """Remarks on stray lines; empty without any."""
-        return (f"{len(self.stray)} line(s) are no row of the table and were left out, the first: {self.stray[0]!r}",) if self.stray else ()
-
 
 def open_log(path: Path) -> LogFile:
     """Columns of a file.  Raises SensorError for one that cannot be read, is empty or has no header."""

@@ -75,13 +75,14 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
         remarks.append(f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
     if superchip and bare[powers[place]] == POWER_COLUMNS[0]:
         remarks.append(f"{POWER_COLUMNS[0]} of a {SUPERCHIP} is the power of the whole module; power.draw.average is the GPU's")
+    stray = (f"{len(table.stray)} line(s) are no row of the table and were left out, the first: {table.stray[0]!r}",) if table.stray else ()
     return RecordedReadings(
         time_s=rows.time_s,
         power_w=rows.power_w,
         column=bare[powers[place]],
         board=chosen,
         local_time=local,
-        left_out=(*rows.remarks, *table.remarks()),
+        left_out=(*rows.remarks, *stray),
         remarks=tuple(remarks),
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from collector.sensing.correct import CorrectedRecording
 from collector.sensing.figures import figure, rounded_like, significant
-from collector.sensing.repeated import EnergySpan, RepeatedEnergy
+from collector.sensing.repeated import EnergySpan
 
 
 def correction_lines(found: CorrectedRecording, out: Path | None, remarks: Mapping[str, str]) -> list[str]:
@@ -19,7 +19,12 @@ def correction_lines(found: CorrectedRecording, out: Path | None, remarks: Mappi
         *_span_lines("load" if found.repeated is not None else "recording", found.span),
     ]
     if found.repeated is not None:
-        lines += _execution_lines(found.repeated)
+        one = found.repeated
+        lines += [
+            f"  {'execution':<11}{figure(one.energy_j, one.energy_std_j, 'J')} ({significant(one.timing_std_j, 2)} J without gain and "
+            f"offset), {one.executions} of {one.duration_s * 1e3:.5g} ms",
+            f"  {'':<11}naive {rounded_like(one.naive_j, one.energy_std_j)} J",
+        ]
         lines += _span_lines("recording", found.whole)
     lines += [f"  note: {text}" for text in dict.fromkeys([*remarks.values(), *found.notes.values()])]
     if out is not None:
@@ -41,11 +46,3 @@ def _span_lines(name: str, span: EnergySpan) -> list[str]:
     power, energy = figure(span.energy_j / length, span.energy_std_j / length, "W"), figure(span.energy_j, span.energy_std_j, "J")
     naive = rounded_like(span.naive_energy_j, span.energy_std_j)
     return [f"  {name:<11}{length:.4g} s, {power}, {energy}", f"  {'naive':<11}{naive} J ({share:+.1%})"]
-
-
-def _execution_lines(found: RepeatedEnergy) -> list[str]:
-    return [
-        f"  {'execution':<11}{figure(found.energy_j, found.energy_std_j, 'J')} ({significant(found.timing_std_j, 2)} J without gain and "
-        f"offset), {found.executions} of {found.duration_s * 1e3:.5g} ms",
-        f"  {'':<11}naive {rounded_like(found.naive_j, found.energy_std_j)} J",
-    ]

@@ -17,7 +17,6 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import fit_update_clock
 from collector.sensing.decision import informative_ratio
 from collector.sensing.identify import SensorRecord, identify_sensor
-from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 from estimator.vocabulary.workload import Operator, make_operator
 
 REST_S: Final = 1.5
@@ -103,7 +102,7 @@ def characterise_sensor(bench: Bench, sampler: Sampler) -> SensorCalibration:
     return found.calibration
 
 
-def characterisation_s(period_s: float = DEFAULT_PERIOD_S) -> float:
+def characterisation_s(period_s: float) -> float:
     """The board's time for the loads that every characterisation of a sensor runs [s]; an undecided averaging takes more."""
     waves_s = sum(0.5 * ratio * period_s + min(longest_s, MAX_CYCLES * ratio * period_s) for ratio, longest_s in SQUARE_WAVES)
     return REST_S + FIRST_WAVE[1] + waves_s + REST_S + 2.0 * STEP_S

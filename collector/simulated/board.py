@@ -257,10 +257,6 @@ class SimulatedBoard:
         self.meter = SimulatedMeter(self.world)
         self.runner = SimulatedRunner(self.world)
 
-    def planted_latency_s(self, prepared: PreparedKernel, sm_clock_mhz: float) -> float:
-        """Time from one launch to the next at a clock, without a run's random variation [s]."""
-        return self.runner.loaded(prepared)(sm_clock_mhz).period_s
-
     def true_energy_j(self, start_ns: int, end_ns: int) -> float:
         """Energy that the board drew between two host times [J]."""
         energy = self.world.trace.energy_j(np.array([start_ns, end_ns]) * 1e-9)

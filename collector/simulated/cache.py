@@ -20,7 +20,7 @@ def resident_share(profile: BoardProfile, distance_bytes: float) -> float:
     return 1.0 / (1.0 + edge)
 
 
-def streamed_traffic(profile: BoardProfile, read_bytes: float, write_bytes: float, reread_bytes: float = 0.0) -> Traffic:
+def streamed_traffic(profile: BoardProfile, read_bytes: float, write_bytes: float, reread_bytes: float) -> Traffic:
     """DRAM bytes of a kernel with one pass over its operands; `reread_bytes` are second passes that left the L2."""
     kept = resident_share(profile, read_bytes + write_bytes)
     return Traffic(

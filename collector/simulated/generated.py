@@ -122,13 +122,6 @@ def changes_of_unit(entry: InspectedEntry) -> float:
     return total - sum(count**2 for count in units.values()) / total
 
 
-def planted_slot_energy_j(profile: BoardProfile, own_pj: float) -> float:
-    """Energy of an issue slot of a working SM's scheduler, ISSUE_PJ or STALL_PJ its own, at the reference voltage [J]."""
-    power = profile.power
-    slots_per_s = SUB_PARTITIONS * profile.spec.num_sms * power.reference_clock_mhz * HZ_PER_MHZ
-    return own_pj * JOULE_PER_PICOJOULE + power.sm_clock_w * (1.0 - power.ungated_share) / slots_per_s
-
-
 def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
     """Energy of one transaction by level at the reference voltage [J]."""
     energy = profile.energy

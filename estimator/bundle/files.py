@@ -134,13 +134,13 @@ def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
         saved = bundle_from_document(document)
     except BundleError as error:
         raise BundleError(f"bundle {path}: {error}") from error
-    write_whole(Path(path), (_layout(document) + "\n").encode("ascii"))
+    write_whole(Path(path), f"{_layout(document)}\n".encode("ascii"))
     return replace(bundle, digest=saved.digest)
 
 
 def text_of(bundle: Bundle) -> str:
     """The text of a bundle's file."""
-    return _layout(document_of(bundle)) + "\n"
+    return f"{_layout(document_of(bundle))}\n"
 
 
 def bundle_from_document(document: Document) -> Bundle:

@@ -24,15 +24,15 @@ from estimator.options.command_line import DONE, named_files
 def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     """List the bundles that come with the package, those of the local store, and those given by FILE."""
     from estimator.bundle.files import load_bundle
-    from estimator.display.bundles import bundle_table, card_document, listed_bundles
-    from estimator.display.text import document_text, json_text
+    from estimator.display.bundles import bundle_table, card_document, card_text, listed_bundles
+    from estimator.display.text import json_text
 
     as_json = options["as_json"]
     if options["card"]:
         if not bundles:
             raise click.UsageError("--card: name at least one BUNDLE")
-        cards = [card_document(load_bundle(name)) for name in bundles]
-        click.echo(json_text(cards) if as_json else "\n".join(map(document_text, cards)), nl=False)
+        cards = json_text([card_document(load_bundle(name)) for name in bundles]) if as_json else "\n".join(map(card_text, bundles))
+        click.echo(cards, nl=False)
         return DONE
     rows = listed_bundles(bundles)
     click.echo(json_text(rows) if as_json else bundle_table(rows), nl=False)

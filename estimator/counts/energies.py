@@ -303,7 +303,7 @@ def section_of(energies: InstructionEnergies) -> Document:
     return section
 
 
-def measured_links(section: Any, at: str = "instruction_energies") -> Mapping[str, LinkEnergy]:
+def measured_links(section: Any, at: str) -> Mapping[str, LinkEnergy]:
     """The links of a bundle's section.  Raises BundleError like `energies_from_section`."""
     links: Mapping[str, LinkEnergy] = _checked(section, at).get(LINKS, {})
     return links

@@ -1,13 +1,16 @@
 """Bundles for people and programs: a list of bundles, and the card of one: its data, its errors and its range."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from typing import Final
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import bundle_names, bundle_path, load_bundle
-from estimator.display.text import Document, rows_table
+from estimator.bundle.files import MAX_FILE_BYTES, bundle_names, bundle_path, load_bundle
+from estimator.display.text import Document, document_text, printable, rows_table
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.regular_files import read_regular
 
 ROW: Final = ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "path", "error")
 
@@ -54,14 +57,13 @@ def bundle_table(rows: Sequence[Document]) -> str:
 def card_document(bundle: Bundle) -> Document:
     """The card as JSON data; errors in percent, ranges of shapes in the units of the workload file."""
     priors = set(unfitted_groups(bundle, bundle.groups))
-    fields = ("name", "kind", "sha256", "rows", "used", "rejected")
     return {
         "name": bundle.name,
         "version": bundle.version,
         "digest": bundle.digest,
         "gpu": bundle.gpu.name,
         "simulated": bundle.simulated,
-        "datasets": [{name: getattr(one, name) for name in fields} for one in bundle.provenance.datasets],
+        "datasets": list(map(asdict, bundle.provenance.datasets)),
         "clocks_mhz": bundle.clocks_mhz,
         "errors": bundle.errors,
         "groups": {
@@ -70,6 +72,17 @@ def card_document(bundle: Bundle) -> Document:
         },
         "notes": bundle.notes,
     }
+
+
+def card_text(name: str) -> str:
+    """The card for people: the file beside the bundle, if it has the bundle's digest, with ranges of shapes; else all of the JSON data."""
+    bundle, path = load_bundle(name), bundle_path(name)
+    card = card_document(bundle)
+    with suppress(OSError, ValueError):
+        text = read_regular(path.with_suffix(".md"), MAX_FILE_BYTES).decode()
+        if bundle.digest in text:
+            return "".join(f"{printable(line)}\n" for line in (*text.splitlines(), "")) + document_text({"groups": card["groups"]})
+    return document_text(card)
 
 
 def _seen(bundle: Bundle, group: str) -> dict[str, tuple[float, float]]:

@@ -26,7 +26,7 @@ from estimator.questions.points import VALUES
 from estimator.vocabulary.workload import FAMILY_FIELDS
 
 if TYPE_CHECKING:
-    from estimator.questions.estimates import Estimate
+    from estimator.questions.estimates import Estimate, KernelEstimate
     from estimator.questions.explanation import Explanation, KernelExplanation
 
 SUMMARY_FIELDS: Final = ("workload", "bundle", "gpu", "gpus", "validity", "fits", *VALUES)
@@ -66,29 +66,31 @@ def kernel_table(result: "Estimate", most: int | None) -> str:
                 f"{kernel.count:g}",
                 *quantity_texts({name: getattr(kernel, name) for name in KERNEL_FIELDS}),
                 *(f"{100.0 * share:.0f}" for share in kernel.utilization.values()),
-                _with_named_sizes(kernel.operator) + MARK * kernel.outside_validity,
+                _named(kernel),
             ]
         )
     left = sum(kernel.count * kernel.latency_s for kernel in ranked[len(shown) :]) / total
-    marked = f"  {MARK.strip()} the fit has seen no kernel like it\n" if any(kernel.outside_validity for kernel in shown) else ""
-    table = aligned(rows, left_columns={len(rows[0]) - 1}) + _more_kernels(len(ranked) - len(shown), left)
-    return f"kernels of {printable(result.workload)} at {round(result.sm_clock_mhz, 1):g} MHz\n{table}{marked}"
+    table = aligned(rows, left_columns={len(rows[0]) - 1}) + _below(shown, len(ranked), left)
+    return f"kernels of {printable(result.workload)} at {round(result.sm_clock_mhz, 1):g} MHz\n{table}"
 
 
-def _with_named_sizes(operator: str) -> str:
-    """A kernel with the names of its sizes, those that are not 0: "gemm.linear bf16 batch=1 m=512 n=768 k=3072"."""
-    name, _, sizes = operator.rpartition(" ")
+def _named(kernel: "KernelEstimate | KernelExplanation") -> str:
+    """A kernel with the names of its sizes, those that are not 0: "gemm.linear bf16 batch=1 m=512 n=768 k=3072", perhaps with MARK."""
+    name, _, sizes = kernel.operator.rpartition(" ")
     named = zip(FAMILY_FIELDS[name.partition(".")[0]], sizes.split("x"), strict=True)
-    return " ".join([name, *(f"{field}={size}" for field, size in named if size != "0")])
+    return " ".join([name, *(f"{field}={size}" for field, size in named if size != "0")]) + MARK * kernel.outside_validity
 
 
-def _more_kernels(rest: int, share: float) -> str:
-    return f"  … {rest} more kernels with {share:.1%} of the time (--kernels all)\n" if rest else ""
+def _below(shown: "Sequence[KernelEstimate | KernelExplanation]", count: int, share: float) -> str:
+    """Lines below the first of so many kernels: on the others, with their share of the time, and on MARK."""
+    rest = count - len(shown)
+    more = f"  … {rest} more kernels with {share:.1%} of the time (--kernels all)\n" if rest else ""
+    return more + f"  {MARK.strip()} the fit has seen no kernel like it\n" * any(kernel.outside_validity for kernel in shown)
 
 
 # Explanations ---------------------------------------------------------------------------------------------------------
 
-EXPLAINED_FIELDS: Final = ("operator", "count", "time_s", "time_share", "energy_j", "limit", "ideal_s")
+EXPLAINED_FIELDS: Final = ("operator", "count", "time_s", "time_share", "energy_j", "limit", "ideal_s", "outside_validity")
 """Plain fields of an explained kernel; `limits` and `phases_s` are mappings."""
 
 EXPLAINED_HEADS: Final = ("time", "energy", "count", "all launches", "limited by", "ideal", "kernel")
@@ -135,8 +137,8 @@ def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -
         text += "energy: what draws\n" + _parts(answer.energy_parts_j, result.energy_j, "energy", ENERGY_UNITS, {})
     joule = sum(kernel.energy_j for kernel in answer.kernels) or math.nan
     table = aligned([EXPLAINED_HEADS, *(_explained_cells(kernel, joule) for kernel in shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
-    rest = answer.kernels[len(shown) :]
-    return f"{text}kernels, the longest first\n{table}" + _more_kernels(len(rest), sum(kernel.time_share for kernel in rest))
+    left = sum(kernel.time_share for kernel in answer.kernels[len(shown) :])
+    return f"{text}kernels, the longest first\n{table}" + _below(shown, len(answer.kernels), left)
 
 
 def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, more: Mapping[str, float]) -> str:
@@ -157,5 +159,5 @@ def _explained_cells(kernel: "KernelExplanation", total_j: float) -> list[str]:
         seconds(kernel.time_s),
         f"{kernel.limit} {kernel.limits[kernel.limit]:.0%}",
         f"{kernel.ideal_s / kernel.time_s:.0%}" if kernel.time_s else UNKNOWN,
-        _with_named_sizes(kernel.operator),
+        _named(kernel),
     ]

@@ -89,7 +89,7 @@ def together(gpus: Iterable[int]) -> list[str]:
     return [f"power and energy of all {which} together"] if most > 1 else []
 
 
-def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:
+def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int]) -> str:
     """Rows of text in columns, right-aligned except `left_columns`, with two blanks between them."""
     left = set(left_columns)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -116,7 +116,7 @@ def held_limit(bundle: Bundle, gpu: GpuSpec, limit_w: float) -> Held:
     return Held(limit_w * share, std / share)
 
 
-def power_model(bundle: Bundle, gpu: GpuSpec | None = None) -> PowerModel | None:
+def power_model(bundle: Bundle, gpu: GpuSpec | None) -> PowerModel | None:
     """The bundle's power coefficients, for another GPU carried to that one; None if it has none."""
     own, power = bundle.once(_power_model), bundle.power
     if power is None or gpu is None or gpu == bundle.gpu:

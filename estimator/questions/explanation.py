@@ -44,6 +44,7 @@ class KernelExplanation:
     phases_s      time by phase, "epsilon" among them; their sum is time_s
     limits        share of its time by LIMITS; `limit` the largest
     ideal_s       time at the published rates: the longest of math, DRAM and L2
+    outside_validity   as of a KernelEstimate
     """
 
     operator: str
@@ -55,6 +56,7 @@ class KernelExplanation:
     limits: Mapping[str, float]
     phases_s: Mapping[str, float]
     ideal_s: float
+    outside_validity: bool
 
 
 @frozen
@@ -103,6 +105,7 @@ def explain(asked: Asked) -> Explanation:
                 limits=shares,
                 phases_s={name: value for name, value in zip(PHASES, phases_s[i].tolist(), strict=True) if value},
                 ideal_s=float(ideal_s[i]),
+                outside_validity=result.kernels[i].outside_validity,
             )
         )
     return Explanation(

@@ -23,9 +23,6 @@ from estimator.vocabulary.errors import EstimatorError, OperatingPointError, Wor
 from estimator.vocabulary.quantities import NORMAL_90, TINY, Array
 from estimator.vocabulary.values import frozen
 
-MEASURES: Final = ("ttft_s", "tpot_s", "slot_s", "tokens_per_s", "power_w", "energy_per_token_j")
-"""Values of an answer with limits of an interval, `…_low` and `…_high`."""
-
 BUSY_ENOUGH: Final = 0.6
 """Share of the time that boards compute, below which a note says that the host sets the pace [1]."""
 

@@ -7,6 +7,7 @@ Shares of the GPU time are those at the clock of the published peak rates, so th
 A reason with a share of LEAST_SHARE or more is reported; if only their sum reaches it, all reasons are.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.model.coefficients import BY, SIXTEEN_BIT, group_words
-from estimator.uncertainty.validity import TOLERATED_FACTOR, shape_excess
+from estimator.uncertainty.validity import HEADS, TOLERATED_FACTOR, shape_excess
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
 from estimator.vocabulary.workload import Operator, Workload
 
@@ -145,12 +146,19 @@ def precision_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loadi
     return _sums((f"precision:{one.precision}", share * one.std) for one, share in own if one is not None)
 
 
-def foreign_families(operators: Sequence[Operator], groups: Sequence[str | None]) -> list[str]:
+def foreign_families(bundle: Bundle, operators: Sequence[Operator], groups: Sequence[str | None]) -> list[str]:
     """The family of each operator whose group does not describe the library that it names, else ""."""
-    return [
-        operator.family if operator.library and not (group or "").endswith(BY + operator.library) else ""
-        for operator, group in zip(operators, groups, strict=True)
-    ]
+    main = bundle.once(_main_library)
+    owners = [group and (group.partition(BY)[2] or main) for group in groups]
+    return [one.family if one.library and one.library != owner else "" for one, owner in zip(operators, owners, strict=True)]
+
+
+def _main_library(bundle: Bundle) -> str:
+    """The library with the most rows, which groups without a name describe; its versions are collections of their own."""
+    rows: Counter[str] = Counter()
+    for one in bundle.collections:
+        rows[one.name.partition("-")[0]] += one.rows
+    return max(rows, key=rows.__getitem__, default="")
 
 
 def unlike_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loading]) -> dict[str, Loading]:
@@ -199,9 +207,11 @@ def unseen_lines(
         members = [i for i, name in enumerate(groups) if name == group and excesses[i]]
         operator = workload.operators[max(members, key=excesses.__getitem__)]
         field = shape_excess(operator, group, domain)[1]
-        low, high = domain[group][field]
+        fitted = domain.get(group, {}).get(field)
+        low, high = fitted or HEADS
+        limit = "the fitted range" if fitted else "the heads of FlashAttention's kernels,"
         others = f"the farthest of {len(members)} kernels with " if len(members) > 1 else ""
-        line = f"{group}: {field} = {operator[field]:g} is outside the fitted range {low:g} to {high:g}"
+        line = f"{group}: {field} = {operator[field]:g} is outside {limit} {low:g} to {high:g}"
         found.append((share, f"{line} ({others}{share:.0%} of the GPU time)"))
     found.sort(key=lambda reason: (-reason[0], reason[1]))
     named = [line for share, line in found if share >= LEAST_SHARE]

@@ -21,6 +21,9 @@ TOLERATED_CLOCK_MHZ: Final = 30.0
 UNCHECKED_FIELDS: Final = frozenset({"stride", "padding", "groups", "causal", "window", "kernel_h", "kernel_w"})
 """Shape fields that do not affect time by their size."""
 
+HEADS: Final = (1.0, 256.0)
+"""Heads of FlashAttention's kernels; a larger one runs in another kind of kernel.  Source: github.com/Dao-AILab/flash-attention, README."""
+
 
 Validity = Literal["measured", "extrapolated", "forecast"]
 """Relation of a request to the fit: kernels and clocks like those fitted, on this board; kernels or clocks that the fit has not seen; a
@@ -148,18 +151,21 @@ def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz:
 
 
 def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Mapping[str, tuple[float, float]]]) -> tuple[float, str]:
-    """The largest factor by which a shape field lies outside the fitted range, and that field; 1 and "" inside."""
+    """The largest factor by which a shape field lies outside the fitted range, and that field; 1 and "" inside.
+
+    Larger heads than those of HEADS are never tolerated, and without a fitted range HEADS is it.
+    """
     worst, field = 1.0, ""
-    ranges = domain.get(group) if group is not None else None
-    if not ranges:
-        return worst, field
+    ranges = domain.get(group or "", {})
+    if operator.family == "attention":
+        ranges = {"head_dim": HEADS, **ranges}
     for name, value in zip(FAMILY_FIELDS[operator.family], operator.shape, strict=True):
         if name in UNCHECKED_FIELDS or name not in ranges or value <= 0:
             continue
         low, high = ranges[name]
         if low <= value <= high:
             continue
-        excess = max(value / max(high, 1e-300), low / value)
+        excess = max(value / max(high, 1e-300), low / value) * (TOLERATED_FACTOR if name == "head_dim" and value > HEADS[1] else 1.0)
         if excess > worst:
             worst, field = excess, name
     return worst, field

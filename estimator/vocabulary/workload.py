@@ -75,6 +75,9 @@ on fp8 products of a B200 and by 23 % on prefill of an H200; two fits err by 5 a
 FLASH_ATTENTION: Final = "flash-attention"
 """FlashAttention-2 as PyTorch brings it, on boards where PyTorch prefers cuDNN's kernels; elsewhere it is PyTorch's own choice, ""."""
 
+ONE_FAMILY: Final = {"nccl": "communication", FLASH_ATTENTION: "attention"}
+"""Libraries with kernels of a single family."""
+
 CUDNN_HEADS: Final[dict[str, float]] = {"9.0": 256.0, "10.0": 128.0, "10.3": 128.0}
 """Largest heads of the attention that PyTorch leaves to cuDNN, by compute capability: from PyTorch 2.11 on, whose cuDNN is recent enough.
 Source: PyTorch, sdp_utils.cpp (check_prefer_cudnn_attention, check_cudnn_tensor_shapes); huggingface/transformers, pull request 48163."""
@@ -179,6 +182,8 @@ def read_operator(entry: Mapping[str, object]) -> tuple[Operator, float]:
     count: float = found.pop("count")
     shape = tuple([float(found.pop(name)) for name in FAMILY_FIELDS[family]])
     _check_geometry(family, shape)
+    if (only := ONE_FAMILY.get(found["library"], family)) != family:
+        raise FaultError(f"= {found['library']!r} has kernels of {only} alone; leave it out", "library")
     found |= {name: canonical_precision(found[name]) for name in ("precision", "precision_out", "precision_kv") if found.get(name)}
     return Operator(**found, shape=shape), count
 

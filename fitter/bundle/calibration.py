@@ -5,7 +5,7 @@ held-out errors and the stated uncertainty.  The bundle's coefficients then come
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -15,6 +15,7 @@ import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.power import BoardTables
 from estimator.uncertainty.forecast import FORECAST_POWER_STD, forecast_std
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
@@ -22,7 +23,6 @@ from estimator.vocabulary.quantities import NORMAL_90, Array
 from estimator.vocabulary.values import frozen
 from fitter.blocks.section import block_section
 from fitter.bundle.data_facts import (
-    BoardKnowledge,
     board_knowledge,
     board_uuid,
     clock_range_mhz,
@@ -47,6 +47,7 @@ from fitter.rows.selection import in_own_order
 from fitter.transfer.anchor import anchored
 from fitter.transfer.prior_bundle import TransferSource, transfer_notes, transfer_source, with_strengths
 from fitter.validate.predictions import (
+    FEWEST_ROWS,
     QUANTITIES,
     compared,
     error_rows,
@@ -117,7 +118,7 @@ def calibrate(
         progress("weighing the prior bundle")
         source = with_strengths(source, selection.kernels, gpu, seed)
     progress("fitting all rows")
-    draft = partial(draft_from_rows, gpu=gpu, tables=board.tables, seed=seed, source=source)
+    draft = partial(draft_from_rows, gpu=gpu, tables=board, seed=seed, source=source)
     found = draft(selection.kernels, selection.workloads) if selection.tables else Draft(bundle=prior_bundle(gpu), kernel_fit=None)
     held_out = _held_out(selection, found, draft, seed, holdout, progress)
     if found.kernel_fit is not None:
@@ -125,7 +126,7 @@ def calibrate(
     progress("stating uncertainty")
     stated = _uncertainty(selection, held_out, found, source)
     if "workloads" in held_out and selection.workloads is not None:
-        _add_runs(stated, stated_uncertainty(selection.workloads, gpu, board.tables, seed, found.bundle), found, powered_rows(selection))
+        _add_runs(stated, stated_uncertainty(selection.workloads, gpu, board, seed, found.bundle), found, powered_rows(selection))
     bundle = replace(
         _with_origin(found.bundle, selection, board, seed),
         name=name or default_name(selection, gpu),
@@ -136,9 +137,8 @@ def calibrate(
     )
     held_out = {kind: _with_stated(rows, predict_rows(bundle, getattr(selection, kind))) for kind, rows in held_out.items()}
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
-    alone = single_kinds(selection)
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
-    warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *few, *remarks, *unfit)
+    warnings = (*_poor(selection, bundle, held_out, errors), *few, *remarks, *unfit)
     notes = (*transfer_notes(source, found.bundle), *selection.notes, *warnings)
     return Calibration(
         bundle=replace(bundle, errors=errors, notes=notes),
@@ -147,6 +147,14 @@ def calibrate(
         held_out=held_out,
         warnings=warnings,
     )
+
+
+def _poor(selection: Selection, bundle: Bundle, held_out: Collection[str], errors: Sequence[HeldOut]) -> tuple[str, ...]:
+    """Warnings for rows that the fit describes poorly: left out of it, or so few that none of their kind was left out."""
+    alone = single_kinds(selection)
+    few = [rows for rows in selection.tables if kind_of(rows) not in held_out and len(rows) < FEWEST_ROWS]
+    own = [row for rows in few for row in error_rows(compared(predict_rows(bundle, rows)))]
+    return (*fit_warnings([row for row in errors if label_of(row) not in alone]), *fit_warnings(own, "the fitted rows themselves"))
 
 
 def _source(selection: Selection, gpu: GpuSpec, priors: Sequence[Bundle], lender: Bundle | None) -> TransferSource | None:
@@ -158,7 +166,7 @@ def _source(selection: Selection, gpu: GpuSpec, priors: Sequence[Bundle], lender
     return replace(transfer_source(lender, target=gpu), siblings=NO_SIBLINGS)
 
 
-def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str = "", version: str, seed: int) -> Calibration:
+def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str, version: str, seed: int) -> Calibration:
     """A bundle for a board with a few anchors only, on top of another board's bundle.  Raises CalibrationError as `anchored`."""
     found, warnings = anchored(source, selection, gpu)
     board = board_knowledge(selection, gpu)
@@ -168,7 +176,7 @@ def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, na
     return Calibration(bundle=bundle, selection=selection, errors=(), held_out={}, warnings=warnings)
 
 
-def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, seed: int) -> Bundle:
+def _with_origin(draft: Bundle, selection: Selection, board: BoardTables, seed: int) -> Bundle:
     """Add the metadata of the data sets to a draft: board, sensor, environment, ranges."""
     return replace(
         draft,
@@ -178,8 +186,8 @@ def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, see
         completion=completion_of(selection),
         power=None if draft.power is None else with_gain_std(draft.power, selection.gain_std),
         provenance=provenance_of(selection, seed),
-        voltage=board.tables.voltage_v or draft.voltage,
-        idle=board.tables.idle_w or draft.idle,
+        voltage=board.voltage_v or draft.voltage,
+        idle=board.idle_w or draft.idle,
         domain=domain_of(selection, draft.groups),
         clocks_mhz=clock_range_mhz(selection, draft.gpu),
     )

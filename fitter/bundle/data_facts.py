@@ -18,7 +18,6 @@ from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import Array
-from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import Dataset, Selection
 from fitter.rows.screening import first_known
@@ -30,27 +29,19 @@ LONGEST_TEXT: Final = 200
 """Longest text about the environment [characters]; longer ones are cut."""
 
 
-@frozen
-class BoardKnowledge:
-    """Tables of the measured board."""
-
-    tables: BoardTables
-
-
-def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
+def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardTables:
     """Voltage and idle power over the clock: as measured with the kernels, else from the GPU's specification."""
     idle, voltage = (_merged(selection.datasets, *names) for names in (("idle", "power_w"), ("voltage", "voltage_v")))
     volts = gpu.voltage_v if voltage is None else _shaped(voltage, "voltage_v", gpu.voltage_v)
     clocks = measured_clocks(selection, gpu)
     rest_c = math.nan if idle is None else float(idle["temperature_c"].mean())
-    tables = BoardTables(
+    return BoardTables(
         gpu=gpu,
         voltage_v=volts,
         idle_w=(gpu.idle_w or _idle_below(selection, gpu)) if idle is None else _shaped(idle, "power_w", gpu.idle_w),
         reference_clock_mhz=float(clocks[np.argmin(np.abs(clocks - REFERENCE_CLOCK_MHZ))]),
         idle_temperature_c=rest_c if math.isfinite(rest_c) else None,
     )
-    return BoardKnowledge(tables=tables)
 
 
 def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFrame | None:

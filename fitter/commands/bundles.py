@@ -143,7 +143,7 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     from estimator.bundle.files import load_bundle
     from estimator.vocabulary.specifications import load_gpu
     from estimator.vocabulary.whole_file import write_whole
-    from fitter.transfer.probe_plan import campaign_text, plan_probes
+    from fitter.transfer.probes import campaign_text, plan_probes
 
     bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)
     probes = plan_probes(bundle, count, seed)

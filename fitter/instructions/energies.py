@@ -123,7 +123,7 @@ def fitted_rows(rows: InstructionRows, gpu: GpuSpec) -> BoolArray:
     )
 
 
-def row_activity(row: InstructionRow, gpu: GpuSpec, kelvin: float = 0.0) -> Activity:
+def row_activity(row: InstructionRow, gpu: GpuSpec, kelvin: float) -> Activity:
     """Activity of one launch of a row."""
     classes, issued_once = loop_classes(row.body)
     issued = issued_once * row.warps * row.turns

@@ -89,7 +89,7 @@ def _coefficients(bundle: Bundle) -> dict[str, Stated]:
     return found
 
 
-def differences_document(old: Bundle, new: Bundle, workloads: Sequence[Difference] = ()) -> dict[str, object]:
+def differences_document(old: Bundle, new: Bundle, workloads: Sequence[Difference]) -> dict[str, object]:
     """Output of `fit diff --json`; `workloads` as from `workload_differences`."""
     step, reasons = needed_step(old, new)
     changes = coefficient_differences(old, new)

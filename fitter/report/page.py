@@ -1,21 +1,34 @@
-"""The report of a fit: one self-contained HTML page, no network, no script."""
+"""The report of a fit: one self-contained HTML page, no network, no script.
 
+Charts bin their points: a report of a million rows is as large as one of ten thousand.  Colours come from the page; title and
+description of a chart are for screen readers.
+"""
+
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
+from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle
-from estimator.display.pages import facts_html, report_page, table_html
+from estimator.display.charts import Series, axis_over, bars_svg, scatter_svg, shares_svg
+from estimator.display.pages import facts_html, figure_html, report_page, table_html
+from estimator.engine.kernel_table import KernelTimes, alone_parts_w, bundle_times
+from estimator.model.lowering import KnownTiles
+from estimator.model.tile_choice import predicted_tiles
+from estimator.model.timeline import ideal_seconds
+from estimator.questions.choosing import UNITS
+from estimator.vocabulary.quantities import HZ_PER_MHZ
 from fitter.blocks.section import block_tables
 from fitter.instructions.display import instruction_tables
-from fitter.report.errors import family_errors_html, held_frame, scatters_html, worst_html
-from fitter.report.pictures import pictures_html
 from fitter.report.text import bundle_facts, coefficient_tables, dataset_table
-from fitter.rows.columns import Selection
+from fitter.rows.columns import KernelRows, Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import compared
-from fitter.validate.tables import error_table
+from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, compared, kind_text
+from fitter.validate.tables import Shown, error_table
 
 
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], verdict: Sequence[str] = ()) -> str:
@@ -52,3 +65,129 @@ def _model_card(bundle: Bundle, selection: Selection) -> str:
 def _rejected(selection: Selection) -> str:
     counts = [[reason, count, reason_meaning(reason)] for reason, count in count_reasons(selection.rejected).items()]
     return table_html("Rejected rows by reason; fit -v names them", ("reason", "rows", "meaning"), counts) or "<p>None.</p>"
+
+
+# Held-out rows: predicted over measured, and the worst ones ------------------------------------------------------------------
+
+
+MOST_FAMILIES: Final = 12
+"""Families in the chart of errors."""
+
+
+def held_frame(found: pd.DataFrame) -> pd.DataFrame:
+    """Held-out predictions with energy [J] and the error of every quantity in percent (error_Q)."""
+    frame = found.assign(**{f"{side}_energy": found[f"{side}_latency"] * found[f"{side}_power"] for side in ("measured", "predicted")})
+    errors = {f"error_{quantity}": (frame[f"predicted_{quantity}"] / frame[f"measured_{quantity}"] - 1.0) * PERCENT for quantity in UNITS}
+    return frame.assign(**errors).replace([np.inf, -np.inf], np.nan)
+
+
+def scatters_html(held: Mapping[str, pd.DataFrame]) -> str:
+    """Predicted over measured latency, power and energy; "" without rows."""
+    joined = "".join(_scatter(held, quantity) for quantity in UNITS)
+    return f'<div class="charts">{joined}</div>' if joined else ""
+
+
+def _scatter(held: Mapping[str, pd.DataFrame], quantity: str) -> str:
+    columns = [f"measured_{quantity}", f"predicted_{quantity}"]
+    points = {name: rows[columns].to_numpy() for name, rows in held.items()}
+    known = {name: own[(np.isfinite(own) & (own > 0.0)).all(axis=1)] for name, own in points.items()}
+    series = [Series(name=name, x=own[:, 0], y=own[:, 1]) for name, own in known.items() if len(own)]
+    if not series:
+        return ""
+    axis = axis_over("", [own.ravel() for own in known.values()], logarithmic=quantity != "power")
+    x, y = (replace(axis, label=f"{side} {quantity} [{UNITS[quantity]}]") for side in ("measured", "predicted"))
+    count = sum(len(one.x) for one in series)
+    caption = f"Predicted over measured {quantity} of {count:,} held-out rows; the dashed line is equality."
+    return figure_html(scatter_svg(f"{quantity.capitalize()}: predicted and measured", caption, series, x, y, diagonal=True), caption)
+
+
+def family_errors_html(held: Mapping[str, pd.DataFrame]) -> str:
+    """Mean error of latency and power by family of kernels, the largest first; "" without rows."""
+    rows = pd.concat([pd.DataFrame(), *held.values()], ignore_index=True)
+    if rows.empty:
+        return ""
+    columns = {f"error_{quantity}": quantity for quantity in QUANTITIES}
+    errors = rows[["family", *columns]].set_index("family").abs().groupby(level=0).mean().rename(columns=columns)
+    shown = errors.loc[errors.max(axis=1).sort_values(ascending=False).index[:MOST_FAMILIES]]
+    caption = "Mean error of held-out rows by family; whole models are the family workload."
+    bars = {str(family): dict(zip(QUANTITIES, row, strict=True)) for family, row in zip(shown.index, shown.to_numpy(), strict=True)}
+    return figure_html(bars_svg("Error by family", caption, bars, "%"), caption)
+
+
+def worst_html(held: Mapping[str, pd.DataFrame]) -> str:
+    """Held-out rows with the largest errors, with their conditions."""
+    rows, body = pd.concat([pd.DataFrame(), *held.values()], ignore_index=True), ""
+    for quantity in QUANTITIES if len(rows) else ():
+        unit, error = UNITS[quantity], f"error_{quantity}"
+        far = rows.loc[rows[error].abs().sort_values(ascending=False, kind="stable").dropna().index[:12]].round({error: 2})
+        kinds = [kind_text(label) for label in far[LABEL[1:]].itertuples(index=False)]
+        columns = ["origin", "kind", "what", "clock", f"measured_{quantity}", f"predicted_{quantity}", error]
+        head = ("row", "kind", "what ran", "SM clock [MHz]", f"measured [{unit}]", f"predicted [{unit}]", "error [%]")
+        lines = far.assign(kind=kinds)[columns].to_numpy().tolist()
+        body += Shown(title=f"Held-out rows whose {quantity} is furthest off", head=head, rows=lines).html()
+    return body
+
+
+# The model on the rows that it was fitted to: ideal and corrected time, power by module, tiles --------------------------------
+
+
+MOST_ROWS: Final = 3000
+"""Rows of which pictures are drawn, evenly over the file: more change no picture."""
+
+MOST_BARS: Final = 5
+"""Families whose power is shown by module."""
+
+
+def pictures_html(bundle: Bundle, rows: KernelRows | None) -> str:
+    """The pictures from kernels of the bundle's own GPU; "" without any."""
+    if rows is None or bundle.gpu.name not in rows.gpus:
+        return ""
+    own = np.flatnonzero(rows.gpu_index == rows.gpus.index(bundle.gpu.name))
+    rows = rows.select(own[np.unique(np.linspace(0, len(own) - 1, min(len(own), MOST_ROWS)).astype(np.int64))])
+    known = KnownTiles(tile_m=rows.tile_m, tile_n=rows.tile_n, split=rows.split_k)
+    clock = rows.clock_mhz(bundle.gpu)
+    times = bundle_times(rows.row_operators(), bundle, bundle.gpu, sm_clock_mhz=clock, warm=rows.l2_warm, known=known)
+    return _ideal(bundle, rows, times) + _tiles(bundle, rows, times) + _modules(bundle, rows, times)
+
+
+def _ideal(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
+    """Ideal and corrected over measured time.  Source: EnergAIzer (arXiv 2604.20105), fig. 6."""
+    ideal_s = ideal_seconds(times.phases, bundle.gpu, rows.clock_mhz(bundle.gpu) * HZ_PER_MHZ)
+    known = np.isfinite(times.equations_s) & np.isfinite(ideal_s) & (ideal_s > 0.0) & (rows.latency_s > 0.0)
+    if not known.any():
+        return ""
+    drawn = {"ideal: published rates": ideal_s, "corrected: fitted λ and ε": times.equations_s}
+    series = [Series(name=name, x=rows.latency_s[known], y=seconds[known]) for name, seconds in drawn.items()]
+    y = axis_over("time of the model [s]", [one.y for one in series], logarithmic=True)
+    x = axis_over("measured latency [s]", [one.x for one in series], logarithmic=True)
+    caption = "Time at the published rates, and as corrected by the fit, over the measured time, on rows that the fit saw."
+    return (
+        f'<div class="charts">{figure_html(scatter_svg("Ideal and corrected time", caption, series, x, y, diagonal=True), caption)}</div>'
+    )
+
+
+def _tiles(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
+    """Share of kernels whose tile the bundle predicts as their names state it."""
+    found = predicted_tiles(rows.row_operators(), bundle.gpu, bundle.tile_predictors, times.coefficients, times.groups)
+    first = np.unique(rows.operator_index, return_index=True)[1]
+    shapes = first[:0] if found is None else first[np.isfinite(rows.tile_m[first]) & np.isfinite(found.tile_m[first])]
+    if found is None or not len(shapes):
+        return ""
+    hit = (rows.tile_m[shapes] == found.tile_m[shapes]) & (rows.tile_n[shapes] == found.tile_n[shapes])
+    text = f"Tiles: predicted as the library chose them for {hit.mean():.0%} of {len(shapes):,} products with a known kernel name"
+    return f"<p>{text}. The fit saw these rows: new shapes are hit less often.</p>"
+
+
+def _modules(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
+    """Mean power of the most frequent families by module."""
+    parts = alone_parts_w(times, bundle, bundle.gpu, rows.clock_mhz(bundle.gpu), rows.l2_warm, rows.temperature_c)
+    if not parts:
+        return ""
+    families = [operator.family for operator in rows.row_operators()]
+    figures = ""
+    for family, _ in Counter(families).most_common(MOST_BARS):
+        own = np.array(families) == family
+        shown = {name: float(np.nanmean(watt[own])) for name, watt in parts.items()}
+        caption = f"Power of {family} kernels by module: {sum(shown.values()):.0f} W on average, on rows that the fit saw."
+        figures += figure_html(shares_svg(f"Power by module: {family}", caption, shown, "W"), caption)
+    return figures

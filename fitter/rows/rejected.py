@@ -13,7 +13,7 @@ REASONS: Final = {
     "BAD_LATENCY": "latency missing, not finite, zero or negative",
     "BAD_POWER": "power or energy missing, not finite, zero, negative, or less than the board draws at rest",
     "BAD_SHAPE": "a dimension missing, not a number, or impossible",
-    "BAD_TEXT": "a field longer than any name can be",
+    "BAD_TEXT": "a field longer than any name can be, or a row cut before its last field",
     "MARKED": "marked as unusable by the data set itself",
     "UNKNOWN_GPU": "a GPU without a specification",
     "UNKNOWN_OPERATOR": "a kernel that no family describes",

@@ -93,7 +93,7 @@ Detail = str | Callable[[int], str]
 class Screen:
     """Verdicts on the rows of one table: the first reason of each row counts; rejections of only the power are separate.
 
-    table             remaining rows: without too long texts, unknown GPUs, and repetitions of earlier rows
+    table             remaining rows: without damaged rows, unknown GPUs, and repetitions of earlier rows
     specs, gpu_index  GPUs of the rows, and the one of each row
     """
 
@@ -106,7 +106,7 @@ class Screen:
         self.specs: list[GpuSpec] = []
         self.gpu_index: IntArray = np.zeros(len(table), dtype=np.int64)
         self._start(table)
-        self.reject(table.long, "BAD_TEXT", f"a cell of more than {LONGEST_TEXT} bytes")
+        self.reject(table.damaged, "BAD_TEXT", f"a cell of more than {LONGEST_TEXT} bytes, or the file ends within the row")
         self._reject_gpus(gpu)
         if repeated:
             self.reject(table.frame.duplicated().to_numpy(), "DUPLICATE", "equals an earlier row in every column")
@@ -117,7 +117,7 @@ class Screen:
         self.whole, self.power = (np.full(len(table), -1, dtype=np.int64) for _ in range(2))
         self.verdicts: list[tuple[str, Detail]] = []
 
-    def reject(self, rows: BoolArray | Sequence[int], reason: str, detail: Detail = "", *, power: bool = False) -> None:
+    def reject(self, rows: BoolArray | Sequence[int], reason: str, detail: Detail, *, power: bool = False) -> None:
         """Reject rows (a mask, or their places), or their power."""
         found = self.power if power else self.whole
         index = np.flatnonzero(rows) if isinstance(rows, np.ndarray) else np.array(rows, dtype=np.int64)
@@ -238,7 +238,7 @@ def asked_gpu(text: str | None) -> GpuSpec | None:
     return None if text is None else load_gpu(text.removeprefix(SIMULATED_PREFIX))
 
 
-def known_gpu(text: str, asked: GpuSpec | None = None) -> GpuSpec | None:
+def known_gpu(text: str, asked: GpuSpec | None) -> GpuSpec | None:
     """The specification of a row's GPU, `asked` if the names are equal; a simulated board has the specification of its model."""
     bare = text.removeprefix(SIMULATED_PREFIX)
     if asked is not None and is_named(asked, bare):

@@ -123,13 +123,11 @@ def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None
     return _selection(table, "kernel dataset", rows, metadata)
 
 
-def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, object] | None = None) -> Selection:
+def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, object]) -> Selection:
     """The rows of one data set with its record and with notes on the whole data set."""
     rejected = count_reasons(rows.rejected, power_only=False)
     used = len(table) - sum(rejected.values())
-    record = Dataset(
-        name=table.name, sha256=table.sha256, kind=kind, rows=len(table), used=used, rejected=rejected, metadata=metadata or {}
-    )
+    record = Dataset(name=table.name, sha256=table.sha256, kind=kind, rows=len(table), used=used, rejected=rejected, metadata=metadata)
     notes, kernels, runs = [], rows.kernels, rows.workloads
     if kernels is not None:
         if not (np.isfinite(kernels.sm_clock_mhz) | np.isfinite(kernels.sm_clock_asked_mhz)).any():

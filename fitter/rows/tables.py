@@ -5,6 +5,7 @@ invalid numbers become nan and are marked, metadata are never executed.
 """
 
 import csv
+import gzip
 import hashlib
 import zlib
 from dataclasses import replace
@@ -57,7 +58,7 @@ class Table:
     path, sha256   of the file
     frame          a column per header, texts as categories
     row            the rows' numbers in the file, shape (n,)
-    long           rows with a text longer than LONGEST_TEXT, which is left out of `frame`, shape (n,)
+    damaged        rows with a text longer than LONGEST_TEXT, which is left out of `frame`, or cut before their last field, shape (n,)
 
     Numbers that are implausible in every unit count as missing.
     """
@@ -66,24 +67,24 @@ class Table:
     sha256: str
     frame: pd.DataFrame
     row: IntArray
-    long: BoolArray
+    damaged: BoolArray
 
     @staticmethod
     def of(content: pd.DataFrame | pa.Table, path: Path, sha256: str = "", first: int = 0) -> "Table":
         """A table that begins after `first` rows of its file; metadata of an Arrow table are ignored."""
         plain = pa.Table.from_pandas(content, preserve_index=False) if isinstance(content, pd.DataFrame) else content
         plain = plain.replace_schema_metadata(None)
-        long = np.zeros(len(plain), dtype=np.bool_)
+        damaged = np.zeros(len(plain), dtype=np.bool_)
         for place, field in enumerate(plain.schema):
             column = plain.column(place)
             if pa.types.is_list(field.type):
                 column = pc.binary_join(column.combine_chunks().cast(pa.list_(pa.string())), FLAGS_BETWEEN)
             if any(kind(column.type) for kind in TEXTS):
                 beyond = pc.fill_null(pc.greater(pc.binary_length(column), LONGEST_TEXT), False)
-                long |= np.asarray(beyond)
+                damaged |= np.asarray(beyond)
                 plain = plain.set_column(place, field.name, pc.if_else(beyond, None, column).dictionary_encode())
         row = np.arange(first + 1, first + 1 + len(plain), dtype=np.int64)
-        return Table(path=path, sha256=sha256, frame=plain.to_pandas(ignore_metadata=True), row=row, long=long)
+        return Table(path=path, sha256=sha256, frame=plain.to_pandas(ignore_metadata=True), row=row, damaged=damaged)
 
     @property
     def name(self) -> str:
@@ -98,7 +99,7 @@ class Table:
 
     def select(self, rows: BoolArray) -> "Table":
         """Some of the rows."""
-        return replace(self, frame=self.frame[rows], row=self.row[rows], long=self.long[rows])
+        return replace(self, frame=self.frame[rows], row=self.row[rows], damaged=self.damaged[rows])
 
     def coded(self, column: str) -> tuple[IntArray, list[str]]:
         """Unique texts of a column without outer blanks, and the index of each row's text: -1, for "", if it is missing."""
@@ -150,10 +151,12 @@ def open_table(path: Path, columns: frozenset[str]) -> Table:
     Raises InputError or DatasetError for a file that is missing, empty, neither CSV nor Parquet, truncated, too large, or without a header.
     """
     head = read_head(path)
-    content = read_columns(path, columns) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
+    content, cut = (read_columns(path, columns), False) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
     if not len(content):
         raise InputError(f"{path}: holds no rows")
-    return Table.of(content, path, file_digest(path))
+    table = Table.of(content, path, file_digest(path))
+    table.damaged[-1] |= cut
+    return table
 
 
 def read_header(path: Path) -> tuple[str, ...]:
@@ -166,7 +169,7 @@ def read_head(path: Path) -> bytes:
     """The first bytes of a file.  Raises InputError if it is missing, unreadable or empty."""
     try:
         with open_regular(path) as stream:
-            head = _unpacked(stream.read(HEAD_BYTES), HEAD_BYTES)[0]
+            head = _unpacked(stream.read(HEAD_BYTES), HEAD_BYTES)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not head.strip():
@@ -174,19 +177,14 @@ def read_head(path: Path) -> bytes:
     return head
 
 
-def _unpacked(content: bytes, most_bytes: int) -> tuple[bytes, bool]:
-    """The first `most_bytes` of what gzip packed, and whether that is all of it; other content as it is.  Raises OSError if damaged."""
-    found, whole = bytearray(), True
+def _unpacked(content: bytes, most_bytes: int) -> bytes:
+    """The first `most_bytes` of what gzip packed; other content as it is.  Raises OSError if damaged."""
     if not content.startswith(GZIP_MAGIC):
-        return content, whole
-    while content.startswith(GZIP_MAGIC) and whole:
-        member = zlib.decompressobj(wbits=31)  # with the header of gzip
-        try:
-            found += member.decompress(content, most_bytes + 1 - len(found))
-        except zlib.error as error:
-            raise OSError(EBADMSG, "damaged: gzip cannot unpack it") from error
-        whole, content = member.eof, member.unused_data
-    return bytes(found[:most_bytes]), whole
+        return content
+    try:
+        return gzip.GzipFile(fileobj=BytesIO(content)).read(most_bytes)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise OSError(EBADMSG, "damaged or cut: gzip cannot unpack it") from error
 
 
 def file_digest(path: Path) -> str:
@@ -216,13 +214,17 @@ def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:
     return names
 
 
-def _read_csv(path: Path, head: bytes) -> pd.DataFrame:
+def _read_csv(path: Path, head: bytes) -> tuple[pd.DataFrame, bool]:
+    """A CSV table, and whether its file ends within the last row, which is then blank."""
     names = _csv_header(path, head)
     options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_filter": False, "skipinitialspace": True, "low_memory": False}
     try:
-        content, whole = _unpacked(read_regular(path, MOST_CSV_BYTES), MOST_CSV_BYTES)
-        if not whole:
-            raise OSError(EFBIG, f"gzip's end is missing, or it holds more than {MOST_CSV_BYTES >> 20} MiB")
+        content = _unpacked(read_regular(path, MOST_CSV_BYTES), MOST_CSV_BYTES + 1)
+        if len(content) > MOST_CSV_BYTES:
+            raise OSError(EFBIG, f"holds more than {MOST_CSV_BYTES >> 20} MiB")
+        start = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
+        if cut := _ends_within(content[start:].decode("utf-8", errors="replace"), len(names)):
+            content = content[:start] + b"," * (len(names) - 1)
         frame: pd.DataFrame = pd.read_csv(BytesIO(content), encoding="utf-8-sig", **options)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); write it as Parquet") from error
@@ -231,4 +233,12 @@ def _read_csv(path: Path, head: bytes) -> pd.DataFrame:
     if len(frame.columns) != len(names) or not isinstance(frame.index, pd.RangeIndex):  # fields beyond the header become an index
         raise InputError(f"{path}: rows have another number of fields than the header's {len(names)} columns")
     frame.columns = pd.Index(names)
-    return frame
+    return frame, cut
+
+
+def _ends_within(line: str, fields: int) -> bool:
+    """Whether the text after a file's last end of a line is a row without its last fields; a cut number cannot be seen."""
+    try:
+        return bool(line.strip()) and len(next(csv.reader([line], strict=True))) < fields
+    except csv.Error:  # a quote without its end
+        return True

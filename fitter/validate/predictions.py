@@ -240,18 +240,21 @@ LARGEST_ERROR: Final = {"latency": 15.0, "power": 10.0}
 """Mean held-out error above which the fit does not describe a kind of kernel [percent]."""
 
 FEWEST_ROWS: Final = 5
-"""Least held-out rows of a kind for a warning."""
+"""Fewer rows of a kind cause a warning if their errors alone are as large as those of so many rows at LARGEST_ERROR."""
 
 
-def fit_warnings(rows: Sequence[HeldOut]) -> tuple[str, ...]:
-    """One line for each quantity with the kinds of kernel, or whole workloads, that the fit describes poorly on held-out rows."""
+def fit_warnings(rows: Sequence[HeldOut], which: str = "rows left out of the fit") -> tuple[str, ...]:
+    """One line for each quantity with the kinds of kernel, or whole workloads, that the fit describes poorly."""
     lines = []
     for quantity in QUANTITIES:
-        known = [(row, errors) for row in rows if (errors := row[quantity]) is not None and errors["n"] >= FEWEST_ROWS]
-        poor = sorted((pair for pair in known if pair[1]["mape"] > LARGEST_ERROR[quantity]), key=lambda pair: -pair[1]["mape"])
+        poor = [
+            (e["mape"], f"{kind_text(label_of(row)[1:])} {e['mape']:.1f} % (bias {e['bias']:+.1f} %)")
+            for row in rows
+            if (e := row[quantity]) is not None and e["mape"] * min(e["n"] / FEWEST_ROWS, 1.0) > LARGEST_ERROR[quantity]
+        ]
         if poor:
-            listed = ", ".join(f"{kind_text(label_of(row)[1:])} {e['mape']:.1f} % (bias {e['bias']:+.1f} %)" for row, e in poor)
-            lines.append(f"{quantity} of rows left out of the fit is poorly described, the model may lack something: {listed}")
+            listed = ", ".join(text for _, text in sorted(poor, reverse=True))
+            lines.append(f"{quantity} of {which} is poorly described, the model may lack something: {listed}")
     return tuple(lines)
 
 

@@ -61,7 +61,7 @@ class LibraryRunner:
         self._generated: tuple[PreparedKernel, GeneratedRun] | None = None
         self._complaints: dict[tuple[str, ...], str] = {}
 
-    def _kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
+    def _kernel(self, operator: Operator, transpose: str) -> LibraryKernel:
         """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError if no library has one."""
         capability = float(self._gpu.compute_capability)
         layout_of(operator, transpose)  # an impossible layout is reported before a missing library

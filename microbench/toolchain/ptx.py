@@ -91,7 +91,7 @@ def entry_text(
     return "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
 
 
-def loop_operations(text: str, share: float = 1.0) -> FrozenMapping[float]:
+def loop_operations(text: str, share: float) -> FrozenMapping[float]:
     """PTX instructions in one turn of an entry's loop by name, without loop control.
 
     `share` is the share of threads that reach the loop.

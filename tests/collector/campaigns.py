@@ -106,7 +106,7 @@ def campaign_words(folder, calibration, campaign, *, more="", freqs="current"):
 def planned(spec, clocks=CLOCKS, seed=7, faults=None):
     """An open board with the plan of a campaign on it."""
     with open_bench(BOARD, seed=seed, faults=faults) as bench:
-        plan = plan_campaign(spec, clocks, (), seed, bench, sensor_known=True)
+        plan = plan_campaign(spec, clocks, (), seed, bench)
         yield bench, plan, campaign_key(bench, spec, plan, (), seed)
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import CollectorError
-from collector.recordings.reference import read_reference
+from collector.recordings.run import read_reference
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording

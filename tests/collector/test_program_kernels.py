@@ -34,7 +34,7 @@ def workload(tmp_path_factory):
 def by_kernel(bench, *command):
     """A program, its run, and what its kernels drew."""
     sampler, program = Sampler(bench.gpu, bench.sensors), Program(command=command)
-    return program, *measure_kernels(bench, sampler, program, characterise_sensor(bench, sampler))
+    return program, *measure_kernels(bench, sampler, program, characterise_sensor(bench, sampler), asked_mhz=None)
 
 
 def test_kernels_have_the_energy_that_the_board_drew_in_their_time(workload):

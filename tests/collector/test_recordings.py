@@ -11,11 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import CollectorError, SensorError
-from collector.recordings.loads import read_load, stamps_of_levels
 from collector.recordings.readings import read_readings
-from collector.recordings.reference import read_reference
 from collector.recordings.rows import MOST_LATE, ordered
-from collector.recordings.run import read_run
+from collector.recordings.run import read_load, read_reference, read_run, stamps_of_levels
 from collector.sensing.reference import tie_meter
 from tests.words import one_line
 

@@ -9,7 +9,7 @@ from collector.bench import open_simulated
 from collector.devices.protocols import limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
-from collector.simulated.trace import PowerTrace
+from collector.simulated.world import PowerTrace
 from estimator.vocabulary.workload import make_operator
 from tests.collector.dataset_rows import product
 
@@ -19,11 +19,16 @@ ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1
 boards = pytest.mark.parametrize("name", board_names())
 
 
+def planted_latency_s(board, prepared, sm_clock_mhz):
+    """Time from one launch to the next at a clock, without a run's random variation [s]."""
+    return board.runner.loaded(prepared)(sm_clock_mhz).period_s
+
+
 def run_for(board, operator, seconds, clock_mhz):
     """Runs an operator for about so long at a locked clock."""
     board.gpu.lock_clock_mhz(clock_mhz)
     prepared = board.runner.prepare(operator)
-    board.runner.run(prepared, max(1, int(seconds / board.planted_latency_s(prepared, clock_mhz))))
+    board.runner.run(prepared, max(1, int(seconds / planted_latency_s(board, prepared, clock_mhz))))
     return prepared
 
 
@@ -43,7 +48,7 @@ def test_the_power_limit_lowers_the_clock_and_is_kept(name):
         prepared = run_for(board, PRODUCT, 1.0, top)
         board.gpu.read_states()
         begin = board.clock.now_ns()
-        launches = int(4.0 / board.planted_latency_s(prepared, top))
+        launches = int(4.0 / planted_latency_s(board, prepared, top))
         record = board.runner.run(prepared, launches)
         states = board.gpu.read_states()
         late_ns = record.end_ns - 1_000_000_000
@@ -52,7 +57,7 @@ def test_the_power_limit_lowers_the_clock_and_is_kept(name):
         late = states.host_ns > begin + 200_000_000
         assert np.all(states.sm_clock_mhz[late] < top)
         assert limiting_reasons(int(states.throttle_mask[late][-1])) == ("sw_power_cap",)
-        assert record.segment_s[-1] > 1.02 * board.planted_latency_s(prepared, top)
+        assert record.segment_s[-1] > 1.02 * planted_latency_s(board, prepared, top)
 
 
 @pytest.mark.parametrize(("sink_k", "faults", "clock"), [(62.0, None, None), (0.0, Faults(throttle_share=1.0), 720.0)])
@@ -79,7 +84,7 @@ def drive(board, high_s, low_s, cycles):
     """A square wave of load."""
     board.gpu.lock_clock_mhz(board.gpu.supported_clocks_mhz()[20])
     prepared = board.runner.prepare(PRODUCT)
-    launches = max(1, int(high_s / board.planted_latency_s(prepared, board.gpu.supported_clocks_mhz()[20])))
+    launches = max(1, int(high_s / planted_latency_s(board, prepared, board.gpu.supported_clocks_mhz()[20])))
     for _ in range(cycles):
         board.runner.run(prepared, launches)
         board.clock.wait(low_s)
@@ -130,7 +135,7 @@ def test_the_average_field_trails_the_instant_one_by_half_a_second():
         prepared = board.runner.prepare(PRODUCT)
         board.sensor.read()
         edge_ns = board.clock.now_ns()
-        board.runner.run(prepared, int(4.0 / board.planted_latency_s(prepared, 900.0)))
+        board.runner.run(prepared, int(4.0 / planted_latency_s(board, prepared, 900.0)))
         instant, average = board.sensor.read()
         top = average.power_w[-50:].mean()
         half = 0.5 * (average.power_w[0] + top)

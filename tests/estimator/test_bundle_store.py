@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from estimator import bundle_names, load_bundle, sweep
-from estimator.bundle.files import VARIABLE, save_bundle, store_folder, stored_names, told_apart
+from estimator.bundle.files import VARIABLE, bundle_path, save_bundle, store_folder, stored_names, told_apart
 from estimator.display.bundles import card_document
 from estimator.display.text import document_text, known
 from tests.estimator.estimating import fails, run
@@ -53,6 +53,14 @@ def test_bundles_that_share_name_and_version_have_labels_of_their_own(tmp_path):
     other = replace(two, version="9")
     assert told_apart([one, other, one]) == [one, other, one]
     assert [each.version for each in told_apart([one, two, other], "xyz")] == [f"{A100.version} (x)", f"{A100.version} (y)", "9"]
+
+
+def test_a_printed_card_is_the_file_beside_the_bundle_if_it_is_of_that_bundle(tmp_path, capsys):
+    file = bundle_path("a10-eager").with_suffix(".md").read_text(encoding="utf-8")
+    (tmp_path / "b.md").write_text(file, encoding="utf-8")
+    save_bundle(planted_bundle(), tmp_path / "b.json")
+    for name, begins in (("a10-eager", f"{file}\ngroups\n"), (tmp_path / "b.json", "name: planted\n")):
+        assert run(capsys, f"bundles {name} --card")[1].startswith(begins)
 
 
 @pytest.mark.parametrize("bundle", [*map(load_bundle, ("a10-eager", "a100-pcie-40gb-eager")), planted_bundle()], ids=lambda one: one.name)

@@ -177,6 +177,7 @@ def ptx(instructions, lines, **changes):
         (entry(opcodes=None), "either opcodes or instructions"),
         (entry(transactions={"l3": 1}), "'l3' is unknown"),
         (LONG.replace("usecond", "n/a").replace("10.5", "n/a"), "gpu__time_duration.sum"),
+        (LONG.rstrip()[:-2], "a line or a column is not whole"),
         ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
     ],
 )

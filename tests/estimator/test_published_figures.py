@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.published import Compared, kernel_of, rows_of, scored, seconds_of, serving_of
-from estimator.serving.answers import MEASURES
 from estimator.vocabulary.specifications import load_gpu
+from tests.estimator.serving import MEASURES
 
 
 @pytest.mark.parametrize("table", ["kernels", "served"])

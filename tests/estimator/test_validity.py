@@ -141,7 +141,30 @@ def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path, cap
     assert (status, run(capsys, call, "--strict --quiet")[0]) == (0, 3 if said else 0)
     (row,) = csv.DictReader(io.StringIO(run(capsys, call, "--csv")[1]))
     assert row["validity"] == validity
-    assert run(capsys, call)[1].splitlines()[0].endswith(f"validity {validity}")
+    text = run(capsys, call)[1]
+    assert text.splitlines()[0].endswith(f"validity {validity}")
+    explained = run(capsys, "explain", call)[1]
+    marks = [("k=768 *\n" in one, "* the fit has seen no kernel like it" in one) for one in (text, explained)]
+    assert marks == [(validity == "extrapolated",) * 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "fitted", "outside"),
+    [
+        (256, None, ""),
+        (257, None, "the heads of FlashAttention's kernels, 1 to 256"),
+        (257, (64.0, 256.0), "the fitted range 64 to 256"),
+        (320, (64.0, 512.0), ""),
+        (256, (64.0, 128.0), ""),
+    ],
+)
+def test_heads_that_no_kernel_of_flash_attention_takes_are_extrapolated_unless_fitted(head_dim, fitted, outside):
+    bundle = bundle_of_rows(*SEEN)
+    domain = {} if fitted is None else {"attention.prefill": {"head_dim": fitted}}
+    (answer,) = estimate(workload_of(attention(1024, head_dim=head_dim)), replace(bundle, domain=domain))
+    lines = [line for line in answer.warnings if "head_dim" in line]
+    assert [f"head_dim = {head_dim} is outside {outside}" in line for line in lines] == [True] * bool(outside)
+    assert answer.kernels[0].outside_validity == bool(outside)
 
 
 @pytest.mark.parametrize("precision, gpu", [("fp8", "a100-pcie-40gb"), ("bf16", "v100-pcie-32gb"), ("nvfp4", "h100-sxm")])

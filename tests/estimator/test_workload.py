@@ -58,6 +58,8 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do(names, message):
     [
         ("conv", "conv2d", IMAGE | {"kernel_h": 12}, "kernel 12x3 is larger than the padded image"),
         ("conv", "conv2d", IMAGE | {"groups": 4}, "groups = 4 must divide channels = 6"),
+        ("attention", "prefill", HEADS | {"library": "nccl"}, "library = 'nccl' has kernels of communication alone"),
+        ("conv", "conv2d", IMAGE | {"library": "flash-attention"}, "has kernels of attention alone; leave it out"),
         ("attention", "prefill", HEADS | {"kv_heads": 3}, "kv_heads = 3 must divide heads = 8"),
         ("attention", "prefill", HEADS | {"causal": 2}, "causal = 2.0 must be 0 or 1"),
     ],

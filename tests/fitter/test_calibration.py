@@ -120,9 +120,9 @@ def test_measured_tables_of_the_board_come_before_its_specification_and_are_merg
     second = {"idle": [dict(zip(names, (1410.0, 66.0, 0.4, 44.0), strict=True))], "voltage": None, "gpu": {"uuid": "GPU-1", "vbios": 3}}
     board = board_knowledge(measured(first, second), spec())
     assert board == board_knowledge(measured(second, first), spec())
-    assert board.tables.idle_w.at(np.array([510.0, 900.0, 1410.0])).tolist() == [45.0, 50.0, 63.0]
-    assert board.tables.idle_temperature_c == pytest.approx((40.0 + 42.0) / 2)
-    assert board.tables.voltage_v == spec().voltage_v
+    assert board.idle_w.at(np.array([510.0, 900.0, 1410.0])).tolist() == [45.0, 50.0, 63.0]
+    assert board.idle_temperature_c == pytest.approx((40.0 + 42.0) / 2)
+    assert board.voltage_v == spec().voltage_v
     assert environment_of(measured(first))["simulated"] == "true"
     assert [default_name(measured(one), spec()) for one in (first, second)] == ["sim-a100-pcie-40gb", "a100-pcie-40gb"]
 
@@ -131,9 +131,9 @@ def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_be
     voltage = [{"sm_clock_mhz": clock, "voltage_v": volt, "std_v": 0.001} for clock, volt in ((510.0, 0.70), (900.0, 0.70), (1410.0, 0.90))]
     board = board_knowledge(measured({"voltage": voltage}), spec())
     usual = spec().voltage_v
-    assert board.tables.voltage_v.at(np.array([510.0, 900.0, 1410.0])) == pytest.approx([0.70, 0.70, 0.90])
+    assert board.voltage_v.at(np.array([510.0, 900.0, 1410.0])) == pytest.approx([0.70, 0.70, 0.90])
     knee = np.array([1020.0, 1200.0])
-    assert board.tables.voltage_v.at(knee) == pytest.approx(usual.at(knee), rel=0.015)  # a straight line would lie 7 % above
+    assert board.voltage_v.at(knee) == pytest.approx(usual.at(knee), rel=0.015)  # a straight line would lie 7 % above
 
 
 def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_meter_narrows_them():
@@ -154,7 +154,7 @@ def test_runs_do_not_move_groups_that_they_do_not_use():
     fp32 = [replace(operator, precision="fp32") for operator in various_operators(60)]
     kernels = kernel_rows(bundle, fp32, noise=NOISE)
     runs = workload_rows(bundle, various_workloads(), noise=NOISE)
-    tables = board_knowledge(selection_of(kernels, runs), spec()).tables
+    tables = board_knowledge(selection_of(kernels, runs), spec())
     alone = draft_from_rows(kernels, None, spec(), tables, 0)
     both = draft_from_rows(kernels, runs, spec(), tables, 0, alone.kernel_fit)
     assert both.bundle.groups["gemm.linear.fp32"] == alone.bundle.groups["gemm.linear.fp32"]

@@ -66,6 +66,25 @@ def test_one_kernel_measured_often_is_one_kernel(tmp_path):
     assert often == pytest.approx(once, rel=0.2)
 
 
+PRODUCTS = various_operators(10)[::3]
+
+
+@pytest.mark.parametrize(
+    "kernels, factors, warned",
+    [
+        (PRODUCTS, (1, 1, 1, 1), ""),
+        (PRODUCTS, (1, 30, 1, 30), "latency of rows left out of the fit"),
+        (PRODUCTS[:1] * 2, (1, 1.1), ""),
+        (PRODUCTS[:1] * 2, (1, 30), "latency of the fitted rows themselves"),
+    ],
+)
+def test_few_rows_that_the_fit_misses_by_far_are_a_warning(kernels, factors, warned):
+    rows = kernel_rows(planted_bundle(), kernels)
+    found = calibrate(selection_of(replace(rows, latency_s=rows.latency_s * factors)), load_gpu(GPU_NAME))
+    told = [line.partition(" is poorly described")[0] for line in found.warnings if "poorly" in line]
+    assert told == [warned] * bool(warned)
+
+
 def test_fewer_energies_never_give_a_narrower_power(tmp_path, shared_data):
     source, spreads, warnings = shared_data / "energaizer" / "a10_900mhz.csv", [], []
     with source.open(newline="") as stream:

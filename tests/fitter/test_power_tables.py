@@ -45,7 +45,7 @@ def kept(trusted):
 @pytest.fixture(scope="module")
 def bundle(trusted, kept):
     part = trusted.select(kept)
-    return draft_from_rows(part, None, GB200, board_knowledge(selection_of(part), GB200).tables, 0).bundle
+    return draft_from_rows(part, None, GB200, board_knowledge(selection_of(part), GB200), 0).bundle
 
 
 def error(bundle, rows):

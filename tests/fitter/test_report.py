@@ -10,8 +10,7 @@ import pytest
 from estimator.display.charts import COLOURS
 from estimator.model.power import PARTS
 from estimator.questions.explanation import LIMITS
-from fitter.report.page import report_html
-from fitter.report.pictures import pictures_html
+from fitter.report.page import pictures_html, report_html
 from fitter.rows.rejected import RejectedRow
 from fitter.validate.predictions import error_rows, predict_kernel_rows, predict_workload_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows

@@ -53,14 +53,25 @@ def test_a_packed_table_and_a_folder_of_tables_are_read_like_plain_ones(tmp_path
 
 
 @pytest.mark.parametrize(
-    "damage, message", [(lambda b: b[:-20], "gzip's end is missing"), (lambda b: b[:20] + bytes(20) + b[40:], "gzip cannot unpack it")]
+    "damage", [lambda b: b[:-20], lambda b: b[:90], lambda b: b[:20] + bytes(20) + b[40:], lambda b: b[:-8] + bytes(8), lambda b: b + b"x"]
 )
-def test_a_damaged_packed_table_is_refused_in_one_line(tmp_path, damage, message):
+def test_a_damaged_packed_table_is_refused_in_one_line(tmp_path, damage):
     path = tmp_path / "table.csv.gz"
     lines = [HEADER, *(f"{GEMM},{n}e-6,,," for n in range(20_000))]
     path.write_bytes(damage(gzip.compress("\n".join(lines).encode())))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="gzip cannot unpack it"):
         read_selection([path])
+
+
+@pytest.mark.parametrize("label", ["ampere_sgemm", '"gemm<128, 64>"'])
+def test_a_table_cut_anywhere_in_its_last_row_loses_no_other_row_and_takes_no_row_without_its_last_fields(tmp_path, label):
+    path = tmp_path / "t.csv"
+    line = f"{GEMM},1e-4,{label},3,warm"
+    text = f"{HEADER.partition(',power_w')[0]},kernel_name,trial,l2_state\n{line}\n{line.replace('3,warm', '4,cold')}"
+    for end in range(text.rindex("\n") + 2, text.rindex(",") + 1):
+        path.write_text(text[:end])
+        rows, rejected = recorded(path)
+        assert (len(rows), [(one.row, one.reason) for one in rejected]) == (1, [(2, "BAD_TEXT")]), text[:end]
 
 
 def test_what_launches_use_in_turn_is_known_from_copies_of_weights_or_from_the_stated_l2_state(read):
@@ -235,7 +246,7 @@ def test_a_blank_number_is_missing_and_a_word_or_a_giant_is_garbled(tmp_path):
     table = open_table(path, ABC)
     assert table.garbled("b").tolist()[:7] == [False, True, False, True, True, True, True]
     assert not np.isfinite(table.numbers("b")).any()
-    assert table.long.tolist() == [False] * 7 + [True]
+    assert table.damaged.tolist() == [False] * 7 + [True]
     assert len("9" * 10_000_000) > LONGEST_TEXT
 
 

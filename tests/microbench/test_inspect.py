@@ -12,7 +12,7 @@ import pytest
 
 from microbench.errors import CompileError
 from microbench.families import kernel_named
-from microbench.families.rows import instruction_kernel
+from microbench.families.catalogue import instruction_kernel
 from microbench.kernel import Expectation, Support
 from microbench.toolchain.compile import compile_kernels, disassemble, find_toolchain
 from microbench.toolchain.inspect import InspectedEntry, body_complaint, histogram, loop_body, read_listings

@@ -16,7 +16,6 @@ from collector.simulated.generated import (
     STALL_PJ,
     changes_of_unit,
     planted_body_energy_j,
-    planted_slot_energy_j,
     planted_transaction_energy_j,
 )
 from collector.simulated.profile import load_board
@@ -31,6 +30,7 @@ from estimator.counts.energies import (
     section_of,
 )
 from estimator.counts.opcodes import loop_classes
+from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from fitter.cli import main as fit
@@ -39,6 +39,7 @@ from fitter.rows.selection import read_selection
 from microbench.kernel import WARP_LANES
 from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
+from microbench.sizing import SUB_PARTITIONS
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = """
@@ -127,6 +128,13 @@ def loads(rows):
     groups = [LoadGroup(kernels=tuple(sorted(name for name, own in names if own == level)), level=level) for level in ("O3", "O0")]
     found, _ = generated_loads(groups, load_gpu(BOARD))
     return tuple(load for load in found if not any(load.transactions().values()))
+
+
+def planted_slot_energy_j(profile, own_pj):
+    """Energy of an issue slot of a working SM's scheduler, ISSUE_PJ or STALL_PJ its own, at the reference voltage [J]."""
+    power = profile.power
+    slots_per_s = SUB_PARTITIONS * profile.spec.num_sms * power.reference_clock_mhz * HZ_PER_MHZ
+    return own_pj * JOULE_PER_PICOJOULE + power.sm_clock_w * (1.0 - power.ungated_share) / slots_per_s
 
 
 def planted_turn_j(load, reference_voltage_v):

@@ -326,7 +326,7 @@ function showShares(estimate, explanation) {
 
 function showKernels(kernels, all) {
   fillTable("kernels", kernels.map((kernel) => [
-    kernel.operator,
+    kernel.operator + (kernel.outside_validity ? " *" : ""),
     String(kernel.count),
     inUnits(kernel.time_s, TIME_UNITS),
     share(kernel.time_share),
@@ -335,7 +335,8 @@ function showKernels(kernels, all) {
     share(kernel.ideal_s / kernel.time_s),
   ]));
   const caption = get("kernels").caption;
-  caption.textContent = "Kernels, the longest first" + (all > kernels.length ? `; ${kernels.length} of ${all}` : "");
+  const marked = kernels.some((kernel) => kernel.outside_validity) ? "; * the fit has seen no kernel like it" : "";
+  caption.textContent = "Kernels, the longest first" + (all > kernels.length ? `; ${kernels.length} of ${all}` : "") + marked;
 }
 
 function speak(answer) {

@@ -136,7 +136,8 @@ def _measure(order, report):
             simulated=True,
         )
         spec = load_campaign(str(order.campaign))
-        plan = plan_campaign(spec, CLOCKS, (), SEED, bench, sensor_known=order.sensor is not None)
+        calibration = load_calibration(order.sensor) if order.sensor else None
+        plan = plan_campaign(spec, CLOCKS, (), SEED, bench, sensor=calibration)
         key = campaign_key(bench, spec, plan, (), SEED)
         if order.file_limit_bytes is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -149,7 +150,7 @@ def _measure(order, report):
             key,
             order.output,
             kept=kept_rows(order.output, key),
-            calibration=load_calibration(order.sensor) if order.sensor else None,
+            calibration=calibration,
             budget_s=order.budget_s,
             report=report,
         ).run()

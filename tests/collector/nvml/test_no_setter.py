@@ -89,9 +89,9 @@ def test_a_campaign_and_doctor_at_the_current_clock_call_no_setter(boards, tmp_p
         devices = {name: getattr(instruments, name) for name in ("word", "gpu", "sensors", "clock", "simulated", "notes")}
         bench = Bench(**devices, runner=SleepingRunner(), gpu_spec=load_gpu("h200-sxm"))
         spec = campaign_from_document(tomllib.loads(CAMPAIGN), "test")
-        plan = plan_campaign(spec, clocks_from_text("current", bench.gpu), (), 0, bench, sensor_known=True)
         sensor = SensorCalibration(gpu_uuid=bench.gpu.identity().uuid, driver="", sensor="nvml", field="instant")
         known = replace(sensor, averaging="none", update_period_s=0.02, settle_s=0.05)
+        plan = plan_campaign(spec, clocks_from_text("current", bench.gpu), (), 0, bench, sensor=known)
         out = tmp_path / "d.parquet"
         outcome = Campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), 0), out, calibration=known).run()
     table = read_kernel_dataset(out).table

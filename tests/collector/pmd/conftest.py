@@ -1,5 +1,6 @@
 """An emulated meter behind a real terminal."""
 
+import math
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ def emulated_port(**state):
             begin = monotonic_ns()
             meter = EmulatedMeter(start_ns=begin, **state)
             ready.put(EmulatedPort(path=os.ttyname(ends[1]), meter=meter, start_ns=begin))
-            serve_meter(ends, meter, stop)
+            serve_meter(ends, meter, stop, until_ns=math.inf)
 
     thread = Thread(target=live)
     thread.start()

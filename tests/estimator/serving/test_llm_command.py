@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from estimator import Serving, bundle_for, serve_llm
-from estimator.serving.answers import MEASURES
 from estimator.serving.engines import engine_names, load_engine
 from estimator.vocabulary.errors import ArgumentError, OperatingPointError
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
+from tests.estimator.serving import MEASURES
 
 LOAD = "--gpu a100 --prompt 512 --output 128 --weights bf16"
 BIG = {
