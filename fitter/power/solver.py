@@ -20,8 +20,8 @@ STATIC_TERMS: Final = ("busy", "active")
 TERMS: Final = (*POWER_TERMS, *STATIC_TERMS)
 
 PRIOR: Final[dict[str, tuple[float, float]]] = {
-    "dram": (70.0, 0.15),
-    "dram_path": (20.0, 0.3),
+    "dram": (60.0, 0.15),
+    "dram_path": (30.0, 0.3),
     "l2": (5.0, 0.4),
     "shared": (3.0, 0.5),
     "tensor": (0.66, 0.3),
