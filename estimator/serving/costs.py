@@ -73,6 +73,7 @@ class StepCosts:
     points          the estimates behind them, clocks vary fastest
     sm_clock_mhz    (c, k) actual clocks of decoding steps
     waiting_w       (c, k) power of a board that waits for its host; waiting_spread: relative half width of its 90 % interval
+    rest_w          (c, k) power of a board at rest
     """
 
     decode: Costs
@@ -81,6 +82,7 @@ class StepCosts:
     sm_clock_mhz: Array
     waiting_w: Array
     waiting_spread: float
+    rest_w: Array
 
 
 def nodes_of(least: float, most: float) -> tuple[int, ...]:
@@ -113,6 +115,7 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
         sm_clock_mhz=clocks_mhz,
         waiting_w=rest_w + waiting.share * np.maximum(board.limit_w - rest_w, 0.0),
         waiting_spread=waiting.spread,
+        rest_w=rest_w,
     )
 
 

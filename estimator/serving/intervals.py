@@ -55,6 +55,7 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
         ),
         queued=served.engine.queued,
         waiting_w=boards * interpolated(costs.decode.at, costs.waiting_w, all_slots[0]) * watts,
+        rest_w=boards * interpolated(costs.decode.at, costs.rest_w, all_slots[0]) * watts,
         decode=lambda sequences: cost(costs.decode.at, decode, sequences),
         prompt=lambda sequences: cost(costs.prompt.at, prompt, sequences - 1.0),
         alone=StepCost(prompt.seconds[..., :1], prompt.joules[..., :1]),

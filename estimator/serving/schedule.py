@@ -12,7 +12,7 @@ tokens that follow the first, every slot turns over once, so b prompts come in:
 
 A slot waits for the prompts of the others, a share q of that before its own first token.  This one takes its own prompt in an empty engine,
 and b prompts more if all slots turn over at once.  At a rate λ of requests,
-b = λ · slot(b) run on average; below one, the boards also wait between requests.  Arrays have one shape, or broadcast to it.
+b = λ · slot(b) run on average; below one, the boards rest between requests.  Arrays have one shape, or broadcast to it.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class Load:
 
     output           tokens of a request, 2 or more
     host, queued     its time; q
-    waiting_w        power of all boards while they wait [W]
+    waiting_w        power of all boards while they wait for the host [W]; rest_w: between requests
     decode, prompt   costs of a decoding step of b sequences, and of what one prompt adds to steps of b sequences
     alone            cost of a prompt in an empty engine
     """
@@ -61,6 +61,7 @@ class Load:
     host: Host
     queued: float
     waiting_w: Array
+    rest_w: Array
     decode: Callable[[Array], StepCost]
     prompt: Callable[[Array], StepCost]
     alone: StepCost
@@ -137,7 +138,7 @@ def at_rate(load: Load, requests_per_s: float, most: Array) -> Cycle:
         cycle,
         running=high,
         tokens_per_s=cycle.tokens_per_s * busy,
-        power_w=cycle.power_w * busy + load.waiting_w * (1.0 - busy),
-        output_j=cycle.output_j + between_s * load.waiting_w,
+        power_w=cycle.power_w * busy + load.rest_w * (1.0 - busy),
+        output_j=cycle.output_j + between_s * load.rest_w,
         waiting_s=cycle.waiting_s + between_s,
     )
