@@ -269,7 +269,7 @@ THROTTLED = {"t4": ("a10-eager", 4096.0, 24e12)}
 forums.developer.nvidia.com/t/264462, mean of 100 launches."""
 
 LIMITED = {"gb200": "b200-sxm", "h200-sxm": "h200-sxm"}
-"""Boards with published power of kernels, below the limit or at it, each with the bundle that forecasts it; none was fitted to these rows."""
+"""Boards with published power of kernels, each with the bundle that forecasts it.  No bundle was fitted to these rows."""
 
 
 def cube(edge: float, precision: str) -> Workload:
