@@ -269,7 +269,7 @@ THROTTLED = {"t4": ("a10-eager", 4096.0, 24e12)}
 forums.developer.nvidia.com/t/264462, mean of 100 launches."""
 
 LIMITED = {"gb200": "b200-sxm", "h200-sxm": "h200-sxm"}
-"""Boards with published kernels at the power limit, each with the bundle that forecasts it.  No bundle was fitted to these rows."""
+"""Boards with published power of kernels, each with the bundle that forecasts it.  No bundle was fitted to these rows."""
 
 
 def cube(edge: float, precision: str) -> Workload:
@@ -279,7 +279,7 @@ def cube(edge: float, precision: str) -> Workload:
 
 
 def energy(data: Path, bundles: Path) -> Iterator[Score]:
-    """Rest power by rule or table; times of kernels at the limit, whose energy sets their clock."""
+    """Rest power by rule or table; power of kernels, and times of those at the limit, whose energy sets their clock."""
     source = load_bundle(bundles / "a100-pcie-40gb-eager.json")
     for gpu, watt in REST_W.items():
         spec = load_gpu(gpu)
@@ -293,8 +293,10 @@ def energy(data: Path, bundles: Path) -> Iterator[Score]:
     for gpu, name in LIMITED.items():
         rows = read_selection([data / "aiconfigurator" / "power.csv"], gpu).kernels
         assert rows is not None
-        found = predict_kernel_rows(load_bundle(bundles / f"{name}.json"), rows).drop(columns=["predicted_power"])[rows.at_limit]
-        for (family, precision), part in found.groupby(["family", "precision"]):
+        found = predict_kernel_rows(load_bundle(bundles / f"{name}.json"), rows)
+        for operator, part in found[~rows.at_limit].dropna(subset="measured_power").groupby("operator"):
+            yield scored("energy", f"power on {gpu} from {name}, {operator}", part.drop(columns=["predicted_latency"]))
+        for (family, precision), part in found[rows.at_limit].drop(columns=["predicted_power"]).groupby(["family", "precision"]):
             yield scored("energy", f"time at the limit on {gpu} from {name}, {family} {precision}", part)
 
 

@@ -127,7 +127,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     corrections = corrections * (gpu.architecture == bundle.gpu.architecture)
     excesses = shape_excesses(operators, served, bundle.domain)
     numbers: dict[tuple[object, ...], int] = {}
-    far, foreign = [excess > 0.0 for excess in excesses], foreign_families(bundle, operators, served)
+    far, foreign = [excess > 0.0 for excess in excesses], foreign_families(operators, served)
     keys = zip(served, unseen_precisions(bundle, operators, served), far, foreign, strict=True)
     kind = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
     owner = np.repeat(np.arange(len(workloads)), lengths)

@@ -7,7 +7,6 @@ Shares of the GPU time are those at the clock of the published peak rates, so th
 A reason with a share of LEAST_SHARE or more is reported; if only their sum reaches it, all reasons are.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -146,19 +145,12 @@ def precision_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loadi
     return _sums((f"precision:{one.precision}", share * one.std) for one, share in own if one is not None)
 
 
-def foreign_families(bundle: Bundle, operators: Sequence[Operator], groups: Sequence[str | None]) -> list[str]:
+def foreign_families(operators: Sequence[Operator], groups: Sequence[str | None]) -> list[str]:
     """The family of each operator whose group does not describe the library that it names, else ""."""
-    main = bundle.once(_main_library)
-    owners = [group and (group.partition(BY)[2] or main) for group in groups]
-    return [one.family if one.library and one.library != owner else "" for one, owner in zip(operators, owners, strict=True)]
-
-
-def _main_library(bundle: Bundle) -> str:
-    """The library with the most rows, which groups without a name describe; its versions are collections of their own."""
-    rows: Counter[str] = Counter()
-    for one in bundle.collections:
-        rows[one.name.partition("-")[0]] += one.rows
-    return max(rows, key=rows.__getitem__, default="")
+    return [
+        operator.family if operator.library and not (group or "").endswith(BY + operator.library) else ""
+        for operator, group in zip(operators, groups, strict=True)
+    ]
 
 
 def unlike_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loading]) -> dict[str, Loading]:

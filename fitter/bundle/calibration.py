@@ -170,7 +170,9 @@ def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, na
     """A bundle for a board with a few anchors only, on top of another board's bundle.  Raises CalibrationError as `anchored`."""
     found, warnings = anchored(source, selection, gpu)
     board = board_knowledge(selection, gpu)
-    bundle = replace(_with_origin(found, selection, board, seed), domain=source.domain, name=name or default_name(selection, gpu))
+    bundle = replace(
+        _with_origin(found, selection, board, seed), domain=source.domain, name=name or f"{default_name(selection, gpu)}-anchored"
+    )
     origin = f"anchored: {source.name} {source.version} ({source.gpu.name}), corrected by {powered_rows(selection)} anchors"
     bundle = replace(bundle, version=version, notes=(origin, *selection.notes, *warnings))
     return Calibration(bundle=bundle, selection=selection, errors=(), held_out={}, warnings=warnings)

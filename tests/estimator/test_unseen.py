@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.bundle.content import CollectionRecord
 from estimator.questions.estimates import estimate
 from estimator.questions.explanation import explain
 from estimator.questions.sweeping import sweep
@@ -102,11 +101,9 @@ def test_an_answer_is_the_same_whatever_other_clocks_and_workloads_are_asked(sha
         assert told.warnings == alone.warnings
 
 
-@pytest.mark.parametrize(("library", "wider"), [("vllm", False), ("trtllm", True), ("sglang", True)])
-def test_kernels_of_a_library_that_the_fit_has_not_seen_have_wider_intervals(library, wider):
-    """Groups without a name describe the library with the most rows, in all of its versions."""
-    rows = {"vllm-0.14.0": 40, "vllm-0.19.0": 40, "trtllm-1.0.0": 50, "pytorch-2.11": 20}
-    bundle = replace(unlimited(BUNDLE), collections=tuple(CollectionRecord(name=name, rows=count) for name, count in rows.items()))
-    own, other = (estimate(workload_of(one), bundle, sm_clock_mhz=1410.0)[0] for one in (PRODUCT, replace(PRODUCT, library=library)))
+def test_kernels_of_a_library_that_the_fit_has_not_seen_have_wider_intervals():
+    own, other = (
+        estimate(workload_of(one), unlimited(BUNDLE), sm_clock_mhz=1410.0)[0] for one in (PRODUCT, replace(PRODUCT, library="vllm"))
+    )
     assert other.latency_s == own.latency_s
-    assert (other.latency_s_std > own.latency_s_std) == wider
+    assert other.latency_s_std > own.latency_s_std
