@@ -143,7 +143,7 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
     return "\n\n".join("\n".join(part).rstrip() for part in parts if len(part) > 2 or part is parts[0]) + "\n"
 
 
-SAID_ELSEWHERE: Final = ("as on ", "power as on ", "prior: ", "no clocks recorded", "names no laboratory")
+SAID_ELSEWHERE: Final = ("as on ", "power as on ", "prior: ", "no clocks recorded", "names no laboratory", "residual tier thinned")
 """Beginnings of notes that other parts of a card, or bundles/README.md for all, say."""
 
 
@@ -172,7 +172,7 @@ def _tested(bundle: Bundle) -> set[str]:
 
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
-    """A line for each laboratory: its files, and the rows of this GPU that the fit used of them."""
+    """A line for each laboratory: the rows of this GPU that the fit used."""
     folders = {Path(file).name: laboratory_of(file) for file in recipe.data}
     for lab in dict.fromkeys(folders.values()):
         files = [one for one in bundle.provenance.datasets if folders[one.name] == lab]
@@ -182,7 +182,7 @@ def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laborato
         used, rejected = sum(one.used for one in files), ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
         of = f" of {used + refused.total():,} ({rejected})" if refused else ""
         text = f"{laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}"
-        yield f"* {text}. Rows used: {used:,}{of}, from {', '.join(one.name for one in files)}."
+        yield f"* {text}. Rows used: {used:,}{of}."
 
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:
@@ -217,10 +217,9 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
     kinds = [name for name in kinds if (name, rows[name]) not in named]  # kinds whose rows a longer name has, too
     tested = _tested(bundle)
     kinds = [name for name in kinds if rows[name] < FEW_ROWS or not any(f"{one}.".startswith(f"{name}.") for one in tested)]
-    counts = sorted({rows[name] for name in kinds}, reverse=True)
-    others = [f"{count:,} rows: {', '.join(f'`{name}`' for name in kinds if rows[name] == count)}" for count in counts]
     lent = f" or as in {recipe.priors[0]}" if recipe.priors else ""
-    yield f"Latency measured: the kinds above{'; on few rows, or without errors: ' if others else ''}{'; '.join(others)}."
+    few = "; on few rows, or without errors: " if kinds else ""
+    yield f"Latency measured: the kinds above{few}{', '.join(f'`{name}`' for name in sorted(kinds))}."
     widest = [name for name in sorted(priors) if not any(name.startswith(f"{other}.") for other in priors)]
     yield f"Latency at priors{lent}: {', '.join(f'`{name}`' for name in widest) or 'none'}."
     power = bundle.power
