@@ -123,8 +123,7 @@ class PacketDecoder:
         ahead = PACKET_BYTES // stride
         stamp, sound = stamps(content, first, count + ahead, stride), plausible(content, first, count + ahead, stride)
         step = stamp[ahead:] - stamp[:-ahead]
-        fits: BoolArray = (step >= SHORTEST_TICKS) & (step <= LONGEST_TICKS) & sound[:-ahead] & sound[ahead:]
-        return fits
+        return (step >= SHORTEST_TICKS) & (step <= LONGEST_TICKS) & sound[:-ahead] & sound[ahead:]
 
     def _skip(self, count: int) -> None:
         """Counts bytes that belong to no packet; the next packet does not follow the last."""

@@ -133,8 +133,7 @@ def pareto_front(points: Sweep) -> IntArray:
     known = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     order = known[np.lexsort((energy[known], latency[known]))]
     least = np.minimum.accumulate(np.concatenate([[np.inf], energy[order]]))
-    front: IntArray = order[energy[order] < least[:-1]]
-    return front
+    return order[energy[order] < least[:-1]]
 
 
 def gain(left: Judged, i: int, right: Judged, j: int, quantity: str) -> Gain:
