@@ -22,26 +22,16 @@ MEASUREMENT: Final = ("row_id", "started_unix_s")
 
 
 @frozen
-class DatasetFile:
-    """One file of a dataset: its path, its SHA-256, its rows and its own metadata."""
-
-    path: str
-    sha256: str
-    rows: int
-    metadata: Metadata
-
-
-@frozen
 class KernelDataset:
     """Measured kernels.
 
     `table` has the columns of KERNEL_COLUMNS, or those that were asked for; `metadata` are those of the first file (GPU, sensor, campaign,
-    idle power…); `files` holds every file with its own.
+    idle power…), `files` those of every file.
     """
 
     table: pa.Table
     metadata: Metadata
-    files: tuple[DatasetFile, ...]
+    files: tuple[Metadata, ...]
 
 
 def is_kernel_dataset(path: str | Path) -> bool:
@@ -74,7 +64,7 @@ def read_kernel_dataset(path: str | Path, wanted: Collection[str] = KERNEL_COLUM
     path = Path(path)
     names = [name for name in KERNEL_COLUMNS if name in (*wanted, *MEASUREMENT)]
     tables: list[pa.Table] = []
-    found = []
+    found: list[Metadata] = []
     for file in _files(path):
         if file.name.endswith(LOG_SUFFIX):
             recovered = read_log(file)
@@ -85,13 +75,13 @@ def read_kernel_dataset(path: str | Path, wanted: Collection[str] = KERNEL_COLUM
             content = read_columns(file, names, MOST_BYTES - sum(one.nbytes for one in tables))
             table = conforming(content, metadata, file, names)
         tables.append(table)
-        found.append(DatasetFile(path=str(file), sha256=file_digest(file), rows=table.num_rows, metadata=metadata))
+        found.append(metadata)
     rows = pa.concat_tables(tables)
     if missing := rows.column("row_id").null_count:
         raise DatasetError(f"{path}: {missing} rows have no row_id; the file is damaged, collect it again")
     if twice := measured_twice(rows):
         raise DatasetError(f"{path}: row {twice[0]} occurs more than once ({len(twice)} such rows); give every measurement once")
-    return KernelDataset(table=rows, metadata=found[0].metadata, files=tuple(found))
+    return KernelDataset(table=rows, metadata=found[0], files=tuple(found))
 
 
 def measured_twice(table: pa.Table) -> list[str]:

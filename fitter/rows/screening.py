@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from collector.dataset import FLAGS
+from collector.dataset.schema import FLAGS
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu

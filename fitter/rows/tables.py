@@ -19,8 +19,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.dataset import file_digest as digest_of_file
 from collector.dataset.parquet import MOST_COLUMNS, read_columns, read_footer
+from collector.dataset.reader import file_digest as digest_of_file
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.regular_files import open_regular, read_regular

@@ -17,8 +17,8 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from collector.dataset import KERNEL_COLUMNS, conforming
-from collector.dataset.reader import measured_twice
+from collector.dataset.reader import conforming, measured_twice
+from collector.dataset.schema import KERNEL_COLUMNS
 from collector.errors import DatasetError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.values import frozen

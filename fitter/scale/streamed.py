@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from collector.dataset import is_collected, kernel_metadata
 from collector.dataset.parquet import MOST_BYTES, decoded_bytes, read_footer
+from collector.dataset.reader import is_collected, kernel_metadata
 from collector.errors import DatasetError
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.errors import InputError, SelectionError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.devices.protocols import PowerReadings
 from collector.sensing.baselines import sampled_energies_j
 from estimator.vocabulary.specifications import load_gpu

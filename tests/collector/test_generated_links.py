@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.errors import RunnerError
 from collector.simulated.profile import load_board
 from estimator.vocabulary.specifications import load_gpu

@@ -20,8 +20,8 @@ from collector.bench import open_bench
 from collector.commands.collect import run as collect
 from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
-from collector.dataset import read_kernel_dataset, write_kernel_dataset
 from collector.dataset.log import log_path, read_log
+from collector.dataset.reader import read_kernel_dataset
 from collector.errors import CollectorError
 from collector.privileged.settings import read_settings as read_helper_settings
 from collector.recordings.run import read_run
@@ -35,7 +35,7 @@ from estimator.vocabulary.errors import EstimatorError
 from fitter.commands.fit import run as fit
 from fitter.errors import FitterError
 from fitter.rows.selection import read_selection
-from tests.collector.dataset_rows import LINEAR, a_row, write_log
+from tests.collector.dataset_rows import LINEAR, a_row, write_kernel_dataset, write_log
 from tests.collector.pmd.streams import stream
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collector.cli import main as collect
-from collector.dataset import read_kernel_dataset, write_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.simulated.generated import (
     CHANGE_PJ,
     ISSUE_PJ,
@@ -40,6 +40,7 @@ from microbench.kernel import WARP_LANES
 from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
 from microbench.sizing import SUB_PARTITIONS
+from tests.collector.dataset_rows import write_kernel_dataset
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = """

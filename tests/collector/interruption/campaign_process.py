@@ -17,7 +17,7 @@ from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import Campaign, campaign_key
 from collector.commands.output import stoppable
-from collector.dataset import claimed_dataset
+from collector.dataset.writer import claimed_dataset
 from collector.devices.nvml import open_board
 from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd

@@ -19,7 +19,7 @@ from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import Campaign, campaign_key
 from collector.clocks import clocks_from_text
 from collector.commands.doctor import examine
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.devices.nvml_library import open_nvml
 from collector.devices.protocols import LaunchRecord, PreparedKernel
 from collector.sensing.calibration import SensorCalibration
