@@ -15,11 +15,11 @@ from estimator.vocabulary.errors import EstimatorError
 
 COMMANDS: Final = {
     **dict.fromkeys(("clocks", "privileged"), "clocks"),
-    **dict.fromkeys(("export", "report"), "datasets"),
-    **dict.fromkeys(("status", "stop"), "jobs"),
-    **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
+    **dict.fromkeys(("daemon", "status", "stop"), "jobs"),
+    **dict.fromkeys(("devices", "export", "kernels", "report", "sensors"), "listings"),
     **dict.fromkeys(("practice", "run"), "run"),
-    **{name: name for name in ("correct", "daemon", "doctor", "pmd", "sensor", "submit")},
+    **dict.fromkeys(("correct", "sensor"), "sensor"),
+    **{name: name for name in ("doctor", "pmd", "submit")},
 }
 """Commands, and the files in collector/commands that contain them: `name` is `name_command` there."""
 

@@ -1,4 +1,4 @@
-"""`collect status` and `collect stop`: the daemon and its jobs."""
+"""`collect daemon`, `collect status` and `collect stop`: the daemon and its jobs."""
 
 import os
 import time
@@ -8,13 +8,39 @@ from typing import Final
 
 import click
 
-from collector.commands.options import CONTEXT, config_option, output_options
-from collector.commands.output import Speaker, columns, note
+from collector.commands.options import CONTEXT, FILE, config_option, output_options, require_dataset_packages
+from collector.commands.output import Speaker, columns, note, settings_lines
 from collector.daemon.jobs import AT_ONCE, RUNNING, Board, Job, Overview, left_text, note_text, time_text
-from collector.daemon.settings import client_settings
+from collector.daemon.settings import client_settings, read_settings
 from collector.daemon.store import Store, has_database, open_store
 from collector.errors import DaemonError
 from estimator.options.command_line import DONE
+from estimator.vocabulary.reader import plain
+
+
+@click.command("daemon", context_settings=CONTEXT)
+@click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
+@click.option("--check", is_flag=True, help="Print the settings and whether the boards are there; start nothing.")
+@output_options
+def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
+    """Run queued campaigns, one at a time on each board, until a request to end.
+
+    SIGTERM, Ctrl-C or `collect stop --daemon` end it after the running kernels; a second one at once.  Interrupted
+    jobs continue when it is started again.
+    """
+    require_dataset_packages()
+    from collector.boards import named_boards
+    from collector.daemon.supervisor import serve
+
+    settings = read_settings(config)
+    if check:
+        named_boards(settings.gpus)
+        documents = {**plain(settings), "state_folder": str(settings.folder)}
+        speak.say(documents, settings_lines(documents))
+        return DONE
+    serve(settings, speak.note)
+    return DONE
+
 
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
 BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
