@@ -42,7 +42,7 @@ ALLOWED = {
     "collector/devices/clock_helper.py",  # /proc
     "collector/devices/file_lock.py",  # a lock, opened to write
     "collector/devices/clock_record.py",  # /proc
-    "collector/pmd/recording_files.py",  # lines
+    "collector/pmd/recording.py",  # lines
     "collector/programs/kernels.py",  # what the measured program wrote into a folder of ours
     "collector/recordings/columns.py",  # bytes
     "collector/replay/recording.py",  # gzip, of a stream

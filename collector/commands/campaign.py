@@ -84,7 +84,7 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     from collector.campaigns.display import outcome_lines, plan_document, plan_lines
     from collector.campaigns.files import load_campaign
     from collector.daemon.reporting import told_errors
-    from collector.dataset.log import log_path
+    from collector.dataset.reader import log_path
     from collector.dataset.writer import is_folder
 
     if several(options.gpu):
@@ -152,8 +152,7 @@ def _measured(
     from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
     from collector.campaigns.context_guard import guarded_bench
     from collector.campaigns.display import plan_lines
-    from collector.campaigns.metadata import kept_rows
-    from collector.campaigns.running import Campaign, campaign_key
+    from collector.campaigns.running import Campaign, campaign_key, kept_rows
     from collector.daemon.reporting import reporting
     from collector.dataset.writer import claimed_dataset, is_folder, part_path
     from estimator.vocabulary.whole_file import try_place
@@ -223,8 +222,7 @@ def check_unused(out: Path, resume: bool | None) -> None:
 
     If it is to be replaced: for anything but a dataset.
     """
-    from collector.dataset.log import log_path
-    from collector.dataset.reader import check_replaceable
+    from collector.dataset.reader import check_replaceable, log_path
 
     if resume is False:
         check_replaceable(out)

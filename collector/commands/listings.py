@@ -1,4 +1,4 @@
-"""Lists of boards, kernels and known sensors (`collect devices`, `kernels`, `sensors`); a dataset as a file or page (`export`, `report`)."""
+"""Lists of boards, kernels and known sensors (`collect devices`, `kernels`, `sensors`); a dataset as file or page (`export`, `report`)."""
 
 import math
 from collections.abc import Sequence

@@ -20,9 +20,18 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from collector.dataset.log import FORMAT, FORMAT_VERSION, LOG_SUFFIX, ROWS_PER_BATCH, framed, log_path, read_log, recovered_log
 from collector.dataset.parquet import one_line
-from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.reader import (
+    FORMAT,
+    FORMAT_VERSION,
+    LOG_SUFFIX,
+    ROWS_PER_BATCH,
+    framed,
+    log_path,
+    read_kernel_dataset,
+    read_log,
+    recovered_log,
+)
 from collector.dataset.schema import METADATA_KEY, Metadata, Row, checked_row, encode_metadata
 from collector.devices.file_lock import locked_file
 from collector.errors import DatasetError

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from collector.dataset.log import log_path
+from collector.dataset.reader import log_path
 from collector.dataset.schema import checked_row, kernel_schema, operator_columns
 from collector.dataset.writer import open_kernel_writer, write_parquet
 from estimator.vocabulary.workload import FAMILY_FIELDS, make_operator

@@ -8,12 +8,10 @@ import pytest
 
 from collector.bench import open_bench
 from collector.campaigns.files import campaign_from_document, campaign_names, load_campaign
-from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import plan_campaign
-from collector.campaigns.running import Campaign
+from collector.campaigns.running import Campaign, kept_rows
 from collector.clocks import clocks_from_text
-from collector.dataset.log import log_path
-from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.reader import log_path, read_kernel_dataset
 from collector.errors import CampaignError, ClockError, RunnerError
 from estimator.vocabulary.errors import WorkloadError
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators

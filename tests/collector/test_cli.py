@@ -8,8 +8,7 @@ import pytest
 
 from collector.cli import main
 from collector.commands.output import stoppable
-from collector.dataset.log import log_path
-from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.reader import log_path, read_kernel_dataset
 from tests.collector.campaigns import campaign_words
 from tests.collector.conftest import TINY_CAMPAIGN
 from tests.processes import COLLECT, piped

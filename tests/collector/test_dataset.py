@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.dataset.log import log_path, read_log
-from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.reader import log_path, read_kernel_dataset, read_log
 from collector.dataset.schema import KERNEL_COLUMNS, SCHEMA_VERSION, repeated_rows
 from collector.dataset.writer import export_dataset, open_kernel_writer
 from collector.errors import DatasetError

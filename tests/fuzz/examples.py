@@ -20,8 +20,7 @@ from collector.bench import open_bench
 from collector.commands.collect import run as collect
 from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
-from collector.dataset.log import log_path, read_log
-from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.reader import log_path, read_kernel_dataset, read_log
 from collector.errors import CollectorError
 from collector.privileged.settings import read_settings as read_helper_settings
 from collector.recordings.run import read_run

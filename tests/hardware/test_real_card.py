@@ -14,8 +14,7 @@ import pytest
 
 from collector.campaigns.files import load_campaign
 from collector.cli import main
-from collector.dataset.log import log_path
-from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.reader import log_path, read_kernel_dataset
 from collector.devices.protocols import THROTTLE_BITS, PowerReadings, StateReadings
 from collector.sampling import Trace
 from scripts.anchor_check import WANTED, AnchorError, agreement

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import load_campaign
-from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import plan_campaign
-from collector.campaigns.running import Campaign, campaign_key
+from collector.campaigns.running import Campaign, campaign_key, kept_rows
 from collector.commands.output import stoppable
 from collector.dataset.writer import claimed_dataset
 from collector.devices.nvml import open_board
