@@ -44,7 +44,7 @@ ALLOWED = {
     "collector/devices/clock_record.py",  # /proc
     "collector/pmd/recording.py",  # lines
     "collector/programs/kernels.py",  # what the measured program wrote into a folder of ours
-    "collector/recordings/columns.py",  # bytes
+    "collector/recordings/readings.py",  # bytes
     "collector/replay/recording.py",  # gzip, of a stream
     "fitter/instructions/published.py",  # data of the package
     "fitter/rows/tables.py",  # bytes

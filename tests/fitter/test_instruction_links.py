@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.dataset.schema import rows_to_table
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
@@ -20,6 +19,7 @@ from fitter.instructions.section import instruction_section, link_energies
 from fitter.rows.columns import InstructionRows, Selection
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
+from tests.collector.dataset_rows import rows_to_table
 from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row
 
 GPU = load_gpu("a100-pcie-40gb")
