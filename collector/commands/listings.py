@@ -133,10 +133,10 @@ def kernels_command(families: str, speak: Speaker) -> int:
 
 def listed_kernels(families: Sequence[str]) -> list[dict[str, Any]]:
     """The kernels and copies of some families (wildcards allowed) as plain data.  Raises UsageError for a family without one."""
-    from microbench.families import KERNELS, SWEEP
+    from microbench.families.catalogue import KERNELS, SWEEP
     from microbench.kernel import ARCHITECTURES
     from microbench.loads.copies import COPIES
-    from microbench.loads.groups import Named
+    from microbench.loads.generated import Named
 
     groups: tuple[Sequence[Named], ...] = (KERNELS, SWEEP, COPIES)
     every = [(kind, one) for kind, group in zip(KINDS, groups, strict=True) for one in group]

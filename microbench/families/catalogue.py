@@ -1,4 +1,4 @@
-"""The list of all kernels, look-up by name, and the table of instructions (`instructions.toml`): a row → a kernel.
+"""The list of all kernels, and the table of instructions (`instructions.toml`): a row → a kernel.
 
 The construction: each thread loads K accumulators and four operands, different from thread to thread, from memory,
 so that the work stays on the vector pipes; the loop is not unrolled; every accumulator is stored at the end.
@@ -9,7 +9,7 @@ emitted every `every` steps: it keeps values alive or prevents folding of an ide
 first and the last accumulator of a step (carry chains).  `temporaries` are registers by name.  `opcodes` and `per_operation` are the
 resulting opcodes, and the fewest and most of them for one operation; `companions` are additional opcodes of a breaker or a composite.
 `chains` is the number of accumulators, `unroll` that of operations.  Missing fields come from `[defaults]`; the others are those of
-`microbench.families.build`.
+`microbench.families.templates`.
 
 A template is emitted once for each accumulator and step.  It contains
     {d}             the accumulator, {n} the next one, {m} the one after that
@@ -21,9 +21,7 @@ from itertools import cycle, islice
 from typing import Any, Final
 
 from estimator.vocabulary.reader import read
-from microbench.errors import UnsupportedError
-from microbench.families.build import INSTRUCTIONS, Table, build_kernel, load_record, record_bytes, store_record
-from microbench.families.templates import written_kernels
+from microbench.families.templates import INSTRUCTIONS, Table, build_kernel, load_record, record_bytes, store_record, written_kernels
 from microbench.kernel import Buffer, Kernel, Slot
 
 ROWS: Final[tuple[Table, ...]] = tuple(INSTRUCTIONS["row"])
@@ -106,13 +104,3 @@ SWEEP: Final = tuple(
 """Kernels at other unroll factors, and as one dependent chain, which shows latency and stalls."""
 
 EVERY_KERNEL: Final = (*KERNELS, *SWEEP)
-
-_BY_NAME: Final = {kernel.name: kernel for kernel in EVERY_KERNEL}
-
-
-def kernel_named(name: str) -> Kernel:
-    """The kernel of this name.  Raises UnsupportedError for an unknown name."""
-    kernel = _BY_NAME.get(name)
-    if kernel is None:
-        raise UnsupportedError(f"there is no kernel {name!r}; microbench.families lists {len(_BY_NAME)}")
-    return kernel

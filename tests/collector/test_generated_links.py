@@ -15,8 +15,7 @@ from fitter.instructions.section import link_energies
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from microbench.loads.copies import COPIES, CopyLoad
-from microbench.loads.generated import generated_loads
-from microbench.loads.groups import LoadGroup
+from microbench.loads.generated import LoadGroup, generated_loads
 from tests.collector.campaigns import SHORT_HEAD, campaign_words
 from tests.microbench_library.conftest import open_fake_board
 from tests.words import called, changed

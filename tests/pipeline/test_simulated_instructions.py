@@ -37,8 +37,7 @@ from fitter.cli import main as fit
 from fitter.instructions.energies import fit_instructions
 from fitter.rows.selection import read_selection
 from microbench.kernel import WARP_LANES
-from microbench.loads.generated import generated_loads
-from microbench.loads.groups import LoadGroup
+from microbench.loads.generated import LoadGroup, generated_loads
 from microbench.sizing import SUB_PARTITIONS
 from tests.collector.dataset_rows import write_kernel_dataset
 
