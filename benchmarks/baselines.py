@@ -23,7 +23,7 @@ from estimator.bundle.content import Bundle
 from estimator.engine.board import open_board
 from estimator.engine.prediction import Prediction, Prepared, predict, prepare
 from estimator.model.power import POWER_TERMS, BoardTables, OperatingPoint, PowerModel, power_events
-from estimator.questions.roofline import roofline_seconds
+from estimator.questions.estimates import roofline_seconds
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.vocabulary.work import operator_work

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from estimator.engine.kernel_table import KernelTable, predict_kernels
     from estimator.formats import read_workload, write_workload
     from estimator.questions.choosing import Best, Comparison, Gain, best, compare, pareto_front
-    from estimator.questions.estimates import Estimate, KernelEstimate, estimate
+    from estimator.questions.estimates import Estimate, KernelEstimate, estimate, roofline_latency_s
     from estimator.questions.explanation import Explanation, explain
     from estimator.questions.judging import Asked
     from estimator.questions.points import Case, Sweep
-    from estimator.questions.roofline import roofline_latency_s
     from estimator.questions.sweeping import sweep, sweep_chunks
     from estimator.serving.answers import ServedEstimate, Serving, serve_llm
     from estimator.transforms.rescaling import Sizes, with_sizes

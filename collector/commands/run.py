@@ -33,8 +33,7 @@ from estimator.vocabulary.values import frozen
 if TYPE_CHECKING:
     from collector.clocks import ClockHold
     from collector.devices.protocols import Instruments
-    from collector.programs.execution import Program
-    from collector.programs.program import ProgramRun
+    from collector.programs.program import Program, ProgramRun
     from collector.sampling import Sampler
     from collector.sensing.calibration import SensorCalibration
 
@@ -166,7 +165,7 @@ def _measured_program(
     """
     from collector.bench import open_instruments
     from collector.boards import sole_use
-    from collector.programs.execution import Program
+    from collector.programs.program import Program
     from collector.sampling import Sampler
 
     board = one_board(word)

@@ -14,11 +14,10 @@ from typing import Any, Final
 
 from collector.boards import BoardName, named_boards
 from collector.daemon.jobs import AT_ONCE, CANCELLED, DONE, FAILED, RUNNING, TRANSIENT_CAUSES, WAITING_CAUSES, Board, Job, time_text
-from collector.daemon.locks import daemon_lock, locked, worker_lock_path
 from collector.daemon.log_file import JOB_FOLDER, LogFile, Notifier
 from collector.daemon.server import status_site
 from collector.daemon.settings import DaemonSettings
-from collector.daemon.store import Cells, Store, open_store, prepare_folder
+from collector.daemon.store import Cells, Store, daemon_lock, locked, open_store, prepare_folder, worker_lock_path
 from collector.daemon.worker import COMMAND, MESSAGE_START, Message, Worker, counted_signals
 from collector.errors import DaemonError
 from estimator import __version__

@@ -17,7 +17,7 @@ import numpy as np
 from collector.bench import open_instruments
 from collector.devices.protocols import Instruments, PowerReadings
 from collector.errors import CollectorError, SensorError
-from collector.programs.execution import Program
+from collector.programs.program import Program
 from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds, host_spans, joined_readings
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.catalogue import board_sensor

@@ -22,13 +22,13 @@ from typing import Any, Final
 from estimator.tracing.building import CACHES, Job, configured_job, user_job
 from estimator.tracing.calls import Call, Part
 from estimator.tracing.fusion import RULE_SET, compiled
-from estimator.tracing.models import load_model_config
-from estimator.tracing.quantisation import (
+from estimator.tracing.models import (
     EXPERTS_ALONE,
     WIDENED,
     WIDENED_BYTE,
     chosen_format,
     formats,
+    load_model_config,
     stays_wide,
     stored_format,
 )

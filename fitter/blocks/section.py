@@ -20,8 +20,7 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.errors import CalibrationError
 from fitter.rows.columns import BlockRows, Selection
-from fitter.validate.predictions import PERCENT, error_rows, unmeasured_rows
-from fitter.validate.tables import Shown
+from fitter.validate.predictions import PERCENT, Shown, error_rows, unmeasured_rows
 
 FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""

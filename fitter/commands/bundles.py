@@ -110,8 +110,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     from datetime import UTC, datetime
 
     from estimator.bundle.files import bundle_path, load_bundle
-    from fitter.release.differences import identity
-    from fitter.release.release import file_name, release, release_before
+    from fitter.release.differences import file_name, identity, release, release_before
     from fitter.release.version_rule import version_key
 
     version_key(version)

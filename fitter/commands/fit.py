@@ -274,7 +274,7 @@ def tell(line: str) -> None:
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
     from fitter.report.text import next_lines, selection_lines
     from fitter.report.verdict import family_table, verdict_lines
-    from fitter.validate.tables import error_table
+    from fitter.validate.predictions import error_table
 
     lines = [*verdict_lines(bundle, calibration), "", *family_table(calibration).lines(), ""]
     lines += selection_lines(calibration.selection)

@@ -27,8 +27,7 @@ from fitter.instructions.display import instruction_tables
 from fitter.report.text import bundle_facts, coefficient_tables, dataset_table
 from fitter.rows.columns import KernelRows, Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, compared, kind_text
-from fitter.validate.tables import Shown, error_table
+from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, Shown, compared, error_table, kind_text
 
 
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], verdict: Sequence[str] = ()) -> str:

@@ -14,7 +14,7 @@ from fitter.instructions.display import instruction_tables
 from fitter.report.verdict import has_kernels
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.tables import Shown, error_table
+from fitter.validate.predictions import Shown, error_table
 
 
 def selection_lines(selection: Selection) -> list[str]:

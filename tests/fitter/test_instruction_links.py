@@ -14,8 +14,7 @@ from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables
-from fitter.instructions.energies import fitted_rows
-from fitter.instructions.section import instruction_section, link_energies
+from fitter.instructions.section import fitted_rows, instruction_section, link_energies
 from fitter.rows.columns import InstructionRows, Selection
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table

@@ -23,7 +23,6 @@ from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
-from fitter.instructions.energies import FEWEST_ROWS, fit_instructions
 from fitter.instructions.ptx import published_differences
 from fitter.instructions.published import (
     compared_with_table,
@@ -31,7 +30,7 @@ from fitter.instructions.published import (
     table_document,
     table_errors,
 )
-from fitter.instructions.section import instruction_errors, link_energies
+from fitter.instructions.section import FEWEST_ROWS, fit_instructions, instruction_errors, link_energies
 from fitter.rows.columns import InstructionRows
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table

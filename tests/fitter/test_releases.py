@@ -10,8 +10,7 @@ from estimator.bundle.files import load_bundle
 from estimator.formats import write_workload
 from estimator.vocabulary.gpu import ClockTable
 from fitter.errors import ReleaseError
-from fitter.release.differences import coefficient_differences, differences_document, workload_differences
-from fitter.release.release import release, release_before
+from fitter.release.differences import coefficient_differences, differences_document, release, release_before, workload_differences
 from fitter.release.version_rule import least_version, needed_step, require_step, version_key
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle

@@ -27,8 +27,7 @@ from collector.recordings.run import read_run
 from collector.replay.recording import recorded_bench
 from estimator.bundle.files import digest_of
 from estimator.commands.estimate import run as estimate
-from estimator.counts.activities import read_activities
-from estimator.counts.tables import load_energy_table
+from estimator.counts.activities import load_energy_table, read_activities
 from estimator.tracing.models import load_model_config
 from estimator.vocabulary.errors import EstimatorError
 from fitter.commands.fit import run as fit

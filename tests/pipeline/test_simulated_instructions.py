@@ -34,7 +34,7 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from fitter.cli import main as fit
-from fitter.instructions.energies import fit_instructions
+from fitter.instructions.section import fit_instructions
 from fitter.rows.selection import read_selection
 from microbench.kernel import WARP_LANES
 from microbench.loads.generated import LoadGroup, generated_loads
