@@ -19,7 +19,7 @@ import numpy as np
 
 from collector.errors import DatasetError, DeviceError
 from collector.pmd.clock_tie import NOMINAL, ClockTie, fit_clock_tie
-from collector.pmd.decoder import LOCK_BYTES, Tally
+from collector.pmd.decoder import LOCK_BYTES, NOTHING, BlockStream, Part, Tally, UsbStream, open_stream
 from collector.pmd.meter import Meter, Received
 from collector.pmd.protocol import (
     ANSWER_LIMIT_NS,
@@ -33,7 +33,6 @@ from collector.pmd.protocol import (
     MeterModel,
     MeterSamples,
 )
-from collector.pmd.stream import NOTHING, BlockStream, Part, UsbStream, open_stream
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.reader import Span, read

@@ -65,7 +65,7 @@ def _served(options: Options) -> "list[Variant]":
 
 
 def _traced(options: Options, runtime: str) -> "list[Variant]":
-    from estimator.tracing.request import TraceRequest
+    from estimator.tracing.models import TraceRequest
     from estimator.tracing.torch_trace import trace_calls
     from estimator.transforms.variation import Variant
 

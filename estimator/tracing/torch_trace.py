@@ -24,8 +24,12 @@ from estimator.tracing.calls import Call, Part
 from estimator.tracing.fusion import RULE_SET, compiled
 from estimator.tracing.models import (
     EXPERTS_ALONE,
+    NARROW_BASE,
+    TENSOR_TYPES,
     WIDENED,
     WIDENED_BYTE,
+    TraceRequest,
+    checked_request,
     chosen_format,
     formats,
     load_model_config,
@@ -33,7 +37,6 @@ from estimator.tracing.models import (
     stored_format,
 )
 from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
-from estimator.tracing.request import NARROW_BASE, TENSOR_TYPES, TraceRequest, checked_request
 from estimator.tracing.rules import rule_of
 from estimator.transforms.rewriting import checked_fusion, widened, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError

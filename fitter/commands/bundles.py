@@ -45,7 +45,7 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
             raise FitterError(f"{bundle.name} has no energies of instructions; measure them with `collect --campaign ptx-levels`")
         answer(table_document(*compared_with_table(energies, published)), as_json)
         return DONE
-    from fitter.report.text import LARGE, show_lines
+    from fitter.report.page import LARGE, show_lines
 
     say({name: value for name, value in document_of(bundle).items() if name not in LARGE} if as_json else show_lines(bundle))
     return DONE

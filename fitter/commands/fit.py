@@ -123,7 +123,7 @@ def fit_command(**options: Any) -> int:
     from estimator.vocabulary.specifications import load_gpu
     from fitter.bundle.calibration import calibrate, calibrate_anchored, lacks_power
     from fitter.release.differences import identity
-    from fitter.report.text import selection_document
+    from fitter.report.page import selection_document
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world
     from fitter.scale.streamed import is_streamed, read_streamed
@@ -182,7 +182,7 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
 
     bundle = load_bundle(bundle_name)
     from fitter.report.check import check_bundle
-    from fitter.report.text import selection_lines
+    from fitter.report.page import selection_lines
     from fitter.rows.selection import read_selection
 
     selection = read_selection(datasets, gpu)
@@ -272,7 +272,7 @@ def tell(line: str) -> None:
 
 
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
-    from fitter.report.text import next_lines, selection_lines
+    from fitter.report.page import next_lines, selection_lines
     from fitter.report.verdict import family_table, verdict_lines
     from fitter.validate.predictions import error_table
 

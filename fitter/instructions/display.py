@@ -15,8 +15,7 @@ from estimator.counts.energies import (
     energies_from_section,
     measured_links,
 )
-from fitter.instructions.confidence import UNDECIDED
-from fitter.instructions.ptx import PUBLISHED_MODES
+from fitter.instructions.ptx import PUBLISHED_MODES, UNDECIDED
 from fitter.instructions.published import level_ratio
 from fitter.power.solver import PICO
 from fitter.validate.predictions import Shown

@@ -40,9 +40,8 @@ from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.values import frozen
 from fitter.errors import CalibrationError
-from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
 from fitter.instructions.display import bundle_energies
-from fitter.instructions.ptx import ptx_rows
+from fitter.instructions.ptx import OWN_SHARE, doubts_of, ptx_rows, shares_of_bodies
 from fitter.rows.columns import InstructionRow, InstructionRows, Selection, at_level
 from fitter.validate.predictions import error_rows, unmeasured_rows
 

@@ -12,7 +12,7 @@ from estimator.vocabulary.values import frozen
 from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
 from fitter.release.differences import identity
-from fitter.report.text import selection_document
+from fitter.report.page import selection_document
 from fitter.rows.columns import Selection
 from fitter.validate.drift import Drift, drift_lines, drifts, outside_range
 from fitter.validate.predictions import compared, error_rows, error_table, kind_of, predict_rows, summary_row
