@@ -122,7 +122,7 @@ def fit_command(**options: Any) -> int:
     from estimator.uncertainty.nearest import nearest_bundle
     from estimator.vocabulary.specifications import load_gpu
     from fitter.bundle.calibration import calibrate, calibrate_anchored, lacks_power
-    from fitter.release.differences import identity
+    from fitter.release.versions import identity
     from fitter.report.page import selection_document
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world

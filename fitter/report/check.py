@@ -11,7 +11,7 @@ from estimator.uncertainty.laboratory import is_known
 from estimator.vocabulary.values import frozen
 from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
-from fitter.release.differences import identity
+from fitter.release.versions import identity
 from fitter.report.page import selection_document
 from fitter.rows.columns import Selection
 from fitter.validate.drift import Drift, drift_lines, drifts, outside_range
