@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point, measure_kernel, ranged_launch_s
 from collector.campaigns.outcome import idle_entry
@@ -23,6 +22,7 @@ from collector.clocks import ClockHold, held_clock
 from collector.dataset.reader import KernelDataset, RecoveredLog, log_path, read_kernel_dataset, read_log
 from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, Metadata, Row, flag_counts, repeated_rows
 from collector.dataset.writer import KernelWriter, open_kernel_writer
+from collector.devices.protocols import Bench
 from collector.errors import CampaignError, RunnerError
 from collector.sampling import SECONDS_PER_NS, Sampler
 from collector.sensing.calibration import SensorCalibration, calibration_from_document

@@ -28,12 +28,12 @@ from estimator.options.output_files import refuse_inputs
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
-    from collector.bench import Bench
     from collector.boards import BoardName
     from collector.campaigns.files import CampaignSpec
     from collector.campaigns.plan import CampaignPlan
     from collector.campaigns.running import CampaignOutcome, Progress
     from collector.daemon.worker import End
+    from collector.devices.protocols import Bench
     from collector.sensing.calibration import SensorCalibration
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "verbose", "worker", "record"})

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from scipy.optimize import nnls
 
-from collector.bench import Instruments
+from collector.devices.protocols import Instruments
 from collector.devices.tracer import demangled
 from collector.errors import ProgramError
 from collector.programs.program import KernelRecord, Program, ProgramRun, measure_program

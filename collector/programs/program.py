@@ -20,9 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.bench import Instruments
 from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION, mean_known, states_within, throttle_union
-from collector.devices.protocols import Bench, EnergyReading, StateReadings, limiting_reasons
+from collector.devices.protocols import Bench, EnergyReading, Instruments, StateReadings, limiting_reasons
 from collector.errors import ClockError, ProgramError, SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds, host_spans
 from collector.sensing.baselines import sampled_energies_j
