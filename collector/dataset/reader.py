@@ -6,7 +6,6 @@ synced.  Such a file needs no end mark: a torn or damaged line is found by its C
 A row takes about 1.2 kB.  An Arrow batch of one row would take 6.5 kB and 2 ms of a core: Arrow has a cost per column.
 """
 
-import hashlib
 import json
 import zlib
 from collections import Counter
@@ -243,9 +242,3 @@ def _check_version(metadata: Metadata, path: Path | str) -> None:
         raise DatasetError(
             f"{path}: schema version {version!r} is unknown, this program reads {SCHEMA_VERSION}; use the wattprint that wrote it"
         )
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hexadecimal text."""
-    with open_regular(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
