@@ -18,7 +18,7 @@ from estimator.vocabulary.errors import EstimatorError
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
     from estimator.questions.judging import Asked
-    from estimator.questions.points import Sweep
+    from estimator.questions.sweeping import Sweep
     from estimator.transforms.variation import Variant
     from estimator.vocabulary.gpu import GpuSpec
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
         return asked
     from estimator.questions.choosing import answered
     from estimator.questions.judging import at_clocks
-    from estimator.questions.points import joined_sweeps
+    from estimator.questions.sweeping import joined_sweeps
     from estimator.uncertainty.validity import why_no_time
 
     points = joined_sweeps(list(answered([at_clocks(one, None) for one in asked])))

@@ -41,8 +41,7 @@ def estimate_command(**options: Any) -> int:
     from estimator.display.text import json_of_each
     from estimator.engine.prediction import predict
     from estimator.questions.estimates import estimates_of
-    from estimator.questions.points import joined_sweeps
-    from estimator.questions.sweeping import table
+    from estimator.questions.sweeping import joined_sweeps, table
 
     predictions = [predict([one.variant.workload], one.board()) for one in asked]
     points = joined_sweeps([table([one.variant], prediction) for one, prediction in zip(asked, predictions, strict=True)])

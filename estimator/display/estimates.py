@@ -21,7 +21,7 @@ from estimator.display.text import (
     together,
     with_uncertainty,
 )
-from estimator.questions.points import VALUES
+from estimator.questions.sweeping import VALUES
 from estimator.vocabulary.workload import FAMILY_FIELDS
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std, value_of
-from estimator.questions.points import Sweep, joined_sweeps
-from estimator.questions.sweeping import pieces_of
+from estimator.questions.sweeping import Sweep, joined_sweeps, pieces_of
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray

@@ -12,8 +12,7 @@ from estimator.engine.board import Settings, open_board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.power import module_activity
 from estimator.questions.judging import Asked
-from estimator.questions.points import VALUES, Values
-from estimator.questions.sweeping import table
+from estimator.questions.sweeping import VALUES, Values, table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import Validity
 from estimator.vocabulary.errors import require

@@ -22,7 +22,7 @@ from estimator.display.text import Document, known
 from estimator.questions.choosing import answered
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked, at_clocks, judged
-from estimator.questions.points import VALUES
+from estimator.questions.sweeping import VALUES
 from estimator.serve.catalogue import MICROSECONDS, Catalogue, clocks_of
 from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, RequestError, local_site
 from estimator.serving.answers import Serving, serve_llm

@@ -14,8 +14,7 @@ import numpy as np
 from estimator.engine.board import Board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.coefficients import group_words
-from estimator.questions.points import Sweep
-from estimator.questions.sweeping import table
+from estimator.questions.sweeping import Sweep, table
 from estimator.serving.architecture import Architecture, Layout, read_architecture, read_config
 from estimator.serving.engines import Engine, load_engine, waiting_power
 from estimator.serving.steps import Step, cache_bytes, step_workload, weight_bytes
