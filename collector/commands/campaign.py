@@ -23,8 +23,7 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker, note, stoppable
 from collector.errors import CollectorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE
-from estimator.options.output_files import refuse_inputs
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE, refuse_inputs
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import click
 from collector.commands.options import CONTEXT, FILE, output_options, require_dataset_packages
 from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
-from estimator.options.command_line import DONE
-from estimator.options.output_files import check_output, output_option
+from estimator.options.command_line import DONE, check_output, output_option
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
 

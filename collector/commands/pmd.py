@@ -14,8 +14,7 @@ from collector.commands.options import CONTEXT, duration_s, output_options, requ
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DeviceError
 from estimator.commands.options import with_options
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, INTERRUPTED
-from estimator.options.output_files import check_output, output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, INTERRUPTED, check_output, output_option
 
 if TYPE_CHECKING:
     from collector.pmd.protocol import MeterModel

@@ -26,8 +26,7 @@ from collector.commands.options import (
 from collector.commands.output import Speaker, note, stoppable
 from collector.errors import ClockError
 from estimator.commands.options import Number
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
-from estimator.options.output_files import output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
-from estimator.options.output_files import output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:

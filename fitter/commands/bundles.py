@@ -7,8 +7,7 @@ from typing import Final
 import click
 
 from estimator.display.text import document_text, json_text, printable
-from estimator.options.command_line import DONE, named_file
-from estimator.options.output_files import output_option
+from estimator.options.command_line import DONE, named_file, output_option
 from fitter.errors import FitterError
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}

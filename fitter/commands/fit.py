@@ -13,8 +13,7 @@ import click
 
 from estimator import __version__
 from estimator.display.text import printable
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, run_command
-from estimator.options.output_files import output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, output_option, run_command
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
 from fitter.commands.bundles import HELP, diff_command, json_option, probes_command, release_command, say, show_command, verify_command
