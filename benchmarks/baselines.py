@@ -23,7 +23,7 @@ from estimator.bundle.content import Bundle
 from estimator.engine.board import open_board
 from estimator.engine.prediction import Prediction, Prepared, predict, prepare
 from estimator.model.power import POWER_TERMS, BoardTables, OperatingPoint, PowerModel, power_events
-from estimator.questions.roofline import roofline_seconds
+from estimator.questions.estimates import roofline_seconds
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.vocabulary.work import operator_work
@@ -69,7 +69,8 @@ def roofline_power_w(workload: Workload, gpu: GpuSpec, board: BoardTables, limit
         work = operator_work(operator)
         busy_byte_s += count * (work.read_byte + work.write_byte) / gpu.dram_bytes_per_s
         if work.flop:
-            busy_s += count * work.flop / gpu.peak_flop_per_s(operator.precision, operator.cuda_cores)
+            flop_per_clock = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) * gpu.num_sms
+            busy_s += count * work.flop / (flop_per_clock * gpu.sm_clock_max_mhz * HZ_PER_MHZ)
     time_s = counts @ roofline_seconds(workload, gpu, sm_clock_mhz)
     result: Array = np.minimum(point.idle_w + spare_w * (scale * busy_s + busy_byte_s) / time_s, limit_w)
     return result

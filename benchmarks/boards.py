@@ -37,7 +37,7 @@ from estimator import estimate, load_bundle, read_workload
 from estimator.bundle.content import Bundle
 from estimator.engine.board import board_tables
 from estimator.formats import write_workload
-from estimator.tracing.request import TraceRequest
+from estimator.tracing.models import TraceRequest
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array

@@ -19,7 +19,7 @@ import numpy as np
 from showing import show
 
 from estimator import estimate, load_bundle, load_gpu
-from estimator.tracing.request import RUNTIMES, TraceRequest
+from estimator.tracing.models import RUNTIMES, TraceRequest
 from estimator.tracing.torch_trace import trace_workload
 
 IMAGES = (1, 4, 16)

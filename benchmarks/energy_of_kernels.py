@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 from showing import show
 
-from collector.bench import Bench
-from collector.devices.protocols import EnergyReading, PowerReadings, PowerSensor
+from collector.devices.protocols import Bench, EnergyReading, PowerReadings, PowerSensor
 from collector.errors import SensorError
 from collector.sampling import Sampler, host_seconds
 from collector.sensing.baselines import PRACTICE_PAUSE_S, PRACTICE_S, PRACTICE_SHIFTS, naive_energy, practice_for, published_energy

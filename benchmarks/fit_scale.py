@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fitter.rows.partitions import Partition, open_partitioned, read_batches
-from fitter.scale.kernel_sample import Results, SampleTask, sample_of
+from fitter.scale.streamed import Results, SampleTask, sample_of
 
 FILE_ROWS: Final = 50_000
 TASK: Final = SampleTask(collected=None, gpu=None, seed=0)

@@ -20,10 +20,8 @@ from showing import show
 
 from collector import measure
 from collector.bench import open_bench
-from collector.measuring.board import open_watched
-from collector.measuring.measure import Measurement
-from collector.programs.execution import Program
-from collector.programs.program import measure_program
+from collector.measuring.measure import Measurement, open_watched
+from collector.programs.program import Program, measure_program
 from collector.sampling import Sampler
 from collector.sensing.calibration import load_calibration
 from collector.sensing.live import characterise_sensor

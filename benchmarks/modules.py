@@ -15,11 +15,10 @@ import click
 import numpy as np
 
 from benchmarks.showing import show
-from estimator.counts.activities import CountedKernel
+from estimator.counts.activities import CountedKernel, load_energy_table
 from estimator.counts.counted_energy import INTEGRATIONS, Integration, counted_energies, scaling
 from estimator.counts.energies import Activity
 from estimator.counts.modules import Links, Topology, spread_over
-from estimator.counts.tables import load_energy_table
 
 DRAM_BYTES_PER_S = 256e9
 LANES_PER_S = 16 * 192 * 745e6

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from estimator.vocabulary.quantities import NORMAL_90, Array
-from fitter.bundle.run_spread import EXPECTED, FAMILY_EXPECTED, Spread, family_spread, known_spread, spread_at
+from fitter.bundle.runs import EXPECTED, FAMILY_EXPECTED, Spread, family_spread, known_spread, spread_at
 
 RUNS: Final = (25, 12, 12, 4, 4)
 """Runs of each family, as in the published lists of the A100."""

@@ -10,8 +10,7 @@ from collector.boards import REPLAYED, SIMULATED, no_gpu
 from collector.devices.board_runner import open_board_runner
 from collector.devices.nvml import POWER_POLL_S, open_board
 from collector.devices.polling import HostClock
-from collector.devices.protocols import Bench as Bench
-from collector.devices.protocols import Instruments as Instruments
+from collector.devices.protocols import Bench, Instruments
 from collector.devices.tracer import NOT_TRACED, NoTracer
 from collector.errors import DeviceError, DriverError
 from collector.pmd.sensor import open_pmd

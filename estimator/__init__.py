@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from estimator.engine.kernel_table import KernelTable, predict_kernels
     from estimator.formats import read_workload, write_workload
     from estimator.questions.choosing import Best, Comparison, Gain, best, compare, pareto_front
-    from estimator.questions.estimates import Estimate, KernelEstimate, estimate
+    from estimator.questions.estimates import Estimate, KernelEstimate, estimate, roofline_latency_s
     from estimator.questions.explanation import Explanation, explain
     from estimator.questions.judging import Asked
-    from estimator.questions.points import Case, Sweep
-    from estimator.questions.roofline import roofline_latency_s
-    from estimator.questions.sweeping import sweep, sweep_chunks
+    from estimator.questions.sweeping import Case, Sweep, sweep, sweep_chunks
     from estimator.serving.answers import ServedEstimate, Serving, serve_llm
     from estimator.transforms.rescaling import Sizes, with_sizes
     from estimator.transforms.rewriting import with_attention, with_precision
@@ -49,13 +47,11 @@ _HOMES = {
     "bundle.files": "bundle_names load_bundle",
     "engine.kernel_table": "KernelTable predict_kernels",
     "formats": "read_workload write_workload",
-    "questions.roofline": "roofline_latency_s",
     "questions.choosing": "Best Comparison Gain best compare pareto_front",
-    "questions.estimates": "Estimate KernelEstimate estimate",
+    "questions.estimates": "Estimate KernelEstimate estimate roofline_latency_s",
     "questions.explanation": "Explanation explain",
     "questions.judging": "Asked",
-    "questions.points": "Case Sweep",
-    "questions.sweeping": "sweep sweep_chunks",
+    "questions.sweeping": "Case Sweep sweep sweep_chunks",
     "serving.answers": "ServedEstimate Serving serve_llm",
     "transforms.rescaling": "Sizes with_sizes",
     "uncertainty.nearest": "bundle_for",

@@ -6,7 +6,7 @@ for one active thread and one turn of its loop, so that totals are products:
     total = work · active threads · iterations
 
 The runner gets the contents of the buffers from `microbench.operands`, passes `arguments` in their order,
-launches the kernel, and passes the results to `microbench.check`.
+launches the kernel, and passes the results to `microbench.operands`.
 """
 
 import hashlib

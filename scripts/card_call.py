@@ -27,7 +27,7 @@ LOOK_S: Final = 0.25
 PACK_S: Final = 60.0
 """Time between two packings while a process runs [s]: what a call loses that is ended from outside."""
 LOG_SUFFIX: Final = ".log.jsonl"
-"""End of the name of an unfinished dataset's log (collector.dataset.log, which needs pyarrow; unpacking does not)."""
+"""End of the name of an unfinished dataset's log (collector.dataset.reader, which needs pyarrow; unpacking does not)."""
 GOOD: Final = (0, 3)
 """Exit statuses of what is done; 3 is done with warnings."""
 SHOWN_LINES: Final = 12

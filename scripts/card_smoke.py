@@ -19,9 +19,9 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from collector.bench import Bench, open_bench
+from collector.bench import open_bench
 from collector.boards import SIMULATED
-from collector.devices.protocols import THROTTLE_BITS
+from collector.devices.protocols import THROTTLE_BITS, Bench
 from collector.errors import CollectorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace
 from estimator.vocabulary.quantities import Array

@@ -255,7 +255,7 @@ def datasets_of(card: Card, *stages: str) -> list[Path]:
 
 def fit(card: Card) -> str:
     """The bundle of all datasets, an unfinished one by its rows so far; needs no card."""
-    from collector.dataset.log import log_path
+    from collector.dataset.reader import log_path
 
     datasets = []
     for finished in datasets_of(card, "anchors", "campaign", "instructions"):  # the second anchors stay unseen

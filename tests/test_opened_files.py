@@ -42,15 +42,14 @@ ALLOWED = {
     "collector/devices/clock_helper.py",  # /proc
     "collector/devices/file_lock.py",  # a lock, opened to write
     "collector/devices/clock_record.py",  # /proc
-    "collector/pmd/recording_files.py",  # lines
+    "collector/pmd/recording.py",  # lines
     "collector/programs/kernels.py",  # what the measured program wrote into a folder of ours
-    "collector/recordings/columns.py",  # bytes
+    "collector/recordings/readings.py",  # bytes
     "collector/replay/recording.py",  # gzip, of a stream
     "fitter/instructions/published.py",  # data of the package
     "fitter/rows/tables.py",  # bytes
     "microbench/kernel.py",  # data of the package
-    "microbench/families/build.py",  # data of the package
-    "microbench/families/templates.py",  # data of the package
+    "microbench/families/catalogue.py",  # data of the package
     "microbench/toolchain/compile.py",  # what the assembler wrote into a folder of ours
     "microbench/runners/cupy_device.py",  # /proc
 }

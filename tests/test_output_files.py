@@ -14,7 +14,7 @@ from collector.commands.collect import collect_command
 from estimator.cli import main as estimate
 from estimator.commands.estimate import COMMANDS as ESTIMATE_COMMANDS
 from estimator.commands.estimate import estimate_command
-from estimator.options.output_files import FORCE, OutputFile, OutputPlace
+from estimator.options.command_line import FORCE, OutputFile, OutputPlace
 from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.whole_file import open_whole, try_place, write_whole
 from fitter.cli import main as fit

@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from collector.bench import Bench
 from collector.boards import SIMULATED
-from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
+from collector.devices.protocols import Bench, KernelRunner, LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.simulated.profile import load_board
 from estimator.vocabulary.frozen import EMPTY

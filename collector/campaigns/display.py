@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 
-from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.plan import CampaignPlan
 from collector.campaigns.running import CampaignOutcome
 from collector.campaigns.selection import Choice
 from collector.dataset.schema import FLAGS, Row
+from collector.devices.protocols import Bench
 
 
 def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[str, object]:

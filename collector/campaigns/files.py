@@ -14,7 +14,7 @@ from estimator.vocabulary.reader import FaultError, Span, Text, Words, fields_of
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator, make_operator
-from microbench.loads.groups import LoadGroup
+from microbench.loads.generated import LoadGroup
 from microbench.runners.torch_kernels import BACKENDS, OWN_BACKEND
 from microbench.shapes import KernelGroup
 

@@ -5,11 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from collector.bench import Bench
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.outcome import Run, outcome_columns
 from collector.dataset.schema import Row, operator_columns
-from collector.devices.protocols import GpuState, PreparedKernel
+from collector.devices.protocols import Bench, GpuState, PreparedKernel
 from collector.sampling import SECONDS_PER_NS, Sampler
 from collector.sensing.calibration import SensorCalibration
 from estimator.display.text import known

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from collector.dataset.reader import KernelDataset, read_kernel_dataset
-from collector.dataset.schema import FLAGS, IDENTITY_COLUMNS, UNUSABLE, flag_counts
+from collector.dataset.schema import FLAGS, IDENTITY_COLUMNS, UNUSABLE, flag_counts, repeated_rows
 from collector.devices.protocols import limiting_reasons
 from collector.errors import DatasetError
 from estimator.display.charts import Series, axis_over, scatter_svg
 from estimator.display.pages import facts_html, figure_html, report_page, table_html
-from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.quantities import Array
 
 MOST_FAMILIES: Final = 5
 """Families with a colour of their own; the others share one."""
@@ -70,27 +70,21 @@ def _minutes(table: pa.Table) -> Array:
     return (started - np.nanmin(started, initial=np.inf)) / 60.0
 
 
-def _flagged(table: pa.Table, spoilt: frozenset[str]) -> BoolArray:
-    """Whether a row carries one of these flags, shape (n,)."""
-    return np.array([not spoilt.isdisjoint(flags) for flags in table.column("flags").to_pylist()], dtype=bool)
-
-
 def deviations(table: pa.Table) -> dict[str, Array]:
     """Deviation of the latency and power of every repeated row from the mean of its repetitions [%], shape (n,); nan without repetition.
 
     Repetitions are rows of equal IDENTITY_COLUMNS.  Rows without valid time or power, and throttled ones, count for nothing.
     """
-    sound = ~_flagged(table, UNUSABLE | {"throttled", "shared_board"})
-    keys = table.select(list(IDENTITY_COLUMNS)).append_column("row", pa.array(np.arange(table.num_rows)))
-    rows = keys.group_by(list(IDENTITY_COLUMNS), use_threads=False).aggregate([("row", "list")]).column("row_list").combine_chunks()
-    group = np.empty(table.num_rows, dtype=np.int64)
-    group[np.asarray(rows.flatten())] = np.repeat(np.arange(len(rows)), np.diff(np.asarray(rows.offsets)))
+    groups = repeated_rows(table, UNUSABLE | {"throttled", "shared_board"})
+    group = np.full(table.num_rows, -1)
+    for number, rows in enumerate(groups):
+        group[rows] = number
     found = {}
     for name in ("latency_s", "power_w"):
         values = _numbers(table, name)
-        known = sound & np.isfinite(values)
-        count = np.bincount(group[known], minlength=len(rows))
-        mean = np.bincount(group[known], values[known], len(rows)) / np.maximum(count, 1)
+        known = (group >= 0) & np.isfinite(values)
+        count = np.bincount(group[known], minlength=len(groups))
+        mean = np.bincount(group[known], values[known], len(groups)) / np.maximum(count, 1)
         repeated = known & (count[group] > 1) & (mean[group] > 0.0)
         found[name] = np.where(repeated, 100.0 * (values / np.where(repeated, mean[group], 1.0) - 1.0), np.nan)
     return found
@@ -101,14 +95,14 @@ def deviations(table: pa.Table) -> dict[str, Array]:
 
 def _rejected(data: KernelDataset) -> Counter[str]:
     """Number of kernels that did not run by reason, over all files."""
-    return sum((Counter(file.metadata.get("rejected") or {}) for file in data.files), Counter[str]())
+    return sum((Counter(file.get("rejected") or {}) for file in data.files), Counter[str]())
 
 
 def _summary(data: KernelDataset, flags: dict[str, int], agreement: dict[str, Array]) -> str:
     table, rows, bad = data.table, data.table.num_rows, []
-    if any(file.metadata.get("simulated") for file in data.files):
+    if any(file.get("simulated") for file in data.files):
         bad.append("Measured on a simulated board: these numbers test the program, they say nothing about a GPU.")
-    if not all(file.metadata.get("complete") for file in data.files):
+    if not all(file.get("complete") for file in data.files):
         bad.append("The campaign did not finish: the same command with --resume goes on.")
     time, power = (int(np.isfinite(_numbers(table, name)).sum()) for name in ("latency_s", "power_w"))
     clocks = sorted(filter(None, table.column("sm_clock_mhz").unique().to_pylist()))
@@ -177,7 +171,7 @@ def _rest(data: KernelDataset) -> str:
     idle = [Series(name="idle", x=minutes, y=_numbers(table, "idle_before_w"))]
     columns = {"under load": "temperature_c", "at rest": "temperature_before_c"}
     temperature = [Series(name=name, x=minutes, y=_numbers(table, column)) for name, column in columns.items()]
-    rows = [[one.get(name) or np.nan for name in IDLE] for file in data.files for one in file.metadata.get("idle") or ()]
+    rows = [[one.get(name) or np.nan for name in IDLE] for file in data.files for one in file.get("idle") or ()]
     return _charts(
         _chart("Idle power before a row.", idle, since, "idle power [W]"),
         _chart("Temperature of the GPU.", temperature, since, "temperature [°C]"),

@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point
 from collector.campaigns.selection import Choice, choose_points, point_costs
-from collector.devices.protocols import GpuIdentity, KernelRunner
+from collector.devices.protocols import Bench, GpuIdentity, KernelRunner
 from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.catalogue import find_sensor

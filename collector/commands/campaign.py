@@ -23,17 +23,16 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker, note, stoppable
 from collector.errors import CollectorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE
-from estimator.options.output_files import refuse_inputs
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE, refuse_inputs
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
-    from collector.bench import Bench
     from collector.boards import BoardName
     from collector.campaigns.files import CampaignSpec
     from collector.campaigns.plan import CampaignPlan
     from collector.campaigns.running import CampaignOutcome, Progress
     from collector.daemon.worker import End
+    from collector.devices.protocols import Bench
     from collector.sensing.calibration import SensorCalibration
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "verbose", "worker", "record"})
@@ -84,7 +83,7 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     from collector.campaigns.display import outcome_lines, plan_document, plan_lines
     from collector.campaigns.files import load_campaign
     from collector.daemon.reporting import told_errors
-    from collector.dataset.log import log_path
+    from collector.dataset.reader import log_path
     from collector.dataset.writer import is_folder
 
     if several(options.gpu):
@@ -152,8 +151,7 @@ def _measured(
     from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
     from collector.campaigns.context_guard import guarded_bench
     from collector.campaigns.display import plan_lines
-    from collector.campaigns.metadata import kept_rows
-    from collector.campaigns.running import Campaign, campaign_key
+    from collector.campaigns.running import Campaign, campaign_key, kept_rows
     from collector.daemon.reporting import reporting
     from collector.dataset.writer import claimed_dataset, is_folder, part_path
     from estimator.vocabulary.whole_file import try_place
@@ -223,8 +221,7 @@ def check_unused(out: Path, resume: bool | None) -> None:
 
     If it is to be replaced: for anything but a dataset.
     """
-    from collector.dataset.log import log_path
-    from collector.dataset.reader import check_replaceable
+    from collector.dataset.reader import check_replaceable, log_path
 
     if resume is False:
         check_replaceable(out)

@@ -13,15 +13,19 @@ from estimator import __version__
 from estimator.options.command_line import DONE, run_command, with_usual_options
 from estimator.vocabulary.errors import EstimatorError
 
-COMMANDS: Final = {
-    **dict.fromkeys(("clocks", "privileged"), "clocks"),
-    **dict.fromkeys(("export", "report"), "datasets"),
-    **dict.fromkeys(("status", "stop"), "jobs"),
-    **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
-    **dict.fromkeys(("practice", "run"), "run"),
-    **{name: name for name in ("correct", "daemon", "doctor", "pmd", "sensor", "submit")},
+FILES: Final = {
+    "doctor": "doctor",
+    "listings": "devices export kernels report sensors",
+    "pmd": "pmd",
+    "run": "practice run",
+    "sensor": "correct sensor",
+    "services": "clocks daemon privileged status stop",
+    "submit": "submit",
 }
-"""Commands, and the files in collector/commands that contain them: `name` is `name_command` there."""
+"""Files in collector/commands, and the commands that they contain: `name` is `name_command` there."""
+
+COMMANDS: Final = {name: file for file, names in FILES.items() for name in names.split()}
+"""Commands and their files."""
 
 
 class CommandList(click.Group):

@@ -1,4 +1,4 @@
-"""`collect devices`, `collect kernels` and `collect sensors`: boards, kernels and known sensors."""
+"""Lists of boards, kernels and known sensors (`collect devices`, `kernels`, `sensors`); a dataset as file or page (`export`, `report`)."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, FILE, output_options
+from collector.commands.options import CONTEXT, FILE, output_options, require_dataset_packages
 from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
-from estimator.options.command_line import DONE
-from estimator.options.output_files import output_option
+from estimator.options.command_line import DONE, check_output, output_option
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
 
@@ -133,10 +132,10 @@ def kernels_command(families: str, speak: Speaker) -> int:
 
 def listed_kernels(families: Sequence[str]) -> list[dict[str, Any]]:
     """The kernels and copies of some families (wildcards allowed) as plain data.  Raises UsageError for a family without one."""
-    from microbench.families import KERNELS, SWEEP
+    from microbench.families.catalogue import KERNELS, SWEEP
     from microbench.kernel import ARCHITECTURES
     from microbench.loads.copies import COPIES
-    from microbench.loads.groups import Named
+    from microbench.loads.generated import Named
 
     groups: tuple[Sequence[Named], ...] = (KERNELS, SWEEP, COPIES)
     every = [(kind, one) for kind, group in zip(KINDS, groups, strict=True) for one in group]
@@ -197,4 +196,37 @@ def sensors_command(name: str | None, entry: Path | None, out: Path | None, spea
         )
     notes = dict.fromkeys(f"  note: {one.name}: {text}" for one in found for text in one.doubts)
     speak.say([asdict(sensor) for sensor in found], [*columns(rows), *notes])
+    return DONE
+
+
+@click.command("export", context_settings=CONTEXT)
+@click.argument("dataset", type=FILE)
+@click.option("--to", "kind", type=click.Choice(["csv", "parquet"]), required=True, help="Format to write.")
+@output_option(help="File to write; without it the dataset's name with the format's suffix.")
+@output_options
+def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -> int:
+    """Write DATASET (a Parquet file, a folder or the log of an unfinished campaign) as CSV or as one Parquet file."""
+    require_dataset_packages()
+    from collector.dataset.writer import export_dataset
+
+    if out is None:
+        out = dataset.with_suffix(f".{kind}")
+        check_output(out)
+    rows = export_dataset(dataset, kind, out)
+    speak.say({"output": str(out), "rows": rows}, [f"{out}: {rows} rows"])
+    return DONE
+
+
+@click.command("report", context_settings=CONTEXT)
+@click.argument("dataset", type=FILE)
+@output_option(required=True, metavar="PAGE.html", help="Page to write.")
+@output_options
+def report_command(dataset: Path, out: Path, speak: Speaker) -> int:
+    """Write a page about DATASET (a Parquet file, a folder or the log of an unfinished campaign): what holds, what does not and why."""
+    require_dataset_packages()
+    from collector.campaigns.page import dataset_page
+
+    page, rows = dataset_page(dataset)
+    write_whole(out, page.encode("utf-8", errors="replace"))
+    speak.say({"output": str(out), "rows": rows}, [f"{out}: a page about {rows} rows"])
     return DONE

@@ -14,11 +14,10 @@ from click.core import ParameterSource
 from collector.commands.output import Speaker
 from collector.errors import ClockListError, CollectorError, DeviceError
 from estimator.commands.options import with_options
-from estimator.options.output_files import OutputPlace, output_option
+from estimator.options.command_line import OutputPlace, output_option
 
 if TYPE_CHECKING:
-    from collector.bench import Bench, Instruments
-    from collector.devices.protocols import Gpu
+    from collector.devices.protocols import Bench, Gpu, Instruments
     from collector.sensing.calibration import SensorCalibration
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}

@@ -109,7 +109,7 @@ def stoppable(out: Path | None = None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if out is not None:
-            from collector.dataset.log import log_path
+            from collector.dataset.reader import log_path
 
             if log_path(out).is_file():
                 note(f"stopped; clocks are given back, finished rows are in {log_path(out)}: the same command with --resume goes on")

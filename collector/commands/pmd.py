@@ -14,8 +14,7 @@ from collector.commands.options import CONTEXT, duration_s, output_options, requ
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DeviceError
 from estimator.commands.options import with_options
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, INTERRUPTED
-from estimator.options.output_files import check_output, output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, INTERRUPTED, check_output, output_option
 
 if TYPE_CHECKING:
     from collector.pmd.protocol import MeterModel
@@ -65,8 +64,7 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
     --out the table goes to stdout as CSV and the counts to stderr; with --json alone there is no table.
     """
     require_dataset_packages()
-    from collector.pmd.recording import scan_recording
-    from collector.pmd.recording_files import read_recording
+    from collector.pmd.recording import read_recording, scan_recording
     from collector.pmd.table import recording_lines, write_table
 
     scanned = scan_recording(read_recording(file))
@@ -95,8 +93,7 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
     """
     require_dataset_packages()
     from collector.pmd.meter import open_meter
-    from collector.pmd.recording import scan_recording
-    from collector.pmd.recording_files import log_meter, read_recording
+    from collector.pmd.recording import log_meter, read_recording, scan_recording
     from collector.pmd.table import recording_lines, write_table
 
     limit_s = duration_s(duration, "--duration") if duration else math.inf

@@ -26,15 +26,13 @@ from collector.commands.options import (
 from collector.commands.output import Speaker, note, stoppable
 from collector.errors import ClockError
 from estimator.commands.options import Number
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
-from estimator.options.output_files import output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
     from collector.clocks import ClockHold
     from collector.devices.protocols import Instruments
-    from collector.programs.execution import Program
-    from collector.programs.program import ProgramRun
+    from collector.programs.program import Program, ProgramRun
     from collector.sampling import Sampler
     from collector.sensing.calibration import SensorCalibration
 
@@ -166,7 +164,7 @@ def _measured_program(
     """
     from collector.bench import open_instruments
     from collector.boards import sole_use
-    from collector.programs.execution import Program
+    from collector.programs.program import Program
     from collector.sampling import Sampler
 
     board = one_board(word)

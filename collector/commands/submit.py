@@ -21,8 +21,7 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DaemonError
-from estimator.options.command_line import DONE
-from estimator.options.output_files import refuse_inputs
+from estimator.options.command_line import DONE, refuse_inputs
 from estimator.vocabulary.reader import MAX_FILE_BYTES
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import try_place, write_whole

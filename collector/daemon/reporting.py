@@ -22,11 +22,10 @@ from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.reader import plain
 
 if TYPE_CHECKING:
-    from collector.bench import Bench
     from collector.campaigns.files import CampaignSpec
     from collector.campaigns.plan import CampaignPlan
     from collector.campaigns.running import Progress
-    from collector.devices.protocols import Clock
+    from collector.devices.protocols import Bench, Clock
 
 
 class StopRequest:

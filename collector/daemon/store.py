@@ -1,6 +1,7 @@
-"""The state database: the queue and its state, shared by daemon, submit, status and stop.
+"""The state folder: a database of the queue and its state, shared by daemon, submit, status and stop, and the locks beside it.
 
-One SQLite file; its tables have the columns of the classes in `jobs`.
+One SQLite file; its tables have the columns of the classes in `jobs`.  Locks end with their process: one daemon a state folder, one worker
+a board, which a worker keeps when its daemon dies.
 """
 
 import fcntl
@@ -11,11 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from collector.daemon.jobs import AT_ONCE, CANCELLED, OPEN_STATES, QUEUED, RUNNING, STATES, Board, Daemon, Job, Overview
-from collector.daemon.locks import daemon_runs
+from collector.devices.file_lock import locked_file
 from collector.errors import DaemonError
 from estimator.vocabulary.reader import read
 
@@ -301,3 +303,49 @@ def _struct(cells: Cells, kind: type[Table]) -> Table:
     if kind is Job:
         cells["arguments"] = json.loads(str(cells["arguments"]))
     return read(kind, cells | {one.name: bool(cells[one.name]) for one in fields(kind) if one.type is bool})
+
+
+LOCK_NAME: Final = "daemon.lock"
+"""File of the daemon's lock in a state folder."""
+
+
+@contextmanager
+def daemon_lock(folder: Path) -> Iterator[None]:
+    """The right to be the daemon of a state folder.  Raises DaemonError if it already has one."""
+    deadline = time.monotonic() + 1.0
+    while (descriptor := locked(folder / LOCK_NAME)) is None:
+        if time.monotonic() > deadline:
+            raise DaemonError(f"{folder}: another daemon runs there; `collect status` shows it, `collect stop --daemon` ends it")
+        time.sleep(0.02)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def daemon_runs(folder: Path) -> bool:
+    """Whether a daemon lives in a state folder.  Processes that check this share the lock, and do not mistake each other for a daemon."""
+    path = folder / LOCK_NAME
+    if not path.exists():
+        return False
+    descriptor = locked(path, fcntl.LOCK_SH)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is None
+
+
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> int | None:
+    """A descriptor that holds a file's lock until its last copy is closed; None if another process holds it.  Raises DaemonError.
+
+    `how`: alone, or with others (LOCK_SH).
+    """
+    try:
+        return locked_file(path, how)
+    except OSError as error:
+        remedy = "the state folder must belong to the daemon's user and lie on a local disk"
+        raise DaemonError(f"{path}: cannot be locked ({error.strerror}); {remedy}") from error
+
+
+def worker_lock_path(folder: Path, board: str) -> Path:
+    """The lock of the worker on a board."""
+    return folder / f"worker-{sha256(board.encode()).hexdigest()[:16]}.lock"

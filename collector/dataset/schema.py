@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from collector.errors import DatasetError
-from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import FaultError, Span, Words, read, read_file
 from estimator.vocabulary.values import frozen
-from estimator.vocabulary.workload import FAMILY_FIELDS, TABLED, Operator, make_operator
+from estimator.vocabulary.workload import FAMILY_FIELDS, TABLED, Operator
 
 SCHEMA_VERSION: Final = "1.2"
 """Version of the columns and of the file metadata; the minor number grows when a column is added."""
@@ -129,11 +128,6 @@ def decode_metadata(content: bytes, where: str) -> Metadata:
     return metadata
 
 
-def rows_to_table(rows: Sequence[Row], metadata: Metadata) -> pa.Table:
-    """Rows as a table of the kernel schema.  Raises DatasetError for a row that does not fit."""
-    return pa.Table.from_pylist([checked_row(row) for row in rows], schema=kernel_schema(metadata))
-
-
 def checked_row(row: Row) -> Row:
     """A row with plain Python values.
 
@@ -148,7 +142,7 @@ def checked_row(row: Row) -> Row:
 
 
 def operator_columns(operator: Operator) -> Row:
-    """The columns that identify the operator; `operators_of` is the inverse."""
+    """The columns that identify the operator."""
     return {
         "family": operator.family,
         "operator": operator.operator,
@@ -160,42 +154,12 @@ def operator_columns(operator: Operator) -> Row:
     }
 
 
-def operators_of(table: pa.Table) -> list[Operator]:
-    """The operator of every row; rows of one kernel share one object.
-
-    Raises DatasetError, naming the row, for a family, precision or shape that is impossible.
-    """
-    names = ("family", "operator", "precision", "precision_out", "precision_kv", "cuda_cores", *SHAPE_COLUMNS)
-    seen: dict[tuple[Any, ...], Operator] = {}
-    found = []
-    for row_id, *values in zip(*(table.column(name).to_pylist() for name in ("row_id", *names)), strict=True):
-        if (key := tuple(values)) not in seen:
-            seen[key] = _operator(row_id, dict(zip(names, values, strict=True)))
-        found.append(seen[key])
-    return found
-
-
-def _operator(row_id: str, values: dict[str, Any]) -> Operator:
-    """One operator from the columns that describe it."""
-    family = values["family"]
-    if family not in FAMILY_FIELDS:
-        raise DatasetError(f"row {row_id}: unknown kernel family {family!r}; known: {', '.join(FAMILY_FIELDS)}")
-    shape = {name: values[name] for name in FAMILY_FIELDS[family] if values[name] is not None}
-    texts = {name: values[name] for name in ("precision_out", "precision_kv") if values[name]}
-    try:
-        return make_operator(family, values["operator"], values["precision"], cuda_cores=bool(values["cuda_cores"]), **texts, **shape)
-    except WorkloadError as error:
-        raise DatasetError(f"row {row_id}: {error}") from error
-
-
 def repeated_rows(table: pa.Table, spoilt: frozenset[str]) -> list[list[int]]:
     """Row numbers of repeated measurements of the same kernel with the same settings, group by group, without rows with a spoilt flag."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    columns = [table.column(name).to_pylist() for name in (*IDENTITY_COLUMNS, "flags")]
-    for row, (*identity, flags) in enumerate(zip(*columns, strict=True)):
-        if not spoilt.intersection(flags or ()):
-            groups.setdefault(tuple(identity), []).append(row)
-    return list(groups.values())
+    sound = [spoilt.isdisjoint(flags or ()) for flags in table.column("flags").to_pylist()]
+    rows = table.select(list(IDENTITY_COLUMNS)).append_column("row", pa.array(range(table.num_rows))).filter(pa.array(sound, pa.bool_()))
+    groups: list[list[int]] = rows.group_by(list(IDENTITY_COLUMNS), use_threads=False).aggregate([("row", "list")])["row_list"].to_pylist()
+    return groups
 
 
 def flag_counts(flags: Iterable[Sequence[str] | None]) -> dict[str, int]:

@@ -20,10 +20,19 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from collector.dataset.log import FORMAT, FORMAT_VERSION, LOG_SUFFIX, ROWS_PER_BATCH, framed, log_path, read_log, recovered_log
 from collector.dataset.parquet import one_line
-from collector.dataset.reader import read_kernel_dataset
-from collector.dataset.schema import METADATA_KEY, Metadata, Row, checked_row, encode_metadata, rows_to_table
+from collector.dataset.reader import (
+    FORMAT,
+    FORMAT_VERSION,
+    LOG_SUFFIX,
+    ROWS_PER_BATCH,
+    framed,
+    log_path,
+    read_kernel_dataset,
+    read_log,
+    recovered_log,
+)
+from collector.dataset.schema import METADATA_KEY, Metadata, Row, checked_row, encode_metadata
 from collector.devices.file_lock import locked_file
 from collector.errors import DatasetError
 from estimator.vocabulary.whole_file import open_whole, sync_folder, unfinished
@@ -209,11 +218,6 @@ def _continued(output: Path) -> KernelWriter:
     file = log_path(output).open("r+b", buffering=0)
     file.truncate(recovered.whole_bytes)
     return KernelWriter(output, file, recovered.table.num_rows)
-
-
-def write_kernel_dataset(rows: Sequence[Row], metadata: Metadata, output: Path) -> None:
-    """Write rows as a Parquet file, completely or not at all.  Raises DatasetError."""
-    write_parquet(rows_to_table(rows, metadata), output)
 
 
 def write_parquet(table: pa.Table, output: Path) -> None:

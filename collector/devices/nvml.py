@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.devices.clock_guard import ClockGuard
 from collector.devices.clock_helper import LeasedClock, allowed_clocks, helper_there, may_lock_clocks
+from collector.devices.clock_record import ClockGuard
 from collector.devices.nvml_library import NvmlLibrary, lost_board, open_nvml
 from collector.devices.polling import Poller
 from collector.devices.possible_power import possible_power

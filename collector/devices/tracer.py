@@ -114,34 +114,20 @@ class NoTracer:
         return self._reason
 
 
-def open_tracer(cupti: Any = None) -> KernelTracer:
+@cache
+def open_tracer() -> KernelTracer:
     """CUPTI if it is installed and answers, else a tracer that names the missing part.
 
-    `cupti` is the module; None: import it, with one tracer for the process, because a second one takes the records of the first.
+    One tracer for the process, because a second one takes the records of the first.
     """
-    return _process_tracer() if cupti is None else _tracer(lambda: cupti)
-
-
-@cache
-def _process_tracer() -> KernelTracer:
-    return _tracer(_load_cupti)
-
-
-def _tracer(load: Callable[[], Any]) -> KernelTracer:
     try:
-        module = load()
+        from cupti import cupti
     except (ImportError, OSError, RuntimeError) as error:
         return NoTracer(f"CUPTI cannot be loaded ({error}); pip install 'wattprint[cuda13]' or 'wattprint[cuda12]'")
     try:
-        return CuptiTracer(module)
-    except (module.cuptiError, RuntimeError) as error:
+        return CuptiTracer(cupti)
+    except (cupti.cuptiError, RuntimeError) as error:
         return NoTracer(f"CUPTI refuses: {error}; no other profiler may be attached, and its version must fit the driver's")
-
-
-def _load_cupti() -> Any:
-    from cupti import cupti
-
-    return cupti
 
 
 def demangled(name: str) -> str:

@@ -54,8 +54,7 @@ class ClockTie:
         """Host time of ticks [ns], shape (n,); the outermost segments extend beyond the ends."""
         segment = np.clip(np.searchsorted(self.knot_ticks, ticks, side="right") - 1, 0, len(self.knot_ticks) - 2)
         slope = np.diff(self.knot_ns) / np.diff(self.knot_ticks)
-        host: IntArray = self.knot_ns[segment] + np.rint((ticks - self.knot_ticks[segment]) * slope[segment]).astype(np.int64)
-        return host
+        return self.knot_ns[segment] + np.rint((ticks - self.knot_ticks[segment]) * slope[segment]).astype(np.int64)
 
 
 NOMINAL: Final = ClockTie(knot_ticks=np.array([0, round(1e3 * NOMINAL_TICKS_PER_MS)]), knot_ns=np.array([0, round(NS_PER_S)]))

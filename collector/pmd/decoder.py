@@ -1,18 +1,34 @@
-"""From a stream of bytes to packets: alignment is found, lost and found again, and no packet is invented.
+"""From a stream of bytes to packets, and from arrivals to samples in the meter's time.
 
-The stream has no sync word.  Three consistent packets in a row lock the decoder; from then on each has to be consistent with
-its predecessor.  If one is not, bytes were lost or added, perhaps in the last word of the packet before or
-in the stamp of the first one after.  Both look valid, so neither is used, and the alignment is searched anew.
+Alignment is found, lost and found again, and no packet is invented.  The stream has no sync word.  Three consistent packets in a row lock
+the decoder; from then on each has to be consistent with its predecessor.  If one is not, bytes were lost or added, perhaps in the last word
+of the packet before or in the stamp of the first one after.  Both look valid, so neither is used, and the alignment is searched anew.
 
-The result depends on the bytes alone, never on their division into pieces.
+The result depends on the bytes alone, never on their division into pieces.  Samples are packets of a PMD-USB with the missed turns of their
+stamps, or blocks of a PMD2.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from collector.pmd.protocol import PACKET_BYTES, STAMP_TURN, STEP_TICKS, RawWords, plausible, raw_words, stamps
+from collector.pmd.clock_tie import TurnWatch
+from collector.pmd.protocol import (
+    BLOCK,
+    NS_PER_BYTE,
+    PACKET_BYTES,
+    PMD2,
+    STAMP_TURN,
+    STEP_TICKS,
+    MeterModel,
+    RawWords,
+    block_values,
+    plausible,
+    raw_words,
+    stamps,
+)
 from estimator.vocabulary.quantities import BoolArray, IntArray
 from estimator.vocabulary.values import frozen
 
@@ -123,8 +139,7 @@ class PacketDecoder:
         ahead = PACKET_BYTES // stride
         stamp, sound = stamps(content, first, count + ahead, stride), plausible(content, first, count + ahead, stride)
         step = stamp[ahead:] - stamp[:-ahead]
-        fits: BoolArray = (step >= SHORTEST_TICKS) & (step <= LONGEST_TICKS) & sound[:-ahead] & sound[ahead:]
-        return fits
+        return (step >= SHORTEST_TICKS) & (step <= LONGEST_TICKS) & sound[:-ahead] & sound[ahead:]
 
     def _skip(self, count: int) -> None:
         """Counts bytes that belong to no packet; the next packet does not follow the last."""
@@ -149,3 +164,78 @@ class PacketDecoder:
         self._stamp, self._ticks = int(stamp[-1]), int(ticks[-1])
         self.tally.packets += count
         self._taken.append((ticks, raw_words(content, at, count), at + PACKET_BYTES * np.arange(1, count + 1)))
+
+
+NOTHING: Final = np.zeros(0, dtype=np.int64)
+
+
+@frozen
+class Part:
+    """Samples in device time.
+
+    `ticks`, shape (n,), is the clock of a PMD-USB, for a PMD2 the host's time [ns]; `raw` holds their values, (n, 2 rails).  `seen_ticks`
+    are packets with a known host time `seen_ns`, (k,).
+    """
+
+    ticks: IntArray
+    raw: NDArray[np.integer]
+    seen_ticks: IntArray
+    seen_ns: IntArray
+
+
+class UsbStream:
+    """Packets of a PMD-USB."""
+
+    def __init__(self) -> None:
+        self._decoder = PacketDecoder()
+        self._watch = TurnWatch()
+        self._turned = 0
+        self._broken = False
+        self.tally = self._decoder.tally
+
+    def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
+        """The samples that are certain after `data`.
+
+        `arrival_bytes` of the whole stream were received by `arrival_ns`, both ascending, shape (a,), only for the arrivals in `data`.
+        """
+        packets = self._decoder.feed(data, final=final)
+        ticks = packets.ticks + self._turned
+        last = np.searchsorted(packets.end_byte, arrival_bytes, side="right") - 1
+        last, first = np.unique(last, return_index=True)  # of arrivals without a new packet only the first gives information
+        last, first = last[last >= 0], first[last >= 0]
+        behind = arrival_bytes[first] - packets.end_byte[last] + PACKET_BYTES
+        began_ns = arrival_ns[first] - np.round(behind * NS_PER_BYTE).astype(np.int64)
+        seen = passed = 0
+        breaks = np.searchsorted(packets.breaks, last, side="right").tolist()
+        for i, until, host_ns in zip(last.tolist(), breaks, began_ns.tolist(), strict=True):
+            turns = self._watch.turns(int(ticks[i]), host_ns, after_break=self._broken or until > passed)
+            if turns:
+                ticks[packets.breaks[until - 1] if until > passed else seen :] += turns * STAMP_TURN
+                self._turned += turns * STAMP_TURN
+            self._broken, seen, passed = False, i + 1, until
+        self._broken |= len(packets.breaks) > passed
+        return Part(ticks=ticks, raw=packets.raw, seen_ticks=ticks[last], seen_ns=began_ns)
+
+
+class BlockStream:
+    """Blocks of a PMD2, an arrival each, in host time."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self._content = b""
+
+    def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
+        """The blocks with a known time; `arrival_bytes` and `arrival_ns` as for a PMD-USB."""
+        self._content += data
+        self.tally.bytes += len(data)
+        ticks = arrival_ns[: len(self._content) // BLOCK.itemsize]
+        size = len(ticks) * BLOCK.itemsize
+        whole, self._content = self._content[:size], self._content[size:]
+        self.tally.packets += len(ticks)
+        self.tally.trailing_bytes = len(self._content) if final else 0
+        return Part(ticks=ticks, raw=block_values(whole), seen_ticks=NOTHING, seen_ns=NOTHING)
+
+
+def open_stream(model: MeterModel) -> UsbStream | BlockStream:
+    """The stream of a model."""
+    return BlockStream() if model is PMD2 else UsbStream()

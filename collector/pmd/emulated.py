@@ -153,8 +153,7 @@ class EmulatedMeter:
         amperes = self._power_w(sampled_ns) * USB_SHARES / SUPPLY_V
         steps = np.zeros((len(amperes), 8))
         steps[:, 0::2], steps[:, 1::2] = SUPPLY_V / PMD_USB.steps[0], amperes / PMD_USB.steps[1] + ZERO_STEPS
-        raw: RawWords = np.clip(np.round(steps + 1.1 * self._random.standard_normal(steps.shape)), -2047, 2047).astype(np.int16)
-        return raw
+        return np.clip(np.round(steps + 1.1 * self._random.standard_normal(steps.shape)), -2047, 2047).astype(np.int16)
 
 
 @contextmanager

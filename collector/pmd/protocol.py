@@ -143,8 +143,7 @@ def stamps(content: bytes, first: int, count: int, stride: int) -> NDArray[np.ui
 
 def raw_words(content: bytes, first: int, count: int) -> RawWords:
     """The values of `count` packets in a row, shape (count, 8)."""
-    words: RawWords = np.ndarray((count, 8), "<i2", content, first + 2, (PACKET_BYTES, 2)) >> 4
-    return words
+    return np.ndarray((count, 8), "<i2", content, first + 2, (PACKET_BYTES, 2)) >> 4
 
 
 def encode_packets(ticks: IntArray, raw: RawWords) -> bytes:
@@ -162,10 +161,7 @@ BLOCK: Final = np.dtype(
 def block_values(blocks: bytes) -> IntArray:
     """Voltage [mV] and current [mA] of each rail in turn, shape (n, 20); the device itself reports no negative current."""
     rails = np.frombuffer(blocks, BLOCK)["rail"]
-    values: IntArray = (
-        np.stack([rails["millivolt"], rails["milliampere"]], axis=2).reshape(len(rails), 2 * len(PMD2.rails)).astype(np.int64)
-    )
-    return values
+    return np.stack([rails["millivolt"], rails["milliampere"]], axis=2).reshape(len(rails), 2 * len(PMD2.rails)).astype(np.int64)
 
 
 def encode_block(volts: Array, amperes: Array) -> bytes:

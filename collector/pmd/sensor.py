@@ -12,9 +12,9 @@ import numpy as np
 from collector.devices.protocols import EnergyReading, PowerReadings
 from collector.errors import DeviceError
 from collector.pmd.clock_tie import ClockTie, fit_clock_tie
+from collector.pmd.decoder import NOTHING, Part, open_stream
 from collector.pmd.meter import Meter, Received, open_meter
 from collector.pmd.protocol import NS_PER_S, PMD_USB, MeterSamples
-from collector.pmd.stream import NOTHING, Part, open_stream
 
 TIE_WINDOW_NS: Final = 20 * NS_PER_S
 """Time span of arrivals for the live tie: one segment of the recorded one."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.bench import Instruments
+from collector.devices.protocols import Instruments
 from collector.programs.kernels import KernelEnergy
 from collector.programs.practice import Trial, compared
 from collector.programs.program import ProgramRun

@@ -19,11 +19,10 @@ from typing import Final
 import numpy as np
 from scipy.optimize import nnls
 
-from collector.bench import Instruments
+from collector.devices.protocols import Instruments
 from collector.devices.tracer import demangled
 from collector.errors import ProgramError
-from collector.programs.execution import KernelRecord, Program
-from collector.programs.program import ProgramRun, measure_program
+from collector.programs.program import KernelRecord, Program, ProgramRun, measure_program
 from collector.sampling import Sampler, host_spans
 from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LAUNCH_RISE_S, LEAD_S, signal_of, smoothed
 from collector.sensing.calibration import SensorCalibration

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from collector.bench import Instruments
-from collector.programs.execution import Program, stamped
+from collector.devices.protocols import Instruments
+from collector.programs.program import Program, stamped
 from collector.sampling import SECONDS_PER_NS, Sampler, host_spans, possible_polls
 from collector.sensing.baselines import (
     PRACTICE_PAUSE_S,

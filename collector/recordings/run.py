@@ -7,10 +7,8 @@ import numpy as np
 
 from collector.errors import SensorError
 from collector.pmd.protocol import NS_PER_S
-from collector.pmd.recording import sample_blocks, scan_recording, zero_currents
-from collector.pmd.recording_files import read_recording, stamps_path
-from collector.recordings.columns import US_PER_S, numbers, open_log, read_columns, shown_names
-from collector.recordings.readings import POWER, TIME, read_readings
+from collector.pmd.recording import read_recording, sample_blocks, scan_recording, stamps_path, zero_currents
+from collector.recordings.readings import POWER, TIME, US_PER_S, numbers, open_log, read_columns, read_readings, shown_names
 from collector.recordings.rows import LAST_TIME_S, Rows, longest_stretch, ordered
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.identify import SensorRecord

@@ -60,7 +60,7 @@ class LoadStamps:
     @property
     def length_s(self) -> Array:
         """Lengths of the runs [s], shape (n,)."""
-        return np.asarray(self.end_s - self.start_s)
+        return self.end_s - self.start_s
 
     @property
     def alike(self) -> bool:
@@ -102,11 +102,11 @@ class Signal:
         """Integral from the start to `time_s` (any shape) [value · s]."""
         place = np.clip((time_s - self.start_s) / GRID_S, 0.0, len(self.value) - 1e-6)
         cell = place.astype(np.int64)
-        return np.asarray(self.area[cell] + (place - cell) * GRID_S * self.value[cell])
+        return self.area[cell] + (place - cell) * GRID_S * self.value[cell]
 
     def mean(self, time_s: Array, width_s: float) -> Array:
         """Mean over the `width_s` before each time (any shape)."""
-        return np.asarray((self.at(time_s) - self.at(time_s - width_s)) / width_s)
+        return (self.at(time_s) - self.at(time_s - width_s)) / width_s
 
 
 def signal_of(start_s: float, value: Array) -> Signal:
@@ -123,7 +123,7 @@ def low_passed(value: Array, tau_s: float) -> Array:
 def smoothed(value: Array, tau_s: float) -> Array:
     """The same low-pass as the mean over each cell, shape (n,): a signal's cells again."""
     state = low_passed(value, tau_s)
-    return np.asarray(value - tau_s / GRID_S * np.diff(state, prepend=value[0]))
+    return value - tau_s / GRID_S * np.diff(state, prepend=value[0])
 
 
 def meter_signal(time_s: Array, power_w: Array) -> Signal:

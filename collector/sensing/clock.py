@@ -84,12 +84,12 @@ class _Changes:
 
     @property
     def middle(self) -> Array:
-        return np.asarray(0.5 * (self.low + self.high))
+        return 0.5 * (self.low + self.high)
 
     @property
     def noise(self) -> Array:
         """Variance of a time that lies anywhere in its bracket [s²]."""
-        return np.asarray((self.high - self.low) ** 2 / 12.0 + 1e-12)
+        return (self.high - self.low) ** 2 / 12.0 + 1e-12
 
     def __len__(self) -> int:
         return len(self.value)

@@ -124,8 +124,7 @@ def _edges(updates: BoardUpdates, response: SensorResponse, start_s: float, end_
     step = max(min(response.width_s, updates.period_s) / 2.0, 2e-3, (last - first) / 12_000, response.reach_s / 60)
     if len(stamps_s):
         first -= step - (stamps_s[0] + LAUNCH_LAG_S - first) % step
-    edges: Array = first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
-    return edges
+    return first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
 
 
 def unseen_share(response: SensorResponse, period_s: float) -> float:

@@ -205,7 +205,7 @@ def _usable(time_s: Array, response: SensorResponse, load: LoadStamps, discard_s
     if discard_s > 0.0:
         rising = (time_s > first + response.delay_s) & (time_s - response.reach_s < first + discard_s)
         inside &= ~rising & (time_s < last + response.delay_s)
-    return np.asarray(inside)
+    return inside
 
 
 def _problem(
@@ -292,7 +292,7 @@ def _weights(problem: _Problem, solution: _Solution) -> Array:
         tail = (FREEDOM + 1.0) / (FREEDOM + residual**2 / (noise2 + of_jitter))
         own = tail * residual**2 * noise2 / (noise2 + of_jitter)
         noise2 = max((known * problem.noise_w**2 + float(own.sum())) / (known + freedom), LEAST_NOISE_W**2)
-    return np.asarray(tail / (noise2 + of_jitter))
+    return tail / (noise2 + of_jitter)
 
 
 def _unresolved(load: LoadStamps, response: SensorResponse) -> float:

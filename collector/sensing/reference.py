@@ -42,7 +42,7 @@ class MeterTie:
 
     def host_s(self, meter_s: Array) -> Array:
         """The meter's stamps in host time [s]."""
-        return np.asarray(meter_s - self.lag_s - self.rate * (meter_s - self.origin_s))
+        return meter_s - self.lag_s - self.rate * (meter_s - self.origin_s)
 
 
 @frozen

@@ -57,7 +57,7 @@ def _between(signal: Signal, state: Array, tau_s: float, end_s: Array) -> Array:
     place = np.clip((end_s - signal.start_s) / GRID_S, 1.0, len(signal.value) - 1e-6)
     cell = place.astype(np.int64)
     level = signal.value[cell]
-    return np.asarray(level + (state[cell - 1] - level) * np.exp(-(place - cell) * GRID_S / tau_s))
+    return level + (state[cell - 1] - level) * np.exp(-(place - cell) * GRID_S / tau_s)
 
 
 def seen_and_slopes(signal: Signal, kernel: ResponseKernel, width_s: float, end_s: Array) -> tuple[Array, Array, Array]:

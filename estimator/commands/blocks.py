@@ -20,8 +20,7 @@ from estimator.commands.options import (
     with_options,
 )
 from estimator.commands.reporting import say
-from estimator.options.command_line import named_file
-from estimator.options.output_files import output_option
+from estimator.options.command_line import named_file, output_option
 from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
 @with_options(click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=named_files), QUIET, JSON)
 def gpus_command(gpus: Sequence[str], **options: Any) -> int:
     """List the GPUs that have a specification, or those given by NAME or FILE: their names, power, and the bundle that answers for each."""
-    from estimator.display.gpus import gpu_table, listed_gpus
+    from estimator.display.bundles import gpu_table, listed_gpus
     from estimator.display.text import json_text
 
     found = list(listed_gpus(gpus))

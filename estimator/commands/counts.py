@@ -27,10 +27,9 @@ from estimator.vocabulary.errors import CountsError
 
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
-    from estimator.counts.activities import CountedKernel
+    from estimator.counts.activities import CountedKernel, EnergyTable
     from estimator.counts.counted_energy import CountedEnergy
     from estimator.counts.modules import Topology
-    from estimator.counts.tables import EnergyTable
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
 TOPOLOGIES: Final = ("ring", "switch")
@@ -177,8 +176,8 @@ def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, flo
 
     Raises CountsError if a bundle has no energies, OperatingPointError for a clock that its GPU does not support.
     """
+    from estimator.counts.activities import EnergyTable, load_energy_table
     from estimator.counts.energies import energies_from_section
-    from estimator.counts.tables import EnergyTable, load_energy_table
 
     if options["bundle_name"] is None:
         return load_energy_table(options["energies"]), None, math.nan, math.nan

@@ -36,12 +36,12 @@ def estimate_command(**options: Any) -> int:
     asked = questions(options)
     if max(len(options["precision"]), len(options["attention"])) > 1:
         raise click.UsageError("one precision and form of attention at a time; `estimate sweep` takes several")
-    from estimator.display.estimates import kernel_table, results_json
+    from estimator.display.estimates import kernel_table, result_document
     from estimator.display.sweeps import csv_pieces, sweep_table
+    from estimator.display.text import json_of_each
     from estimator.engine.prediction import predict
     from estimator.questions.estimates import estimates_of
-    from estimator.questions.points import joined_sweeps
-    from estimator.questions.sweeping import table
+    from estimator.questions.sweeping import joined_sweeps, table
 
     predictions = [predict([one.variant.workload], one.board()) for one in asked]
     points = joined_sweeps([table([one.variant], prediction) for one, prediction in zip(asked, predictions, strict=True)])
@@ -52,7 +52,7 @@ def estimate_command(**options: Any) -> int:
         return [result for prediction in predictions for result in estimates_of(prediction)]
 
     forms: dict[str, Callable[[], str | Iterable[str]]] = {
-        "json": lambda: results_json(results()),
+        "json": lambda: json_of_each([result_document(result) for result in results()]),
         "csv": lambda: csv_pieces([points]),
         "txt": lambda: "\n".join([sweep_table(points), *(kernel_table(result, most) for result in ([] if most == 0 else results()))]),
     }

@@ -1,6 +1,7 @@
 """The command `estimate llm`: a language model under a serving engine."""
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -68,7 +69,8 @@ def llm_command(**options: Any) -> int:
     if options["best"] is None and (options["ttft_limit"] or options["tpot_limit"]):
         raise click.UsageError("--ttft-limit and --tpot-limit choose among points: add --best")
     from estimator.display.answers import picture_forms
-    from estimator.display.serving import served_csv, served_json, served_svg, served_text
+    from estimator.display.serving import served_csv, served_svg, served_text
+    from estimator.display.text import json_of_each
 
     found, without = answers(options)
     points = [best_of(found, options)] if options["best"] else found
@@ -77,7 +79,7 @@ def llm_command(**options: Any) -> int:
         without.append((points[0].model, tried))
     forms = {
         "txt": lambda: served_text(points),
-        "json": lambda: served_json(points),
+        "json": lambda: json_of_each([asdict(point) for point in points]),
         "csv": lambda: served_csv(points),
         **picture_forms(lambda: served_svg(points, options["chart"])),
     }

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from estimator.options.command_line import named_file, named_files
-from estimator.options.output_files import output_option
+from estimator.options.command_line import named_file, named_files, output_option
 from estimator.vocabulary.errors import OperatingPointError
 
 if TYPE_CHECKING:

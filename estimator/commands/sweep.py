@@ -22,7 +22,7 @@ from estimator.commands.reporting import deliver, report
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from estimator.questions.points import Sweep
+    from estimator.questions.sweeping import Sweep
 
 GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
 CHARTS: Final = ("energy", "latency", "power", "front")
@@ -40,7 +40,7 @@ def sweep_command(**options: Any) -> int:
     from estimator.display.answers import pictures
     from estimator.display.sweeps import csv_pieces, json_pieces, sweep_table
     from estimator.questions.choosing import answered
-    from estimator.questions.points import joined_sweeps
+    from estimator.questions.sweeping import joined_sweeps
 
     warnings: list[tuple[str, str]] = []
     notes: list[tuple[str, str]] = []
@@ -122,9 +122,9 @@ def compare_command(**options: Any) -> int:
     from estimator.display.sweeps import comparison_document, comparison_text, with_rooflines
     from estimator.display.text import json_text, rows_csv
     from estimator.questions.choosing import compare
+    from estimator.questions.estimates import roofline_latency_s
     from estimator.questions.judging import at_clocks, judged
-    from estimator.questions.points import joined_sweeps
-    from estimator.questions.roofline import roofline_latency_s
+    from estimator.questions.sweeping import joined_sweeps
 
     asked = [at_clocks(one, (clock,)) if clock else one for one in questions(options) for clock in one.sm_clock_mhz or (0.0,)]
     if len(asked) == 1 and (options["figures"] or options["efficiency"]):

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator.commands.options import IMAGE_SIZE, MASTER, QUIET, SETTINGS, WEIGHTS, key_values, precision_word
-from estimator.options.command_line import DONE, named_file
-from estimator.options.output_files import output_option
-from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
+from estimator.options.command_line import DONE, named_file, output_option
+from estimator.tracing.models import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
 
 if TYPE_CHECKING:
     from estimator.display.text import Document

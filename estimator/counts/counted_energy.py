@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.counts.activities import CountedKernel
+from estimator.counts.activities import CountedKernel, EnergyTable
 from estimator.counts.energies import CONSTANT, HEAT, STALL, TRANSACTION, InstructionEnergies
 from estimator.counts.opcodes import RARE
-from estimator.counts.tables import EnergyTable
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.values import frozen
 

@@ -13,7 +13,7 @@ from estimator.display.charts import Series, axis_over, line_svg, scatter_svg, s
 from estimator.display.pages import picture_png, standalone_svg
 from estimator.questions.choosing import energy_per_request_j, pareto_front
 from estimator.questions.explanation import Explanation
-from estimator.questions.points import LABELS, Sweep
+from estimator.questions.sweeping import LABELS, Sweep
 
 MOST_LINES: Final = 6
 """Most cases in one chart; more are left out."""

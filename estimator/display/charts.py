@@ -126,8 +126,7 @@ def _thinned(series: Series) -> IntArray:
     if len(known) <= MOST_POINTS:
         return known
     order = np.argsort(series.x[known] / np.maximum(series.y[known], 1e-300), kind="stable")
-    kept: IntArray = known[order[np.linspace(0, len(known) - 1, MOST_POINTS).round().astype(np.int64)]]
-    return kept
+    return known[order[np.linspace(0, len(known) - 1, MOST_POINTS).round().astype(np.int64)]]
 
 
 def _left(x: Axis, values: Array) -> Array:

@@ -14,7 +14,6 @@ from estimator.display.text import (
     Units,
     aligned,
     csv_lines,
-    json_text,
     percent,
     printable,
     quantity_texts,
@@ -22,7 +21,7 @@ from estimator.display.text import (
     together,
     with_uncertainty,
 )
-from estimator.questions.points import VALUES
+from estimator.questions.sweeping import VALUES
 from estimator.vocabulary.workload import FAMILY_FIELDS
 
 if TYPE_CHECKING:
@@ -44,12 +43,6 @@ def result_document(result: "Estimate") -> Document:
         "warnings": result.warnings,
         "notes": result.notes,
     }
-
-
-def results_json(results: Sequence["Estimate"]) -> str:
-    """One JSON document: an object for one result, a list for several."""
-    documents = [result_document(result) for result in results]
-    return json_text(documents[0] if len(documents) == 1 else documents)
 
 
 def kernel_table(result: "Estimate", most: int | None) -> str:

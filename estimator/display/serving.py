@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator.display.answers import MOST_LINES
 from estimator.display.charts import Series, axis_over, line_svg
-from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, csv_lines, json_text, percent, printable, together
+from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, csv_lines, percent, printable, together
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.errors import OperatingPointError
@@ -34,12 +34,6 @@ LEAST_SHARE: Final = 0.005
 """Least share of the time that is listed."""
 
 MOST_ROWS: Final = 60
-
-
-def served_json(answers: Sequence["ServedEstimate"]) -> str:
-    """One JSON document: an object for one answer, a list for several."""
-    documents = [asdict(answer) for answer in answers]
-    return json_text(documents[0] if len(documents) == 1 else documents)
 
 
 def served_csv(answers: Sequence["ServedEstimate"]) -> str:

@@ -21,7 +21,7 @@ from estimator.display.text import (
     seconds,
     together,
 )
-from estimator.questions.points import LABELS, Sweep
+from estimator.questions.sweeping import LABELS, Sweep
 
 if TYPE_CHECKING:
     from estimator.questions.choosing import Best, Comparison, Gain

@@ -38,6 +38,11 @@ def known(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def json_of_each(documents: Sequence[object]) -> str:
+    """One JSON document: an object for one answer, a list for several."""
+    return json_text(documents[0] if len(documents) == 1 else documents)
+
+
 def json_text(document: object) -> str:
     """One JSON document."""
     return json.dumps(known(document), indent=1, allow_nan=False) + "\n"

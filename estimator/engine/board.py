@@ -12,7 +12,6 @@ from estimator.model.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
 from estimator.model.power import POWER_TERMS, SWITCHING_EXPONENT, BoardTables, Leakage, PowerModel, carried_factors
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD, UNLIMITED_W, Held
 from estimator.uncertainty.laboratory import scale_of
-from estimator.uncertainty.validity import unlockable_line
 from estimator.vocabulary.errors import ArgumentError, OperatingPointError, real, reals, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -200,9 +199,10 @@ def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:
     clocks = reals(given, "sm_clock_mhz", "MHz")
     if clocks.size == 0:
         raise OperatingPointError("no SM clock given: name at least one, in MHz")
-    wrong = clocks[~((clocks >= gpu.sm_clock_min_mhz) & (clocks <= gpu.sm_clock_limit_mhz))]
+    low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
+    wrong = clocks[~((clocks >= low) & (clocks <= high))]
     if wrong.size:
-        raise OperatingPointError(unlockable_line(wrong[0], gpu))
+        raise OperatingPointError(f"SM clock {wrong[0]:g} MHz is outside what {gpu.name} can lock: {low:g} to {high:g} MHz")
     return clocks
 
 

@@ -184,8 +184,7 @@ def _block_seconds(prepared: Prepared, clock_mhz: Array) -> Array:
     launches = prepared.counts * np.exp(prepared.log_correction) * prepared.board.scale
     own_mhz = clock_mhz[0] if len(clock_mhz) == 1 else np.repeat(clock_mhz, np.diff(prepared.edges), axis=0)
     seconds = sweep_seconds(prepared.parts, own_mhz * HZ_PER_MHZ) * launches[:, None]
-    block_s: Array = np.add.reduceat(seconds[prepared.order], prepared.blocks)
-    return block_s
+    return np.add.reduceat(seconds[prepared.order], prepared.blocks)
 
 
 def _shares(prepared: Prepared, block_s: Array) -> Array:

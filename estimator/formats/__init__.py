@@ -12,8 +12,6 @@ from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import write_whole
 from estimator.vocabulary.workload import Workload, merge_counts
 
-__all__ = ["read_workload", "workload_from_bytes", "write_workload"]
-
 MAX_FILE_BYTES: Final = 256 << 20
 """Largest size of a workload file [byte]; workloads are far smaller, so a larger file is a mistake or an endless device."""
 

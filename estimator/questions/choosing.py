@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std, value_of
-from estimator.questions.points import Sweep, joined_sweeps
-from estimator.questions.sweeping import pieces_of
+from estimator.questions.sweeping import Sweep, joined_sweeps, pieces_of
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
@@ -133,8 +132,7 @@ def pareto_front(points: Sweep) -> IntArray:
     known = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     order = known[np.lexsort((energy[known], latency[known]))]
     least = np.minimum.accumulate(np.concatenate([[np.inf], energy[order]]))
-    front: IntArray = order[energy[order] < least[:-1]]
-    return front
+    return order[energy[order] < least[:-1]]
 
 
 def gain(left: Judged, i: int, right: Judged, j: int, quantity: str) -> Gain:

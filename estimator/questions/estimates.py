@@ -1,4 +1,4 @@
-"""Workload + bundle + clocks → Estimates: each is one point of the engine's columns, with its warnings and notes."""
+"""Workload + bundle + clocks → Estimates: each is one point of the engine's columns, with its warnings and notes; the roofline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,15 @@ from estimator.bundle.content import Bundle
 from estimator.engine.board import Settings, open_board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.power import module_activity
-from estimator.questions.points import VALUES, Values
-from estimator.questions.sweeping import table
+from estimator.questions.judging import Asked
+from estimator.questions.sweeping import VALUES, Values, table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import Validity
 from estimator.vocabulary.errors import require
-from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES, Array
 from estimator.vocabulary.values import frozen
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Workload
 
 
@@ -122,3 +124,26 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
             )
         )
     return found
+
+
+def roofline_latency_s(asked: Asked) -> Array:
+    """Time of an iteration at every requested clock, at the actual clock of the bundle's estimate [s], shape (c,).
+
+    nan if the GPU has no rate for a precision.  Raises the errors of `estimate`.
+    """
+    prediction = predict([asked.variant.workload], asked.board())
+    return prediction.prepared.counts @ roofline_seconds(asked.variant.workload, prediction.prepared.board.gpu, prediction.sm_clock_mhz[0])
+
+
+@np.errstate(all="ignore")
+def roofline_seconds(workload: Workload, gpu: GpuSpec, sm_clock_mhz: Array) -> Array:
+    """Time of one launch of each operator [s], shape (n, c), at clocks of shape (c,): the longer of flop/peak and bytes/bandwidth.
+
+    nan if the GPU has no rate for a precision.
+    """
+    work = np.array([operator_work(operator) for operator in workload.operators]).reshape(-1, 3)
+    rate = np.array([gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) for operator in workload.operators])
+    per_clock = np.where(work[:, 0] > 0.0, work[:, 0] / rate, 0.0) / gpu.num_sms
+    math_s = per_clock[:, None] / (sm_clock_mhz * HZ_PER_MHZ)[None, :]
+    result: Array = np.maximum(math_s, ((work[:, 1] + work[:, 2]) / gpu.dram_bytes_per_s)[:, None])
+    return result

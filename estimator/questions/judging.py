@@ -17,8 +17,7 @@ import numpy as np
 from estimator.bundle.content import Bundle
 from estimator.engine.board import Board, BoardSettings, open_board
 from estimator.engine.prediction import predict
-from estimator.questions.points import Sweep
-from estimator.questions.sweeping import table
+from estimator.questions.sweeping import Sweep, table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.sources import CLOCK_SLOPE_STD, joined
 from estimator.uncertainty.unseen import Loading

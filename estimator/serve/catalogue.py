@@ -18,8 +18,8 @@ from estimator.bundle.files import bundle_names, load_bundle
 from estimator.display.text import Document
 from estimator.formats import read_workload, workload_from_bytes
 from estimator.serve.local_site import RequestError
+from estimator.serving.costs import is_served
 from estimator.serving.engines import engine_names
-from estimator.serving.single_step import is_served
 from estimator.tracing.models import model_names
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.transforms.rewriting import ATTENTION_FORMS

@@ -1,18 +1,154 @@
-"""The pages of `estimate serve`: three fixed files and five answers."""
+"""The pages of `estimate serve`: three fixed files and five answers, and the requests for them, each field declared.
+
+An answer is JSON data: the estimate, its explanation, the sweep and charts.
+"""
 
 import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import parse_qs
 
+import numpy as np
+
+from estimator.commands.combinations import check_finite
+from estimator.display.answers import clock_charts, explanation_charts
+from estimator.display.estimates import explanation_document, result_document
 from estimator.display.pages import STYLE
-from estimator.display.text import known
-from estimator.serve.answers import Question, ServedQuestion, answer_document, parse_request, served_document
-from estimator.serve.catalogue import Catalogue
+from estimator.display.text import Document, known
+from estimator.questions.choosing import answered
+from estimator.questions.explanation import explain
+from estimator.questions.judging import Asked, at_clocks, judged
+from estimator.questions.sweeping import VALUES
+from estimator.serve.catalogue import MICROSECONDS, Catalogue, clocks_of
 from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, RequestError, local_site
+from estimator.serving.answers import Serving, serve_llm
+from estimator.transforms.rescaling import LARGEST_SIZE, Sizes
+from estimator.transforms.variation import variants
+from estimator.uncertainty.nearest import asked_gpu
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.errors import SpecificationError
+from estimator.vocabulary.reader import Span, read
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.values import frozen
+
+EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
+"""Fields of the explanation that the page shows, in addition to its kernels."""
+
+
+Size = Annotated[int, Span(1, LARGEST_SIZE)]
+Positive = Annotated[float, Span(1e-9, 1e9)]
+
+
+@frozen
+class Question:
+    """One operating point: keys of a workload and a bundle, and settings; None and "" leave a setting unchanged.
+
+    A request for the choices of a workload has only `workload` and `at`.
+
+    gpu                 name of another GPU than the bundle's, "" for its own
+    precision           "" as written
+    attention           "eager", "flash", "" as written
+    at                  the sizes for which the workload was written, if the user states them
+    batch, sequence     the requested sizes
+    clock_mhz           requested SM clock [MHz], None for the clock of the published peak rates
+    power_cap_w         power limit [W], None for the GPU's own
+    host_launch_us      host cost of one framework operator [µs], None for the bundle's
+    """
+
+    workload: str
+    bundle: str = ""
+    gpu: str | None = None
+    precision: str | None = None
+    attention: str | None = None
+    at: Sizes | None = None
+    batch: Size | None = None
+    sequence: Size | None = None
+    clock_mhz: Positive | None = None
+    power_cap_w: Positive | None = None
+    host_launch_us: Annotated[float, Span(0.0, 1e9)] | None = None
+
+
+@frozen
+class ServedQuestion:
+    """A served model: names of the catalogue, and the fields of a `Serving`; "" leaves an engine or a format unstated."""
+
+    model: str
+    gpu: str
+    engine: str = ""
+    weights: str = ""
+    prompt: Size
+    output: Annotated[int, Span(2, LARGEST_SIZE)]
+    batch: Size
+    tensor_parallel: Size = 1
+
+
+T = TypeVar("T")
+
+
+def parse_request(content: bytes, kind: type[T]) -> T:
+    """Content of a request's body, as `kind` declares it.  Raises RequestError, naming the field."""
+    try:
+        found: T = read(kind, parse_json(content))
+    except ValueError as error:
+        raise RequestError(f"the request: {error}") from error
+    return found
+
+
+def answer_document(question: Question, catalogue: Catalogue) -> Document:
+    """All data that the page shows about one operating point.
+
+    `estimate` equals the output of `estimate --json` to the last digit.  Raises RequestError for unknown keys and EstimatorError for
+    impossible settings.
+    """
+    asked = _asked(question, catalogue)
+    with np.errstate(all="ignore"):  # results that are not finite are refused below with a message
+        explanation = explain(asked)
+        result = explanation.result
+        check_finite(judged(asked).points, "precision or GPU")
+        (points,) = answered([at_clocks(asked, tuple(clocks_of(asked.gpu or asked.bundle.gpu)))])
+        charts = clock_charts(points, result.asked_clock_mhz)
+    document = explanation_document(explanation)
+    kernels = cast(list[Document], document["kernels"])
+    return {
+        "estimate": result_document(result),
+        "simulated": asked.bundle.simulated,
+        "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": kernels[:200]},
+        "kernels": len(kernels),
+        "sweep": {name: getattr(points, name).tolist() for name in VALUES},
+        "charts": charts | explanation_charts(explanation),
+    }
+
+
+def served_document(question: ServedQuestion, catalogue: Catalogue) -> Document:
+    """A served model at one load; equals the output of `estimate llm --json`.  Raises EstimatorError like `serve_llm`."""
+    for names, name in ((catalogue.models, question.model), (catalogue.gpus, question.gpu), (("", *catalogue.engines), question.engine)):
+        if name not in names:  # a name from the page is never used as a file
+            raise SpecificationError(f"{name!r:.60} is unknown; known: {', '.join(filter(None, names))}")
+    bundle = catalogue.bundle(catalogue.nearest(load_gpu(question.gpu)))
+    fields = {name: value for name, value in asdict(question).items() if name != "gpu" and value != ""}
+    return asdict(serve_llm(Serving(**fields), bundle, gpu=asked_gpu(bundle, question.gpu)))
+
+
+def _asked(question: Question, catalogue: Catalogue) -> Asked:
+    workload, bundle = catalogue.workload(question.workload), catalogue.bundle(question.bundle)
+    if question.gpu and question.gpu not in catalogue.gpus:  # a name from the page is never used as a file
+        raise SpecificationError(f"unknown GPU {question.gpu!r:.60}; known: {', '.join(catalogue.gpus)}")
+    settings = ("batch", "sequence", "precision", "attention")
+    varied = {name: getattr(question, name) for name in settings if getattr(question, name)}
+    (variant,) = variants(workload, at=question.at, **varied)
+    return Asked(
+        variant=variant,
+        bundle=bundle,
+        gpu=asked_gpu(bundle, question.gpu) if question.gpu else None,
+        sm_clock_mhz=None if question.clock_mhz is None else (question.clock_mhz,),
+        power_cap_w=question.power_cap_w,
+        host_launch_s=None if question.host_launch_us is None else question.host_launch_us * MICROSECONDS,
+    )
+
 
 MOST_REQUEST_BYTES: Final = 16 << 10
 MOST_FILE_BYTES: Final = 2 << 20

@@ -1,7 +1,7 @@
 """Costs of an engine's steps on one board at a few numbers of sequences, with their parts and errors: estimates of the one engine.
 
 k numbers of sequences, c clocks.  A step that also reads a piece of a prompt costs more than one that only decodes; the difference is what
-the prompt adds.
+the prompt adds.  One step can also be a workload of its own: a pass over whole prompts, or a token of each running sequence.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,16 +14,16 @@ import numpy as np
 from estimator.engine.board import Board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.coefficients import group_words
-from estimator.questions.points import Sweep
-from estimator.questions.sweeping import table
-from estimator.serving.architecture import Architecture, Layout
-from estimator.serving.engines import Engine, waiting_power
-from estimator.serving.steps import Step, step_workload
-from estimator.serving.weights import Weights
+from estimator.questions.sweeping import Sweep, table
+from estimator.serving.architecture import Architecture, Layout, read_architecture, read_config
+from estimator.serving.engines import Engine, load_engine, waiting_power
+from estimator.serving.steps import Step, cache_bytes, step_workload, weight_bytes
+from estimator.serving.weights import Weights, read_weights
 from estimator.transforms.variation import Variant
+from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
-from estimator.vocabulary.workload import Workload
+from estimator.vocabulary.workload import Footprint, Workload
 
 PARTS: Final = ("products", "attention", "experts", "collectives", "small kernels")
 PART_OF: Final = {"gemm": 0, "quantise": 0, "attention": 1, "mla": 1, "moe": 2, "communication": 3}
@@ -160,3 +160,51 @@ def _added(mixed: dict[str, Array], decode: Costs, pieces: int, beside: Sequence
         found[name] = each.sum(axis=-3)
         found[name][..., 1:, :] = np.maximum(found[name][..., 1:, :] - pieces * alone[..., : len(beside) - 1, :], 0.0)
     return Costs(at=np.array(beside, dtype=np.float64), **found)
+
+
+def is_served(model: str) -> bool:
+    """Whether a model's name or configuration is one of an architecture that engines serve."""
+    try:
+        read_architecture(model)
+    except WorkloadError:
+        return False
+    return True
+
+
+def single_step(
+    model: str,
+    phase: str,
+    *,
+    batch: int = 1,
+    sequence: int = 512,
+    weights: str | None = None,
+    kv: str | None = None,
+    tensor_parallel: int = 1,
+) -> Variant:
+    """One step of a group of `tensor_parallel` GPUs, as the usual engine launches it on each, without its host.
+
+    phase: "decode", a token of each of `batch` sequences, which attends to `sequence` tokens, or "prefill", `batch` prompts of `sequence`
+    tokens; weights, kv: as of `estimator.serving.answers.Serving`.
+
+    Raises WorkloadError for a model that is not served, a layout that does not divide it, and tokens beyond its context.
+    """
+    config, engine = read_config(model), load_engine()
+    architecture, formats = read_architecture(config), read_weights(config, weights, kv)
+    layout = Layout(tensor_parallel=tensor_parallel)
+    decode = phase == "decode"
+    step = Step(sequences=batch, context=sequence) if decode else Step(prompts=((sequence, sequence),) * batch)
+    workload = step_workload(architecture, formats, layout, step, engine.library)
+    held = Footprint(
+        weights_byte=weight_bytes(architecture, formats, layout),
+        cache_byte=batch * sequence * cache_bytes(architecture, formats, layout, context=sequence),
+        passing_byte=engine.reserve_bytes,
+    )
+    name = f"{architecture.name}-{phase}-b{batch}-s{sequence}-{formats.layer}-kv-{formats.cache}-serving"
+    name += f"-tp{tensor_parallel}" if tensor_parallel > 1 else ""
+    told = f"kernels as {engine.label} launches them on each GPU, without its host (estimate llm has it)"
+    return Variant(
+        workload=replace(workload, name=name, notes=(told, *workload.notes), footprint=held),
+        batch=batch,
+        sequence=sequence,
+        tokens=step.tokens,
+    )

@@ -10,7 +10,7 @@ from typing import Final
 
 from estimator.serving.architecture import Architecture, Layout, Product
 from estimator.serving.weights import SIXTEEN, Weights
-from estimator.tracing.quantisation import WIDENED, WIDENED_BYTE
+from estimator.tracing.models import WIDENED, WIDENED_BYTE
 from estimator.transforms.rewriting import widened
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT

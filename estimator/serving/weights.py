@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from estimator.tracing.quantisation import (
+from estimator.tracing.models import (
     EXPERTS_ALONE,
     WIDENED,
     WIDENED_BYTE,

@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.tracing.models import ModelConfig
+from estimator.tracing.models import SIZES, ModelConfig, TraceRequest
 from estimator.tracing.recording import AttentionCalls, Held, Named, recording
-from estimator.tracing.request import SIZES, TraceRequest
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.values import frozen
 

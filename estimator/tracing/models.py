@@ -1,16 +1,21 @@
-"""Configurations from which models are built: shipped ones with a name, and files of Transformers.
+"""Request for a trace (a model, its inputs, one phase of its work), and configurations from which models are built.
 
-A shipped configuration is `configs/models/NAME.toml`: facts that the model's authors published, no weights.
+A shipped configuration with a name is `configs/models/NAME.toml`: facts that the model's authors published, no weights.  Others are
+files of Transformers.  A format of stored weights comes from `quantization_config`: one that is known, or a refusal by name; the methods
+are data: `configs/serving/formats.toml`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from estimator.vocabulary.documents import parse_json
-from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.reader import MAX_FILE_BYTES, Text, plain, read, read_file
+from estimator.vocabulary.errors import EstimatorError, WorkloadError
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
+from estimator.vocabulary.reader import MAX_FILE_BYTES, FaultError, Span, Text, Words, plain, read, read_file
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.values import frozen
@@ -93,3 +98,203 @@ def _from_file(path: Path) -> ModelConfig:
         config=plain({key: value for key, value in document.items() if key not in NOT_FIELDS}),
         weights=plain({key: value for key, value in document.items() if key in ABOUT_WEIGHTS}),
     )
+
+
+Fields = Mapping[str, object]
+Names = Mapping[str, str]
+
+WIDENED: Final = "widened"
+"""Name of 4-bit weights that a kernel widens to 16 bit before each product (bitsandbytes)."""
+
+WIDENED_BYTE: Final = 0.5 + 4.0 / 64.0
+"""Storage of such a weight, with a 32-bit scale for every 64 [byte].  Source: bitsandbytes, default block size."""
+
+EXPERTS_ALONE: Final = "mxfp4"
+"""Part of the names of formats that experts alone have.  Source: gpt-oss, model card."""
+
+SKIPPED: Final = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
+"""Fields with names of modules that are not quantised."""
+
+STAYS: Final = ("lm_head", "embed", "norm", "router", "*.gate")
+"""Modules that stay in 16 bits whether a list names them or not: head, embeddings, norms, routers of experts."""
+
+
+@frozen
+class _Modules:
+    """Matrices that a name of a module stands for."""
+
+    pattern: str
+    matrices: tuple[str, ...]
+
+
+@frozen
+class Formats:
+    """The content of `configs/serving/formats.toml`."""
+
+    weights: Names
+    cache: Names
+    stored: Names
+    methods: Mapping[str, tuple[Names, ...]]
+    modules: tuple[_Modules, ...]
+
+
+@cache
+def formats() -> Formats:
+    """Known formats and methods."""
+    return read_file(Formats, resource_folder("serving") / "formats.toml", "the formats", EstimatorError)
+
+
+def chosen_format(known: Names, name: object, option: str) -> str:
+    """The format of a name that a user or a configuration gives.  Raises FaultError, listing the known ones."""
+    return known[read(Annotated[str, Words(tuple(known))], name, option)]
+
+
+def remedy() -> str:
+    """The end of a refusal: what to name instead."""
+    return f"name one as --weights {', '.join(formats().weights)}"
+
+
+def stored_format(quant: Fields) -> str:
+    """The format of all groups of a quantised model.  Raises FaultError for a method without a known kernel."""
+    top = facts(quant)
+    method = (top.get("quant_method") or top.get("quant_algo") or "without quant_method").lower()
+    known = formats().methods
+    rules = next((known[name] for name in known if re.match(rf"{name}(_|$)", method)), None)
+    if rules is None:
+        raise FaultError(f"= {method[:40]} is unknown; known: {', '.join(known)}; {remedy()}", "quant_method")
+    groups = read(Mapping[str, Fields], quant.get("config_groups") or {"": {}}, "config_groups")
+    found = set()
+    for group in groups.values():
+        own = top | facts(group)
+        fitting = (rule for rule in rules if all(re.fullmatch(rule[name], own.get(name, "")) for name in rule if name != "format"))
+        asked = {name: own[name][:40] for rule in rules for name in rule if own.get(name)}
+        found.add(next((rule["format"] for rule in fitting), f"? {asked}"))
+    if len(found) > 1 or min(found).startswith("?"):
+        raise FaultError(f"= {method} with {' and '.join(sorted(found))} has no known kernel; {remedy()}".replace("? ", ""), "quant_method")
+    return found.pop()
+
+
+def facts(fields: Fields, inside: str = "") -> dict[str, str]:
+    """Fields of nested objects as texts, by names with dots; without those that are null or false."""
+    found: dict[str, str] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            found |= facts(value, f"{inside}{name}.")
+        elif value is not None and value is not False:
+            found[inside + name] = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value).replace("True", "true")
+    return found
+
+
+def skipped_modules(quant: Fields) -> tuple[str, ...]:
+    """Names of modules that are not quantised, as the configuration writes them.  Raises FaultError."""
+    return tuple(name for option in SKIPPED for name in read(tuple[str, ...], quant.get(option) or (), option))
+
+
+def stays_wide(name: str, quant: Fields) -> bool:
+    """Whether a module keeps its 16 bits: STAYS, and what the configuration names (`re:` starts a regular expression)."""
+    return any(_matches(name, pattern) for pattern in (*STAYS, *skipped_modules(quant)))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern.removeprefix("re:"), name) is not None
+    if "*" in pattern:
+        return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name) is not None
+    return pattern in name
+
+
+PHASES: Final = ("prefill", "decode", "train")
+"""One forward pass over all tokens; one new token for each sequence, with a cache; forward, backward and a step of AdamW."""
+
+ATTENTION_FORMS: Final = ("eager", "flash")
+RUNTIMES: Final = ("eager", "compiled")
+"""One kernel for each of the framework's operations; kernels as its compiler merges them (`estimator.tracing.fusion`)."""
+
+LOGITS: Final = ("last", "all")
+
+TENSOR_TYPES: Final = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Type of the weights by precision; narrower precisions are traced in 16 bits and then applied to the layers that support them."""
+
+SIXTEEN_BIT: Final = ("bf16", "fp16")
+
+NARROW_BASE: Final = "bf16"
+"""Precision of the trace of a model that computes in 8 or 4 bits."""
+
+SIZES: Final = ("batch", "sequence")
+"""Sizes that the inputs of a model may have; images have no sequence, and a user's function may fix either."""
+
+LARGEST_SIZE: Final = 10**7
+"""Most sequences, tokens or pixels; more are a mistake."""
+
+Size = Annotated[int, Span(1, LARGEST_SIZE)]
+
+
+@frozen
+class TraceRequest:
+    """A model and one phase of its work.
+
+    model       a name that `estimator.tracing.models` knows, a Transformers configuration file or its folder,
+                or MODULE:CALLABLE
+    batch       sequences or images
+    sequence    tokens of a sequence; in decode the tokens that the new one attends to, including itself
+    phase       one of PHASES
+    precision   precision of weights and activations; "": as the configuration stores the weights, else bf16
+    weights     format of the layers' weights, a name of `estimate llm --weights`, instead of the configuration's; excludes precision
+    attention   "eager": separate kernels; "flash": one fused kernel; "": own code with scaled_dot_product_attention, else "eager"
+    runtime     one of RUNTIMES; "": compiled if the own code says so (torch.compile), else eager
+    master      a training step keeps weights and moments in fp32 beside the weights that compute (mixed precision)
+    head        with the task's head (a language model's vocabulary, a classifier), or the bare model
+    logits      "last": of the last token only, as generation needs; "all"; a training step uses all
+    image_size  height and width of images [pixel]; 0: from the configuration
+    settings    fields of the configuration to change
+    """
+
+    model: str
+    batch: Size = 1
+    sequence: Size = 512
+    phase: Annotated[str, Words(PHASES)] = "prefill"
+    precision: str = ""
+    weights: str = ""
+    attention: Annotated[str, Words((*ATTENTION_FORMS, ""))] = ""
+    runtime: Annotated[str, Words((*RUNTIMES, ""))] = ""
+    master: bool = False
+    head: bool = True
+    logits: Annotated[str, Words(LOGITS)] = "last"
+    image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def tensor_type(self) -> str:
+        """Name of the framework's type in which the model is traced."""
+        return TENSOR_TYPES.get(self.precision, TENSOR_TYPES[NARROW_BASE])
+
+    def label(self, sizes: Collection[str]) -> str:
+        """Short name of the request; sizes: the subset of "batch" and "sequence" that the model's inputs have."""
+        model = self.model.rstrip("/").removesuffix("/config.json").rpartition("/")[2].removesuffix(".json")
+        stated = [f"{name[0]}{getattr(self, name)}" for name in SIZES if name in sizes]
+        stated += [f"i{self.image_size}"] if self.image_size else []
+        stated += [
+            self.precision,
+            *(["master"] if self.master else []),
+            self.attention,
+            *([self.runtime] if self.runtime == "compiled" else []),
+        ]
+        return "-".join((model, self.phase, *stated))
+
+
+def checked_request(request: TraceRequest) -> TraceRequest:
+    """The request with the canonical name of its precision.  Raises WorkloadError, naming the field, for an impossible trace."""
+    try:
+        read(TraceRequest, asdict(request))
+        if request.phase == "decode" and request.sequence < 2:
+            raise FaultError("= 1 must be at least 2 to decode", "sequence")
+    except FaultError as fault:
+        raise WorkloadError(str(fault)) from None
+    precision = canonical_precision(request.precision or NARROW_BASE)
+    if precision is None:
+        raise WorkloadError(f"unknown precision {request.precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
+    if request.master and (request.phase != "train" or precision not in SIXTEEN_BIT):
+        raise WorkloadError(f"master weights are of a training step in 16 bits, not of {request.phase} in {precision}; leave --master out")
+    if request.phase == "train" and precision not in TENSOR_TYPES:
+        raise WorkloadError(f"a training step in {precision} is not modelled; choose one of {', '.join(TENSOR_TYPES)}")
+    return replace(request, precision=precision)

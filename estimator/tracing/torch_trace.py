@@ -2,7 +2,8 @@
 
 The model is built from its configuration with tensors that have a shape and no content (`estimator.tracing.building`).
 Each operation that reaches the dispatcher is recorded in plain terms (`recording`, `calls`) and then converted to
-operators (`lowering`).
+operators in the order of execution: a call without a kernel is dropped; a call without a rule is kept by name, with its count and its
+written elements.
 All changes of state are undone when the trace ends.  This is the only file of the package that imports PyTorch.
 """
 
@@ -10,34 +11,108 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from estimator.tracing.building import CACHES, Job, configured_job, user_job
-from estimator.tracing.calls import Call
-from estimator.tracing.fusion import RULE_SET
-from estimator.tracing.lowering import lower_calls
-from estimator.tracing.models import load_model_config
-from estimator.tracing.quantisation import (
+from estimator.tracing.calls import Call, Part
+from estimator.tracing.fusion import RULE_SET, compiled
+from estimator.tracing.models import (
     EXPERTS_ALONE,
+    NARROW_BASE,
+    TENSOR_TYPES,
     WIDENED,
     WIDENED_BYTE,
+    TraceRequest,
+    checked_request,
     chosen_format,
     formats,
+    load_model_config,
     stays_wide,
     stored_format,
 )
 from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
-from estimator.tracing.request import NARROW_BASE, TENSOR_TYPES, TraceRequest, checked_request
+from estimator.tracing.rules import rule_of
 from estimator.transforms.rewriting import checked_fusion, widened, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.reader import FaultError
 from estimator.vocabulary.values import frozen
-from estimator.vocabulary.workload import Footprint, Operator, Workload, merge_counts
+from estimator.vocabulary.workload import Footprint, Operator, UnknownOperator, Workload, merge_counts
+
+SOFTENED: Final = "float16"
+"""Type whose conversion to float32 before a softmax PyTorch does in the softmax kernel.  Source: ATen, SoftMax.cpp."""
+
+
+@frozen
+class Lowered:
+    """Operators with their counts, merged, in first-seen order; operations without a family."""
+
+    operators: tuple[Operator, ...]
+    counts: tuple[float, ...]
+    unknown: tuple[UnknownOperator, ...]
+
+
+def lower_calls(calls: Iterable[Call], *, tf32: bool = False, fused: bool = False) -> Lowered:
+    """Operators from calls in the order of execution.
+
+    `tf32`: products of fp32 tensors run on tensor cores; `fused`: kernels of a compiled model (`estimator.tracing.fusion`).
+    Raises WorkloadError for a call that contradicts itself.
+    """
+    listed: list[list[Part]] = []
+    unknown: Counter[tuple[str, float]] = Counter()
+    launched = cache(_parts)
+    merged = _merged_softmax(list(calls))
+    for call in merged:
+        found = launched(call)
+        if found is None:
+            unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
+        listed.append(found or [])
+    parts = compiled(merged, listed) if fused else [one for found in listed for one in found]
+    operators, counts = merge_counts(*zip(*parts, strict=True)) if parts else ((), ())
+    return Lowered(
+        operators=tuple(map(_on_tensor_cores, operators)) if tf32 else operators,
+        counts=counts,
+        unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),
+    )
+
+
+def _merged_softmax(calls: list[Call]) -> list[Call]:
+    """Calls in which conversions to fp32 directly before a softmax are merged into the softmax, as PyTorch does."""
+    merged: list[Call] = []
+    for call in calls:
+        before = merged[-1] if merged else None
+        if before is not None and call.name == "aten._softmax" and before.name == "aten._to_copy":
+            source = before.inputs[0][1]
+            if source.dtype == SOFTENED and before.outputs[0] == call.inputs[0][1] and before.outputs[0].dtype == "float32":
+                merged[-1] = replace(call, inputs=(("self", source),), read=before.read)
+                continue
+        merged.append(call)
+    return merged
+
+
+def _parts(call: Call) -> list[Part] | None:
+    """The kernels of a call; None without a rule."""
+    rule = rule_of(call)
+    if not any(tensor.elements for tensor in call.outputs or [tensor for _, tensor in call.inputs]):
+        return []
+    if rule is None:
+        return None
+    try:
+        return rule(call)
+    except (IndexError, ValueError, ZeroDivisionError) as error:
+        raise WorkloadError(f"{call.name}: a call that contradicts itself ({error}): {call.inputs}") from error
+
+
+def _on_tensor_cores(operator: Operator) -> Operator:
+    products = operator.family in ("gemm", "conv", "attention")
+    return replace(operator, precision="tf32", cuda_cores=False) if products and operator.precision == "fp32" else operator
+
 
 REMEDY: Final = "pip install 'wattprint[torch]'; language models need none as engines serve them: estimate --runtime serving, estimate llm"
 

@@ -162,8 +162,7 @@ class FarClock(NamedTuple):
 def nearest_fitted_mhz(bundle: Bundle, clock_mhz: Array) -> Array:
     """The fitted clock nearest to each, shape of `clock_mhz`; the clock itself if the fitted ones are unknown (nan)."""
     low, high = bundle.clocks_mhz
-    nearest: Array = np.fmin(np.fmax(clock_mhz, low), high)
-    return nearest
+    return np.fmin(np.fmax(clock_mhz, low), high)
 
 
 def far_clock(bundle: Bundle, tables: BoardTables, clock_mhz: Array, power_w: Array) -> FarClock:
@@ -183,5 +182,4 @@ def _voltage_loading(bundle: Bundle, tables: BoardTables, clock_mhz: Array, near
         return np.zeros_like(clock_mhz)
     there, nearest = tables.at(clock_mhz), tables.at(nearest_mhz)
     above_rest = 1.0 - there.idle_w / np.maximum(power_w, there.idle_w)
-    loading: Array = VOLTAGE_EXPONENT_STD * above_rest * np.log(there.voltage_ratio / nearest.voltage_ratio)
-    return loading
+    return VOLTAGE_EXPONENT_STD * above_rest * np.log(there.voltage_ratio / nearest.voltage_ratio)

@@ -98,12 +98,6 @@ def kept_byte(operator: Operator) -> float:
     return 0.0
 
 
-def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
-    """The line about a clock at which a board cannot be locked [MHz]."""
-    low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
-    return f"SM clock {sm_clock_mhz:g} MHz is outside what {gpu.name} can lock: {low:g} to {high:g} MHz"
-
-
 def why_no_time(warnings: Sequence[str], choices: str) -> str:
     """The reason why an answer with these warnings has no finite time, and the remedy; choices: options for a precision and a GPU."""
     for line in warnings:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
-from estimator.vocabulary.quantities import FORMATS, HZ_PER_MHZ, RATES, Array
+from estimator.vocabulary.quantities import FORMATS, RATES, Array
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, check_ascending, check_known, check_lengths, read
 
 ClockMhz = Annotated[float, Span(10, 10_000, "MHz")]
@@ -149,10 +149,6 @@ class GpuSpec:
     def on_tensor_cores(self, precision: str) -> bool:
         """Whether products in this format run on tensor cores."""
         return FORMATS[precision].rate in self.tensor_flop_per_clock
-
-    def peak_flop_per_s(self, precision: str, cuda_cores: bool = False) -> float:
-        """Peak rate at `sm_clock_max_mhz` [flop/s]."""
-        return self.matrix_flop_per_clock(precision, cuda_cores) * self.num_sms * self.sm_clock_max_mhz * HZ_PER_MHZ
 
 
 def simulated_uuid(name: str) -> str:

@@ -7,8 +7,7 @@ from typing import Final
 import click
 
 from estimator.display.text import document_text, json_text, printable
-from estimator.options.command_line import DONE, named_file
-from estimator.options.output_files import output_option
+from estimator.options.command_line import DONE, named_file, output_option
 from fitter.errors import FitterError
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
@@ -45,7 +44,7 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
             raise FitterError(f"{bundle.name} has no energies of instructions; measure them with `collect --campaign ptx-levels`")
         answer(table_document(*compared_with_table(energies, published)), as_json)
         return DONE
-    from fitter.report.text import LARGE, show_lines
+    from fitter.report.page import LARGE, show_lines
 
     say({name: value for name, value in document_of(bundle).items() if name not in LARGE} if as_json else show_lines(bundle))
     return DONE
@@ -70,7 +69,7 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
     from estimator.bundle.files import load_bundle
 
     old, new = load_bundle(old_name), load_bundle(new_name)
-    from fitter.release.differences import differences_document, workload_differences
+    from fitter.release.versions import differences_document, workload_differences
 
     answer(differences_document(old, new, workload_differences(old, new, workloads)), as_json)
     return DONE
@@ -83,8 +82,8 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
     """Check offline that BUNDLE is complete, signed with KEY (in BUNDLE.json.minisig) and has the signed name; exit status 1 if not."""
     from estimator.bundle.files import bundle_path, load_bundle
-    from fitter.release.differences import identity
     from fitter.release.signatures import check_name, verify
+    from fitter.release.versions import identity
 
     path = bundle_path(bundle_name)
     signed = verify(path, Path(key))
@@ -110,9 +109,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     from datetime import UTC, datetime
 
     from estimator.bundle.files import bundle_path, load_bundle
-    from fitter.release.differences import identity
-    from fitter.release.release import file_name, release, release_before
-    from fitter.release.version_rule import version_key
+    from fitter.release.versions import file_name, identity, release, release_before, version_key
 
     version_key(version)
     bundle = load_bundle(bundle_name)

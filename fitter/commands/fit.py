@@ -13,8 +13,7 @@ import click
 
 from estimator import __version__
 from estimator.display.text import printable
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, run_command
-from estimator.options.output_files import output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, output_option, run_command
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
 from fitter.commands.bundles import HELP, diff_command, json_option, probes_command, release_command, say, show_command, verify_command
@@ -122,8 +121,8 @@ def fit_command(**options: Any) -> int:
     from estimator.uncertainty.nearest import nearest_bundle
     from estimator.vocabulary.specifications import load_gpu
     from fitter.bundle.calibration import calibrate, calibrate_anchored, lacks_power
-    from fitter.release.differences import identity
-    from fitter.report.text import selection_document
+    from fitter.release.versions import identity
+    from fitter.report.page import selection_document
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world
     from fitter.scale.streamed import is_streamed, read_streamed
@@ -182,7 +181,7 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
 
     bundle = load_bundle(bundle_name)
     from fitter.report.check import check_bundle
-    from fitter.report.text import selection_lines
+    from fitter.report.page import selection_lines
     from fitter.rows.selection import read_selection
 
     selection = read_selection(datasets, gpu)
@@ -272,9 +271,9 @@ def tell(line: str) -> None:
 
 
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
-    from fitter.report.text import next_lines, selection_lines
+    from fitter.report.page import next_lines, selection_lines
     from fitter.report.verdict import family_table, verdict_lines
-    from fitter.validate.tables import error_table
+    from fitter.validate.predictions import error_table
 
     lines = [*verdict_lines(bundle, calibration), "", *family_table(calibration).lines(), ""]
     lines += selection_lines(calibration.selection)

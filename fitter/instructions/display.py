@@ -15,11 +15,10 @@ from estimator.counts.energies import (
     energies_from_section,
     measured_links,
 )
-from fitter.instructions.confidence import UNDECIDED
-from fitter.instructions.ptx import PUBLISHED_MODES
+from fitter.instructions.ptx import PUBLISHED_MODES, UNDECIDED
 from fitter.instructions.published import level_ratio
 from fitter.power.solver import PICO
-from fitter.validate.tables import Shown
+from fitter.validate.predictions import Shown
 
 BOARD_TERMS: Final = (
     (CONSTANT, "constant power beyond rest", "W", 1.0),

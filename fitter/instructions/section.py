@@ -1,4 +1,9 @@
-"""The bundle of a board with measured instructions: the section, and the other parts of a bundle that has no other measurements."""
+"""The bundle of a board with measured instructions: rows of generated kernels → energies, and the other parts of such a bundle.
+
+Energies are those per instruction, per transaction, per stalled slot, and constant power.  Power beyond the board at rest is regressed on
+rates of events, with coefficients that are not negative.  Unroll factors separate the loop from its body; occupancies and dependent chains
+separate issue from stalls; sweeps over SMs determine constant power; sweeps over lanes separate the lanes from the issue.
+"""
 
 import math
 from dataclasses import replace
@@ -6,17 +11,249 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
 from estimator.bundle.content import Bundle, HeldOut
-from estimator.counts.energies import LINKS, LinkEnergy, section_of
+from estimator.counts.energies import (
+    CONSTANT,
+    HEAT,
+    INSTRUCTION,
+    ISSUE,
+    LINKS,
+    LOOP,
+    STALL,
+    TRANSACTION,
+    TRANSACTION_BYTES,
+    Activity,
+    InstructionEnergies,
+    LinkEnergy,
+    section_of,
+    stall_slots,
+    term_weights,
+)
+from estimator.counts.opcodes import RARE, loop_classes
+from estimator.counts.prices import RARE_SPREAD, is_matrix
 from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.reader import plain
+from estimator.vocabulary.values import frozen
 from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies
-from fitter.instructions.energies import LEAST_POWER_STD_W, excess_power_w, fit_instructions, row_activity
-from fitter.rows.columns import InstructionRows, Selection, at_level
+from fitter.instructions.ptx import OWN_SHARE, doubts_of, ptx_rows, shares_of_bodies
+from fitter.rows.columns import InstructionRow, InstructionRows, Selection, at_level
 from fitter.validate.predictions import error_rows, unmeasured_rows
+
+PRIOR_STD: Final = {
+    INSTRUCTION: 3e-10,
+    ISSUE: 3e-9,
+    LOOP: 3e-10,
+    STALL: 3e-9,
+    TRANSACTION: 1e-7,
+    CONSTANT: 1e3,
+    HEAT: 30.0,
+}
+"""Prior standard deviation of each term around 0 [J, W, W/K]: far above the values of any GPU."""
+
+MOST_SCATTER: Final = 0.3
+"""Largest relative scatter of powers that the fit considers."""
+LEAST_POWER_STD_W: Final = 0.1
+"""Least standard error of a power, for any number of readings [W]."""
+
+MODEL_STD: Final = 0.005
+"""Effect of voltage and temperature on leakage that no term contains, as a share of every energy [relative]: the voltage of a board sags
+by up to 1 % under load, and leakage follows its fourth power while the terms use the second."""
+
+OPERANDS_STD: Final = 0.03
+"""Relative difference between instructions of one class caused by their operands: registers, values and operand reuse.  Assumed: no rows of
+real boards determine it yet.  A class is measured with the operands of its own kernels and used for all operands."""
+
+FEWEST_ROWS: Final = 12
+"""Fewer runs cannot separate a body from its loop, from stalls and from constant power."""
+
+
+@frozen
+class _System:
+    """The linear system: rates of each term (n, t) [1/s], power beyond rest (n,) and its standard deviation (n,) [W]."""
+
+    terms: tuple[str, ...]
+    rates: Array
+    excess_w: Array
+    std_w: Array
+    shape: Array
+
+
+def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0) -> InstructionEnergies:
+    """Fit the energies of one board's instructions.
+
+    gain_std: relative standard deviation of the sensor's gain, which all terms share; the covariance contains it.  Rows of the published
+    single-thread mode, and of operands that are not random, are left out.  Raises CalibrationError if rows are too few.
+    """
+    own = rows.select(fitted_rows(rows, gpu))
+    if len(own) < FEWEST_ROWS:
+        raise CalibrationError(
+            f"{len(own)} runs of generated kernels on random data; instruction energies need {FEWEST_ROWS} of several "
+            f"unroll factors and occupancies: `collect --campaign instructions`"
+        )
+    volt, voltage = _relative_voltage(own, gpu)
+    clocks = own.column("sm_clock_mhz")
+    clock, temperature = float(np.median(clocks)), own.column("temperature_c")
+    reference_c = float(np.nanmedian(temperature)) if np.isfinite(temperature).any() else np.nan
+    warmer = np.nan_to_num(temperature - reference_c)
+    system = _system(own, gpu, volt**2, clocks / clock, warmer)
+    if not (system.excess_w > 0).any():
+        raise CalibrationError("no run of generated kernels draws more than the board at rest; check power_w and idle_before_w")
+    values, scatter = _scattered(system)
+    covariance, identified = _covariance(system, values, scatter)
+    lanes = np.array([term.startswith(INSTRUCTION) for term in system.terms])
+    covariance += (gain_std**2 + MODEL_STD**2) * np.outer(values, values) + np.diag(lanes * (OPERANDS_STD * values) ** 2)
+    energies = InstructionEnergies(
+        terms=system.terms,
+        values=values,
+        covariance=covariance,
+        identified=tuple(identified.tolist()),
+        reference_voltage_v=voltage,
+        reference_clock_mhz=clock,
+        temperature_c=reference_c,
+        scatter=scatter,
+        rows=len(own),
+        assembler=" | ".join(dict.fromkeys(row.assembler for row in own.rows)),
+        gain_std=gain_std,
+    )
+    return ptx_rows(replace(energies, doubts=FrozenMapping(doubts_of(energies, own))), rows)
+
+
+def fitted_rows(rows: InstructionRows, gpu: GpuSpec) -> BoolArray:
+    """Mask of the rows in the fit, shape (n,): random operands, no link traffic, several threads, and a known voltage if throttled."""
+    blind = not np.isfinite(rows.column("voltage_v")).all() and gpu.voltage_v is None
+    return np.array(
+        [row.random and not row.link and row.mode != "single" and not (row.throttled and blind) for row in rows.rows], dtype=np.bool_
+    )
+
+
+def row_activity(row: InstructionRow, gpu: GpuSpec, kelvin: float) -> Activity:
+    """Activity of one launch of a row."""
+    classes, issued_once = loop_classes(row.body)
+    issued = issued_once * row.warps * row.turns
+    sms = min(row.blocks, float(gpu.num_sms))
+    return Activity(
+        instructions={name: count * row.threads * row.turns for name, count in classes.items()},
+        issued=issued,
+        transactions=row.transactions,
+        stalls=stall_slots(row.latency_s, row.sm_clock_mhz, sms, issued),
+        time_s=row.latency_s,
+        loops=row.threads * row.turns,
+        kelvin=kelvin,
+    )
+
+
+def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
+    """Power beyond that of the board at rest at the same temperature, and its standard deviation [W], shape (n,).
+
+    The effect of temperature on power at rest is fitted to the measurements at rest.
+    """
+    idle, idle_c, run_c = rows.column("idle_w"), rows.column("idle_c"), rows.column("temperature_c")
+    asked = np.nan_to_num(rows.column("asked_mhz"), nan=0.0)
+    base, std = np.full(len(rows), np.nan), np.zeros(len(rows))
+    for clock in np.unique(asked):
+        own = asked == clock
+        known = own & np.isfinite(idle) & np.isfinite(idle_c)
+        if not known.any():
+            raise CalibrationError("no row of generated kernels has its power at rest; collect them again")
+        middle = float(idle_c[known].mean())
+        warmer = idle_c[known] - middle
+        # Temperatures at rest that span less say nothing about how power at rest follows them [K].
+        slope = max(0.0, float(np.polyfit(warmer, idle[known], 1)[0])) if np.ptp(warmer) >= 3.0 else 0.0
+        rest = idle[known] - slope * warmer
+        base[own] = rest.mean() + slope * np.nan_to_num(run_c[own] - middle)
+        std[own] = rest.std() / np.sqrt(len(rest))
+    power_std = np.maximum(np.nan_to_num(rows.column("power_std_w"), nan=1.0), LEAST_POWER_STD_W)
+    return rows.column("power_w") - base, np.hypot(power_std, std)
+
+
+def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float]:
+    """Core voltage of each row relative to the median, shape (n,), and the median (nan if neither board nor table has it)."""
+    voltage = rows.column("voltage_v")
+    if not np.isfinite(voltage).all():
+        if gpu.voltage_v is None:
+            return np.ones(len(rows)), np.nan
+        voltage = gpu.voltage_v.at(rows.column("sm_clock_mhz"))
+    middle = float(np.median(voltage))
+    return voltage / middle, middle
+
+
+def _system(rows: InstructionRows, gpu: GpuSpec, volt: Array, clock: Array, warmer: Array) -> _System:
+    # Classes with at least OWN_SHARE of some measured body, and all classes of matrix instructions.
+    names = [name for name, own in sorted(shares_of_bodies(rows).items()) if max(own) >= OWN_SHARE or is_matrix(name)]
+    candidates = (
+        CONSTANT,
+        HEAT,
+        STALL,
+        ISSUE,
+        LOOP,
+        *(INSTRUCTION + name for name in (*names, RARE)),
+        *(TRANSACTION + level for level in TRANSACTION_BYTES),
+    )
+    matrix = np.zeros((len(rows), len(candidates)))
+    for i, row in enumerate(rows.rows):
+        activity = row_activity(row, gpu, float(warmer[i]))
+        matrix[i] = term_weights(activity, candidates, float(volt[i]), float(clock[i])) / row.latency_s
+    seen: BoolArray = np.asarray((np.abs(matrix) > 0).any(axis=0))
+    terms = tuple(term for term, any_row in zip(candidates, seen, strict=True) if any_row)
+    excess, std = excess_power_w(rows)
+    return _System(terms=terms, rates=matrix[:, seen], excess_w=excess, std_w=std, shape=volt * clock)
+
+
+def _prior_std(terms: tuple[str, ...]) -> Array:
+    return np.array([next(std for name, std in PRIOR_STD.items() if term.startswith(name)) for term in terms])
+
+
+def _weights(system: _System, scatter: float, values: Array) -> Array:
+    """One over the standard deviation of each row, shape (n,) [1/W]; `values` are the current terms."""
+    relative = scatter * np.maximum(system.excess_w, 1.0)
+    # How much of the change of constant power, from the reference to a row's voltage and clock, its shape may miss.
+    shaped = 0.15 * np.abs(system.shape - 1.0) * values[system.terms.index(CONSTANT)]
+    rare = np.array([term == INSTRUCTION + RARE for term in system.terms])
+    lumped = RARE_SPREAD * system.rates[:, rare] @ values[rare]
+    return np.asarray(1.0 / np.sqrt(system.std_w**2 + relative**2 + shaped**2 + lumped**2), dtype=np.float64)
+
+
+def _solve(system: _System, scatter: float, before: Array) -> tuple[Array, float]:
+    """Terms that are not negative, and chi square over the degrees of freedom; `before` are the terms of the previous step."""
+    weight = _weights(system, scatter, before)
+    prior = _prior_std(system.terms)
+    columns = np.concatenate([system.rates * weight[:, None], np.diag(1.0 / prior)]) * prior
+    target = np.concatenate([system.excess_w * weight, np.zeros(len(prior))])
+    values = nnls(columns, target)[0] * prior
+    residual = (system.excess_w - system.rates @ values) * weight
+    freedom = max(1, len(residual) - int((values > 0).sum()))
+    return values, float(residual @ residual) / freedom
+
+
+def _scattered(system: _System) -> tuple[Array, float]:
+    """Terms, and the relative scatter beyond the rows' own errors that gives the expected chi square."""
+    low, high = 0.0, MOST_SCATTER
+    values, chi = _solve(system, low, np.zeros(len(system.terms)))
+    for _ in range(24):
+        middle = 0.5 * (low + high)
+        values, chi = _solve(system, middle, values)
+        low, high = (middle, high) if chi > 1.0 else (low, middle)
+    return values, high
+
+
+def _covariance(system: _System, values: Array, scatter: float) -> tuple[Array, BoolArray]:
+    """Covariance of the terms, with terms at zero separate from the others, and a mask of the identified terms."""
+    weight = _weights(system, scatter, values)
+    prior = _prior_std(system.terms)
+    scaled = system.rates * weight[:, None] * prior
+    free = values > 0
+    whole = np.linalg.inv(scaled.T @ scaled + np.eye(len(prior)))
+    covariance = np.diag(np.diag(whole))
+    covariance[np.ix_(free, free)] = np.linalg.inv(scaled[:, free].T @ scaled[:, free] + np.eye(int(free.sum())))
+    # A term is identified where rows leave less than this share of the prior's standard deviation.
+    decided: BoolArray = np.sqrt(np.diag(covariance)) < 0.1
+    return covariance * np.outer(prior, prior), decided
 
 
 def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, object], tuple[str, ...]]:

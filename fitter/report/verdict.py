@@ -11,8 +11,7 @@ from estimator.uncertainty.sources import unfitted_groups
 from fitter.bundle.calibration import Calibration
 from fitter.instructions.display import bundle_energies
 from fitter.rows.rejected import count_reasons
-from fitter.validate.predictions import PERCENT, compared, errors_of, summary_row
-from fitter.validate.tables import Shown
+from fitter.validate.predictions import PERCENT, Shown, compared, errors_of, summary_row
 
 FEW_CLOCKS_RATIO: Final = 1.05
 """Clocks within this ratio of each other count as one [1]."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from collector.dataset import FLAGS
+from collector.dataset.schema import FLAGS
 from estimator.vocabulary.values import frozen
 
 OTHER_GPU: Final = "OTHER_GPU"

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from collector.dataset import FLAGS
+from collector.dataset.schema import FLAGS
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
@@ -134,7 +134,7 @@ class Screen:
     def of_gpu(self, value: Callable[[GpuSpec], float]) -> Array:
         """A number of the GPU of each row, shape (n,)."""
         values: Array = np.array([value(spec) for spec in self.specs], dtype=np.float64)
-        return np.asarray(values[self.gpu_index])
+        return values[self.gpu_index]
 
     def reject_limits(self, names: Iterable[str], *, power: Collection[str] = ()) -> None:
         """Reject rows with a cell that is not a number or is outside LIMITS.
@@ -255,8 +255,7 @@ def least_clocks(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
     """SM clocks that the multiply-adds of each operator take at the peak rate, shape (n,); nan without a rate for its number format."""
     flop = np.array([operator_work(operator).flop for operator in operators])
     rate = np.array([gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) for operator in operators])
-    clocks: Array = np.where(flop > 0.0, flop / (rate * gpu.num_sms), 0.0)
-    return clocks
+    return np.where(flop > 0.0, flop / (rate * gpu.num_sms), 0.0)
 
 
 def roof_seconds(operators: Sequence[Operator], gpu: GpuSpec, index: IntArray, sm_clock_mhz: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from collector.dataset import is_kernel_dataset, read_kernel_dataset
+from collector.dataset.reader import is_kernel_dataset, read_kernel_dataset
 from estimator.bundle.content import Bundle
 from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
 from fitter.errors import InputError, SelectionError

@@ -19,7 +19,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.dataset import file_digest as digest_of_file
 from collector.dataset.parquet import MOST_COLUMNS, read_columns, read_footer
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
@@ -189,12 +188,12 @@ def _unpacked(content: bytes, most_bytes: int) -> bytes:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal; for a folder, of the digests of its files in order of their names."""
-    if not path.is_dir():
-        return digest_of_file(path)
-    digest = hashlib.sha256()
-    for part in sorted(item for item in path.rglob("*") if item.is_file()):
-        digest.update(f"{part.relative_to(path).as_posix()}\0{digest_of_file(part)}\n".encode())
-    return digest.hexdigest()
+    if path.is_dir():
+        parts = sorted(item for item in path.rglob("*") if item.is_file())
+        listed = "".join(f"{part.relative_to(path).as_posix()}\0{file_digest(part)}\n" for part in parts)
+        return hashlib.sha256(listed.encode()).hexdigest()
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:

@@ -1,21 +1,169 @@
-"""The command `fit` on kernels that are read in pieces: their selection, and the workers."""
+"""Kernels that do not fit into memory: all rows are screened and counted, and a sample is kept that does not depend on partitions.
 
-from collections.abc import Callable, Iterator, Sequence
+A fit gains nothing from the millionth row of a kernel or the millionth kernel of a section: rows of a kind have similar
+errors, and in the fit all rows of a group count as fewer than 600.  The sample keeps the kernels with the smallest hashes of
+each section (family, operator, precision), and the rows with the smallest hashes of each kernel.  Hashes depend on contents
+only, not on files, order or workers, so samples of parts join into the sample of the whole.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Final
 
-from collector.dataset import is_collected, kernel_metadata
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from collector.dataset.parquet import MOST_BYTES, decoded_bytes, read_footer
+from collector.dataset.reader import conforming, is_collected, kernel_metadata, measured_twice
+from collector.dataset.schema import KERNEL_COLUMNS
 from collector.errors import DatasetError
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.values import frozen
 from fitter.errors import InputError, SelectionError
-from fitter.rows.columns import Dataset, Selection
-from fitter.rows.kernel_table import NEEDED
-from fitter.rows.partitions import PartitionedTable, open_partitioned, parquet_files
-from fitter.rows.rejected import count_reasons
+from fitter.latency.groups import section_key
+from fitter.rows.columns import Dataset, KernelRows, Selection, compacted, join_rows
+from fitter.rows.instruction_dataset import FAMILY
+from fitter.rows.kernel_table import COLUMNS, NEEDED, read_kernel_table
+from fitter.rows.partitions import Partition, PartitionedTable, open_partitioned, parquet_files, read_batches
+from fitter.rows.rejected import RejectedRow, count_reasons
 from fitter.rows.screening import asked_gpu
 from fitter.rows.selection import joined, read_selection
-from fitter.scale.kernel_sample import KERNEL_ROWS, SECTION_KERNELS, Results, SampleTask, sample_of
+from fitter.rows.tables import Table
+
+SECTION_KERNELS: Final = 4000
+"""Most kernels of a section in a sample."""
+
+KERNEL_ROWS: Final = 24
+"""Most rows of a kernel in a sample: some clocks with some repetitions each."""
+
+HASH_BYTES: Final = 8
+
+RejectedKind = tuple[str, bool]
+"""Reason of a rejection, and whether it concerns only the power."""
+
+
+@frozen
+class SampleTask:
+    """Options for reading kernels in pieces: `collected` marks data sets of `collect`, which have metadata; others are kernel tables.
+
+    gpu: the GPU to keep, also the GPU of tables without such a column.
+    """
+
+    collected: Mapping[str, object] | None
+    gpu: GpuSpec | None
+    seed: int
+    section_kernels: int = SECTION_KERNELS
+    kernel_rows: int = KERNEL_ROWS
+
+
+@frozen
+class KernelSample:
+    """A sample, with counts of all rows, accepted rows and rejections, and an example of each rejection."""
+
+    rows: KernelRows | None = None
+    read: int = 0
+    used: int = 0
+    rejected: Mapping[RejectedKind, RejectedRow]
+
+
+Results = Callable[[Callable[[Partition], KernelSample], Sequence[Partition]], Iterator[KernelSample]]
+"""Applies a task to every partition and yields the results in their order, as `map` does."""
+
+
+def sample_of(
+    partitions: Sequence[Partition], task: SampleTask, results: Results = map, progress: Callable[[str], None] = lambda text: None
+) -> KernelSample:
+    """The sample of all partitions."""
+    total = KernelSample(rejected={})
+    for done, found in enumerate(results(partial(sample_partition, task=task), partitions), start=1):
+        total = _pruned(_joined(total, found), task)
+        progress(f"reading: partition {done:,} of {len(partitions):,}")
+    return total
+
+
+def sample_partition(partition: Partition, task: SampleTask) -> KernelSample:
+    """The sample of one partition.  Raises InputError and DatasetError with the file's name."""
+    columns = sorted(COLUMNS) if task.collected is None else list(KERNEL_COLUMNS)
+    total = KernelSample(rejected={})
+    pruned = 0
+    for batch in read_batches(partition, columns):
+        total = _joined(total, _screened(pa.Table.from_batches([batch]), partition, task, partition.first + total.read))
+        # A sample is pruned when it has grown to twice its size after the last time, and to this.
+        if total.rows is not None and len(total.rows) > max(2 * pruned, 200_000):
+            total = _pruned(total, task)
+            pruned = 0 if total.rows is None else len(total.rows)
+    return _pruned(total, task)
+
+
+def _pruned(sample: KernelSample, task: SampleTask) -> KernelSample:
+    return sample if sample.rows is None else replace(sample, rows=pruned_rows(sample.rows, task))
+
+
+def pruned_rows(rows: KernelRows, task: SampleTask) -> KernelRows | None:
+    """The remaining rows, sorted by section names and then by hashes; equal rows are merged."""
+    sections = np.array([section_key(operator) for operator in rows.operators])
+    kernels = np.array([_hash(repr(operator), task.seed) for operator in rows.operators], dtype=np.uint64)
+    frame = pd.DataFrame({"kernel": kernels[rows.operator_index], "row": row_hashes(rows, task.seed)})
+    frame["section"] = sections[rows.operator_index]
+    frame = frame.sort_values(["section", "kernel", "row"], kind="stable").drop_duplicates()
+    of_section = frame.drop_duplicates(["section", "kernel"]).groupby("section").cumcount()
+    frame["number"] = of_section.reindex(frame.index).ffill()
+    keep = (frame["number"] < task.section_kernels) & (frame.groupby(["section", "kernel"]).cumcount() < task.kernel_rows)
+    return compacted(rows, frame.index[keep].to_numpy())
+
+
+def row_hashes(rows: KernelRows, seed: int) -> NDArray[np.uint64]:
+    """A hash of each row's measurement, shape (n,) of uint64."""
+    columns = {name: np.asarray(getattr(rows, name), dtype=np.float64) + 0.0 for name in HASHED}
+    frame = pd.DataFrame(columns).assign(seed=float(seed))
+    return np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
+
+
+HASHED: Final = ("latency_s", "sm_clock_mhz", "sm_clock_asked_mhz", "power_w", "temperature_c", "l2_warm", "tile_m", "tile_n", "split_k")
+"""Columns that identify a row together with its kernel."""
+
+
+def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: int) -> KernelSample:
+    """Sample of one piece, screened like a whole file; rejections are counted."""
+    if task.collected is not None:
+        twice = measured_twice(content)
+        if twice:
+            raise DatasetError(f"{partition.path.name}: row {twice[0][:80]} occurs more than once; give every measurement once")
+        content = conforming(content, dict(task.collected), partition.path).select([name for name in KERNEL_COLUMNS if name in COLUMNS])
+    table = Table.of(content, partition.path, first=first)
+    if task.collected is not None:
+        table = table.select(~table.marked(FAMILY, "family"))
+    found = read_kernel_table(table, task.gpu)
+    rows, rejected = found.kernels, found.rejected
+    return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=_counted(rejected))
+
+
+def _joined(left: KernelSample, right: KernelSample) -> KernelSample:
+    rejected = _counted((*left.rejected.values(), *right.rejected.values()))
+    return KernelSample(
+        rows=join_rows((left.rows, right.rows)), read=left.read + right.read, used=left.used + right.used, rejected=rejected
+    )
+
+
+def _counted(rejected: Iterable[RejectedRow]) -> dict[RejectedKind, RejectedRow]:
+    """The first rejected row of each kind with the count of all."""
+    counts: dict[RejectedKind, RejectedRow] = {}
+    for row in rejected:
+        kind = (row.reason, row.power_only)
+        counts[kind] = replace(counts[kind], count=counts[kind].count + row.count) if kind in counts else row
+    return counts
+
+
+def _hash(text: str, seed: int) -> int:
+    key = seed.to_bytes(HASH_BYTES, "little")
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=HASH_BYTES, key=key).digest(), "little")
+
 
 Progress = Callable[[str], None]
 

@@ -1,15 +1,26 @@
-"""The list of all kernels, look-up by name, and the table of instructions (`instructions.toml`): a row → a kernel.
+"""Kernels in TOML → `Kernel`, with their text, their counted operations and the PTX of a thread's records; and the list of all kernels.
 
-The construction: each thread loads K accumulators and four operands, different from thread to thread, from memory,
-so that the work stays on the vector pipes; the loop is not unrolled; every accumulator is stored at the end.
+Kernels whose PTX is written out are Jinja templates: `<expression>`, and lines that begin with `#` are statements (`# for i in range(4)`).
+A string with a single expression becomes its value, a number or a list.  A table `[[kernel]]` is rendered once for each combination of the
+values in each table of `each`; missing fields come from `[defaults]`, and `let` names values.  Templates see the [constants], what
+`instructions.toml` has for all, the values of `each` and `let`, the earlier fields, and the functions below.
+
+Fields are those of `Kernel`, `Work` and `Expectation`, and: `scalars` (arguments in addition to the buffers), `registers` by type, `shared`
+variables, the text `before`, in (`body`) and `after` the loop (`microbench.toolchain.ptx.entry_text`), `count` of the opcodes (`fewest`
+and `most` if it varies), `support` (a feature of `architectures.toml`), `share` of the threads that reach the loop, `guarded` (average
+number of instructions that only some threads execute), `fixed` = false if the block may change.  The slots of a buffer `operands` have
+registers with their names; `temporaries` (name → type) follow.  `macros` stand before each text.  A slot with `times` = n becomes n
+numbered slots.
+
+A row of `instructions.toml` is a kernel too: each thread loads K accumulators and four operands, different from thread to thread, from
+memory, so that the work stays on the vector pipes; the loop is not unrolled; every accumulator is stored at the end.
 
 Fields of a row: `instruction` is the priced one, `templates` the texts of one operation (several alternate, step by step), each with
 `operations` instructions.  `start` is the accumulators' slot, `operands` a named set of operand slots or a set of the row.  `breaker` is
 emitted every `every` steps: it keeps values alive or prevents folding of an identity.  `first` and `last` replace the template for the
 first and the last accumulator of a step (carry chains).  `temporaries` are registers by name.  `opcodes` and `per_operation` are the
 resulting opcodes, and the fewest and most of them for one operation; `companions` are additional opcodes of a breaker or a composite.
-`chains` is the number of accumulators, `unroll` that of operations.  Missing fields come from `[defaults]`; the others are those of
-`microbench.families.build`.
+`chains` is the number of accumulators, `unroll` that of operations.  Missing fields come from `[defaults]`; the others are those above.
 
 A template is emitted once for each accumulator and step.  It contains
     {d}             the accumulator, {n} the next one, {m} the one after that
@@ -17,14 +28,206 @@ A template is emitted once for each accumulator and step.  It contains
     other names     temporaries of the row
 """
 
-from itertools import cycle, islice
+import struct
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from itertools import cycle, islice, product
+from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from jinja2 import Environment, Template
+from jinja2.nativetypes import NativeEnvironment
+
 from estimator.vocabulary.reader import read
-from microbench.errors import UnsupportedError
-from microbench.families.build import INSTRUCTIONS, Table, build_kernel, load_record, record_bytes, store_record
-from microbench.families.templates import written_kernels
-from microbench.kernel import Buffer, Kernel, Slot
+from microbench.kernel import FEATURES, Buffer, Expectation, Kernel, Slot, Support, Work
+from microbench.numbers import STORAGE
+from microbench.operands import record_type
+from microbench.toolchain.ptx import Texts, entry_text, loop_operations
+
+Table = Mapping[str, Any]
+"""A table of TOML."""
+
+INSTRUCTIONS: Final[Table] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
+"""The table of instructions, with the lists of opcodes that all tables share."""
+
+
+def opcodes(*words: str) -> tuple[str, ...]:
+    """Opcodes in their order; a lower-case word is replaced by the opcodes of its list in the table."""
+    lists = INSTRUCTIONS["opcodes"]
+    return tuple(one for word in words for one in (opcodes(*lists[word]) if word in lists else (word,)))
+
+
+def build_kernel(given: Table) -> Kernel:
+    """The kernel of these fields."""
+    arguments = (*(buffer.name for buffer in given["buffers"]), *given["scalars"])
+    threads = given.get("max_threads", 256)
+    registers = {kind: list(names) for kind, names in given["registers"].items()}
+    if given["buffers"][0].name == "operands":
+        for slot in given["buffers"][0].slots:
+            registers.setdefault(f"b{slot_bits(slot)}", []).append(slot.name)
+    for name, kind in given.get("temporaries", {}).items():
+        registers.setdefault(kind, []).append(name)
+    text = entry_text(
+        name=given["name"],
+        arguments=arguments,
+        registers=registers,
+        shared=given.get("shared", ""),
+        texts=Texts(given["before"], given["body"], given["after"]),
+        max_threads=threads,
+        lanes_may_idle=given.get("lanes_may_idle", True),
+    )
+    operations, guarded = loop_operations(text, given.get("share", 1.0)), given.get("guarded", {})
+    counted = {name: operations.get(name, 0.0) + guarded.get(name, 0.0) for name in sorted({*operations, *guarded})}
+    count, fixed = given.get("count", 0), given.get("fixed", True)
+    lists = {name: opcodes(*given.get(name, ())) for name in ("opcodes", "companions", "uniform")}
+    whole = {
+        "family": given["name"],
+        "unroll": count,
+        "text": text,
+        "arguments": arguments,
+        **_own(Kernel, given),
+        "support": FEATURES[given["support"]] if "support" in given else Support(),
+        "work": {**_own(Work, given), "operations": counted},
+        "expectation": {"fewest": count, "most": count, **_own(Expectation, given), **lists},
+        "block_threads": threads if fixed else min(threads, 256),
+        "fixed_block": (threads, 1, 1) if fixed else None,
+    }
+    return read(Kernel, whole)
+
+
+def _own(kind: type[Kernel] | type[Work] | type[Expectation], given: Table) -> dict[str, Any]:
+    """The fields of a table that belong to a kind of value; an empty list counts as missing."""
+    return {one.name: given[one.name] for one in fields(kind) if one.name in given and given[one.name] != []}
+
+
+def slot_bits(slot: Slot) -> int:
+    """Width of a slot's word."""
+    return 8 * int(np.dtype(STORAGE[slot.kind]).itemsize)
+
+
+def record_bytes(buffer: Buffer) -> int:
+    """Size of a record [byte]: a multiple of its widest slot."""
+    return record_type(buffer).itemsize
+
+
+def load_record(buffer: Buffer) -> str:
+    """PTX that loads a thread's record at `operand_address` into the registers of its slots."""
+    return "\n".join(f"ld.global.b{slot_bits(slot)} {slot.name}, [operand_address+{place}];" for slot, place in _places(buffer))
+
+
+def store_record(buffer: Buffer) -> str:
+    """PTX that stores the registers of its slots as a thread's record of the results."""
+    stores = [f"st.global.b{slot_bits(slot)} [result_address+{place}], {slot.name};" for slot, place in _places(buffer)]
+    return "\n".join([f"mad.wide.u32 result_address, thread, {record_bytes(buffer)}, results;", *stores])
+
+
+def _places(buffer: Buffer) -> list[tuple[Slot, int]]:
+    """Each slot with its offset in a record [byte]."""
+    offsets: Table = record_type(buffer).fields or {}
+    return [(slot, int(offsets[slot.name][1])) for slot in buffer.slots]
+
+
+Fields = dict[str, Any]
+"""A table that is being filled."""
+
+TEXTS: Final = ("before", "body", "after")
+BETWEEN_TEXTS: Final = "----"
+
+
+def numbered(prefix: str, *counts: int) -> str:
+    """`numbered("w", 2, 2)` is "w0_0, w0_1, w1_0, w1_1"."""
+    return ", ".join(prefix + "_".join(map(str, places)) for places in product(*map(range, counts)))
+
+
+def prefixed(prefix: str, words: str) -> str:
+    """`prefixed("at_", "a b")` is "at_a at_b"."""
+    return " ".join(prefix + word for word in words.split())
+
+
+def real(number: float) -> str:
+    """A float32 in PTX notation."""
+    return f"0f{struct.unpack('>I', struct.pack('>f', number))[0]:08X}"
+
+
+SYNTAX: Final[Fields] = {
+    "variable_start_string": "<",
+    "variable_end_string": ">",
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "comment_start_string": "<#",
+    "comment_end_string": "#>",
+    "line_statement_prefix": "#",
+}
+FUNCTIONS: Final = (numbered, prefixed, real, load_record, store_record, record_bytes)
+_TEXT: Final = Environment(**SYNTAX)
+_VALUE: Final = NativeEnvironment(**SYNTAX)
+for _environment in (_TEXT, _VALUE):
+    _environment.globals.update({function.__name__: function for function in FUNCTIONS})
+
+
+@cache
+def _template(environment: Environment, text: str) -> Template:
+    """A cached template; variants of a kernel share templates, because parsing takes longer than filling."""
+    return environment.from_string(text)
+
+
+def written_kernels(file: str) -> tuple[Kernel, ...]:
+    """The kernels of a file in this folder, in the file's order."""
+    table = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
+    constants = {**INSTRUCTIONS["shared"], **table.get("constants", {})}
+    return tuple(
+        build_kernel(_rendered(entry, table["defaults"], constants | variant)) for entry in table["kernel"] for variant in _variants(entry)
+    )
+
+
+def _variants(entry: Table) -> Iterator[Fields]:
+    """Every combination of the values of each table of `each`."""
+    for given in entry.get("each", [{}]):
+        lists = [value if isinstance(value, list) else [value] for value in given.values()]
+        yield from (dict(zip(given, chosen, strict=True)) for chosen in product(*lists))
+
+
+def _rendered(entry: Table, defaults: Table, context: Fields) -> Fields:
+    """A table's fields with filled templates, texts last, including the values of `each`."""
+    fields = {name: value for name, value in ({**defaults, **entry}).items() if name not in ("each", "let", "macros", *TEXTS)}
+    for name, value in context.items():
+        context[name] = _value(value, context)
+    found = context | {name: value for name, value in fields.items() if "<" not in str(value)}
+    for name, value in (*entry.get("let", {}).items(), *defaults.get("let", {}).items()):
+        found.setdefault(name, _value(value, found))
+    for name in sorted(fields, key=lambda name: name not in entry):
+        value = _value(fields[name], found)
+        found[name] = tuple(map(_buffer, value)) if name == "buffers" else value
+    texts = [INSTRUCTIONS["macros"] + defaults.get("macros", "") + entry.get("macros", "")]
+    texts += [(entry.get(name) or defaults.get(name, "")) + f"\n{BETWEEN_TEXTS}\n" for name in TEXTS]
+    filled = _template(_TEXT, "".join(texts)).render(found).split(BETWEEN_TEXTS)
+    found["registers"] = {kind: names.replace(",", " ").split() for kind, names in found["registers"].items()}
+    return found | {name: [line for line in text.splitlines() if line.strip()] for name, text in zip(TEXTS, filled, strict=False)}
+
+
+def _value(value: Any, context: Table) -> Any:
+    if isinstance(value, str):
+        return _template(_VALUE, value).render(context) if "<" in value else value
+    if isinstance(value, list):
+        return [_value(item, context) for item in value]
+    if isinstance(value, dict):
+        return {_value(key, context): _value(item, context) for key, item in value.items()}
+    return value
+
+
+def _buffer(given: Table) -> Buffer:
+    slots = [slot for entry in given["slots"] for slot in _slots(**entry)]
+    return Buffer(**{**given, "slots": tuple(slots)})
+
+
+def _slots(*, name: str, times: int = 0, negates: str = "", **fields: Any) -> list[Slot]:
+    if not times:
+        return [Slot(name=name, **fields)]
+    return [Slot(name=f"{name}{place}", negates=negates and f"{negates}{place}", **fields) for place in range(times)]
+
 
 ROWS: Final[tuple[Table, ...]] = tuple(INSTRUCTIONS["row"])
 """All rows of the table."""
@@ -106,13 +309,3 @@ SWEEP: Final = tuple(
 """Kernels at other unroll factors, and as one dependent chain, which shows latency and stalls."""
 
 EVERY_KERNEL: Final = (*KERNELS, *SWEEP)
-
-_BY_NAME: Final = {kernel.name: kernel for kernel in EVERY_KERNEL}
-
-
-def kernel_named(name: str) -> Kernel:
-    """The kernel of this name.  Raises UnsupportedError for an unknown name."""
-    kernel = _BY_NAME.get(name)
-    if kernel is None:
-        raise UnsupportedError(f"there is no kernel {name!r}; microbench.families lists {len(_BY_NAME)}")
-    return kernel

@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from collector.bench import open_bench
-from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import plan_campaign
-from collector.campaigns.running import Campaign, campaign_key
+from collector.campaigns.running import Campaign, campaign_key, kept_rows
 from estimator.vocabulary.resources import resource_folder
 
 SHORT_HEAD = """

@@ -4,9 +4,12 @@ import json
 import resource
 from contextlib import contextmanager
 
-from collector.dataset import open_kernel_writer, operator_columns
-from collector.dataset.log import log_path
-from estimator.vocabulary.workload import make_operator
+import pyarrow as pa
+
+from collector.dataset.reader import log_path
+from collector.dataset.schema import checked_row, kernel_schema, operator_columns
+from collector.dataset.writer import open_kernel_writer, write_parquet
+from estimator.vocabulary.workload import FAMILY_FIELDS, make_operator
 
 LINEAR = make_operator("gemm", "linear", "bf16", batch=1, m=128, n=256, k=512)
 METADATA = {"gpu": {"name": "a board"}, "idle": []}
@@ -29,6 +32,26 @@ def write_log(folder, count):
         for index in range(count):
             writer.append(a_row(f"r{index}"))
     return log_path(output)
+
+
+def rows_to_table(rows, metadata):
+    """Rows as a table of the kernel schema."""
+    return pa.Table.from_pylist([checked_row(row) for row in rows], schema=kernel_schema(metadata))
+
+
+def write_kernel_dataset(rows, metadata, output):
+    """Write rows as a Parquet file."""
+    write_parquet(rows_to_table(rows, metadata), output)
+
+
+def operators_of(table):
+    """The operator of every row: the inverse of `operator_columns`."""
+    found = []
+    for row in table.to_pylist():
+        names = ("precision_out", "precision_kv", *FAMILY_FIELDS[row["family"]])
+        fields = {name: row[name] for name in names if row[name] is not None}
+        found.append(make_operator(row["family"], row["operator"], row["precision"], cuda_cores=row["cuda_cores"], **fields))
+    return found
 
 
 @contextmanager

@@ -8,17 +8,15 @@ import pytest
 
 from collector.bench import open_bench
 from collector.campaigns.files import campaign_from_document, campaign_names, load_campaign
-from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import plan_campaign
-from collector.campaigns.running import Campaign
+from collector.campaigns.running import Campaign, kept_rows
 from collector.clocks import clocks_from_text
-from collector.dataset import operators_of, read_kernel_dataset, write_kernel_dataset
-from collector.dataset.log import log_path
+from collector.dataset.reader import log_path, read_kernel_dataset
 from collector.errors import CampaignError, ClockError, RunnerError
 from estimator.vocabulary.errors import WorkloadError
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators
 from tests.collector.campaigns import BOARD, CLOCKS, collected, planned, stop_after
-from tests.collector.dataset_rows import a_row
+from tests.collector.dataset_rows import a_row, operators_of, write_kernel_dataset
 from tests.words import one_line
 
 

@@ -11,7 +11,6 @@ from collector.campaigns.context_guard import GuardedRunner, guarded_bench
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
 from collector.campaigns.running import Campaign, warm_up
-from collector.dataset import rows_to_table
 from collector.devices.protocols import THROTTLE_BITS
 from collector.devices.tracer import NOT_TRACED
 from collector.sampling import Sampler
@@ -19,7 +18,7 @@ from collector.simulated.profile import Faults
 from estimator.vocabulary.workload import make_operator
 from microbench.sizing import launches_for
 from tests.collector.campaigns import Distorting, collected, planned
-from tests.collector.dataset_rows import product
+from tests.collector.dataset_rows import product, rows_to_table
 
 BOARD = "sim:h100-sxm"
 CLOCKS = (900.0,)

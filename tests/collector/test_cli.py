@@ -3,14 +3,12 @@
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from collector.cli import main
 from collector.commands.output import stoppable
-from collector.dataset import read_kernel_dataset
-from collector.dataset.log import log_path
+from collector.dataset.reader import log_path, read_kernel_dataset
 from tests.collector.campaigns import campaign_words
 from tests.collector.conftest import TINY_CAMPAIGN
 from tests.processes import COLLECT, piped
@@ -61,12 +59,12 @@ def test_nothing_is_replaced_unasked(arguments, tmp_path, capsys):
 def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tmp_path, capsys):
     words = changed(arguments, f"--out {tmp_path / 'fleet'}/ --families softmax -q")
     assert called(words) == called(f"{words} --seed 5") == called(f"{words} --resume") == 0
-    parts = read_kernel_dataset(tmp_path / "fleet").files
+    parts = list((tmp_path / "fleet").rglob("*.parquet"))
     line = refused(capsys, 1, " exists", words)
     assert len(parts) == 2
-    assert any(part.path in line for part in parts)
+    assert any(str(part) in line for part in parts)
     for part in parts:
-        board, host, name = Path(part.path).relative_to(tmp_path / "fleet").parts
+        board, host, name = part.relative_to(tmp_path / "fleet").parts
         assert (board, host.partition("=")[0], name.partition("-")[0]) == ("board=a100-pcie-40gb", "host", "GPU")
     (tmp_path / "file").touch()
     for url_or_file in ("s3://x/y/", f"{tmp_path / 'file'}/"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collector.bench import open_bench
 from collector.campaigns.context_guard import SILENT_ENDS, GuardedRunner, killers_path
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.errors import CampaignError, DeviceError, RunnerError
 from estimator.vocabulary.workload import make_operator
 from tests.collector.campaigns import SHORT_HEAD, campaign_words

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.dataset import DatasetError, claimed_dataset, open_kernel_writer, read_kernel_dataset
-from collector.dataset.log import log_path, read_log
+from collector.dataset.reader import log_path, read_kernel_dataset, read_log
+from collector.dataset.writer import claimed_dataset, open_kernel_writer
+from collector.errors import DatasetError
 from tests.collector.dataset_rows import METADATA, a_row, write_log
 from tests.words import one_line
 

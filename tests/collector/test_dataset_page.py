@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.campaigns.page import dataset_page, deviations
-from collector.dataset import FLAGS, rows_to_table, write_kernel_dataset
-from tests.collector.dataset_rows import METADATA, a_row, write_log
+from collector.dataset.schema import FLAGS
+from tests.collector.dataset_rows import METADATA, a_row, rows_to_table, write_kernel_dataset, write_log
 from tests.fitter.page import Page
 from tests.words import answer, refused
 

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.devices.protocols import PowerReadings
 from collector.sensing.baselines import sampled_energies_j
 from estimator.vocabulary.specifications import load_gpu
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from microbench.kernel import SCALARS
-from microbench.loads.generated import generated_loads
-from microbench.loads.groups import LoadGroup
+from microbench.loads.generated import LoadGroup, generated_loads
 from tests.collector.campaigns import SHORT_HEAD, campaign_words
 from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.program import parse

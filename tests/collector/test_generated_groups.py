@@ -9,8 +9,7 @@ from collector.cli import main
 from collector.errors import CampaignError
 from estimator.vocabulary.specifications import load_gpu
 from microbench.loads.copies import COPIES
-from microbench.loads.generated import generated_loads
-from microbench.loads.groups import LoadGroup
+from microbench.loads.generated import LoadGroup, generated_loads
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaigns import ONE_SOFTMAX, SHORT_HEAD
 from tests.words import answer, one_line, refused

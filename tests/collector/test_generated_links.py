@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.errors import RunnerError
 from collector.simulated.profile import load_board
 from estimator.vocabulary.specifications import load_gpu
@@ -15,8 +15,7 @@ from fitter.instructions.section import link_energies
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from microbench.loads.copies import COPIES, CopyLoad
-from microbench.loads.generated import generated_loads
-from microbench.loads.groups import LoadGroup
+from microbench.loads.generated import LoadGroup, generated_loads
 from tests.collector.campaigns import SHORT_HEAD, campaign_words
 from tests.microbench_library.conftest import open_fake_board
 from tests.words import called, changed

@@ -9,7 +9,7 @@ from collector.bench import open_bench
 from collector.campaigns.files import campaign_from_document
 from collector.campaigns.plan import chosen_plan, plan_campaign
 from collector.campaigns.selection import hastened, kind_of
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.errors import CampaignError
 from microbench.layouts import LAYOUTS, natural_layout
 from tests.collector.campaigns import SHORT_HEAD, collected

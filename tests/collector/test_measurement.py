@@ -9,13 +9,12 @@ import pytest
 from collector.bench import open_bench
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
-from collector.dataset import rows_to_table
 from collector.sampling import Sampler
 from collector.sensing.steady import settle_time_s
 from estimator.vocabulary.workload import make_operator
 from microbench.sizing import launches_for
 from tests.collector.campaigns import Distorting
-from tests.collector.dataset_rows import product
+from tests.collector.dataset_rows import product, rows_to_table
 
 BOARD = "a100-pcie-40gb"
 SETTINGS = MeasurementSettings()

@@ -8,8 +8,7 @@ import pytest
 
 from collector import measure
 from collector.errors import CollectorError
-from collector.measuring.board import open_watched
-from collector.measuring.measure import Measurement
+from collector.measuring.measure import Measurement, open_watched
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import Workload
 from tests.collector.dataset_rows import product

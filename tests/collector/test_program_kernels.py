@@ -9,8 +9,8 @@ import pytest
 
 from collector.bench import open_bench, open_simulated
 from collector.cli import main
-from collector.programs.execution import Program
 from collector.programs.kernels import IDLE, measure_kernels
+from collector.programs.program import Program
 from collector.sampling import Sampler
 from collector.sensing.live import characterise_sensor
 from estimator.formats import write_workload

@@ -14,7 +14,7 @@ from collector.campaigns.measurement import POWER_COLUMNS
 from collector.campaigns.plan import chosen_plan, plan_campaign
 from collector.campaigns.running import Campaign, campaign_key
 from collector.campaigns.selection import hastened, kind_of, point_costs
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.errors import CampaignError
 from collector.sensing.catalogue import given_sensor
 from collector.sensing.live import characterisation_s

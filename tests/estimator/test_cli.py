@@ -11,7 +11,7 @@ import pytest
 
 from estimator.bundle.files import bundle_from_document, save_bundle
 from estimator.display.estimates import SUMMARY_FIELDS
-from estimator.questions.points import VALUES
+from estimator.questions.sweeping import VALUES
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu, parse_clocks

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from estimator.bundle.files import save_bundle
 from estimator.commands.counts import counts_command
-from estimator.counts.activities import METRICS, CountedKernel, read_activities
+from estimator.counts.activities import METRICS, CountedKernel, load_energy_table, read_activities
 from estimator.counts.counted_energy import PARTS, CountedEnergy, counted_energies, scaling
 from estimator.counts.energies import Activity, section_of
 from estimator.counts.modules import Links, mean_hops, spread_over
-from estimator.counts.tables import load_energy_table
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import CountsError
 from tests.fitter.measured import planted_bundle

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from estimator.tracing.calls import Call, Place, Tensor
 from estimator.tracing.fusion import merged_calls
-from estimator.tracing.lowering import lower_calls
-from estimator.tracing.request import TraceRequest
+from estimator.tracing.models import TraceRequest
 from estimator.tracing.rules import rule_of
+from estimator.tracing.torch_trace import lower_calls
 from estimator.vocabulary.work import operator_work, workload_work
 from tests.estimator.estimating import fails, run
 from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, counted, products, tally

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.counts.activities import CountedKernel
+from estimator.counts.activities import CountedKernel, EnergyTable, load_energy_table
 from estimator.counts.counted_energy import counted_energies
 from estimator.counts.energies import INSTRUCTION, Activity
 from estimator.counts.opcodes import RARE
 from estimator.counts.prices import LIKE_SPREAD, is_matrix, price_of, products_of
-from estimator.counts.tables import EnergyTable, load_energy_table
 from estimator.vocabulary.errors import CountsError
 from tests.estimator.test_instructions import ENERGIES
 

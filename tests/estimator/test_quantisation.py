@@ -7,9 +7,7 @@ import pytest
 from estimator.bundle.files import load_bundle
 from estimator.questions.estimates import estimate
 from estimator.serving.weights import read_weights
-from estimator.tracing.models import load_model_config
-from estimator.tracing.quantisation import WIDENED, WIDENED_BYTE, stays_wide, stored_format
-from estimator.tracing.request import TraceRequest
+from estimator.tracing.models import WIDENED, WIDENED_BYTE, TraceRequest, load_model_config, stays_wide, stored_format
 from estimator.transforms.rewriting import with_precision
 from estimator.transforms.variation import variants
 from estimator.uncertainty.validity import why_no_time

@@ -15,7 +15,7 @@ from estimator import (
     read_workload,
 )
 from estimator.formats import write_workload
-from estimator.questions.roofline import roofline_latency_s, roofline_seconds
+from estimator.questions.estimates import roofline_latency_s, roofline_seconds
 from estimator.vocabulary.specifications import load_gpu
 from tests.estimator.estimating import printed, question, run, unlimited
 from tests.estimator.synthetic import matmul, transformer

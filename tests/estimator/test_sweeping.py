@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from estimator.bundle.files import load_bundle
 from estimator.questions.choosing import pareto_front
 from estimator.questions.estimates import estimate
-from estimator.questions.points import LABELS, VALUES, Sweep, joined_sweeps
-from estimator.questions.sweeping import sweep, sweep_chunks
+from estimator.questions.sweeping import LABELS, VALUES, Sweep, joined_sweeps, sweep, sweep_chunks
 from estimator.transforms.variation import Variant, variants
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu

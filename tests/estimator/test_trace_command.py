@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from estimator.formats import read_workload
-from estimator.tracing.models import load_model_config, model_names
-from estimator.tracing.request import SIZES, TraceRequest, checked_request
+from estimator.tracing.models import SIZES, TraceRequest, checked_request, load_model_config, model_names
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.vocabulary.errors import WorkloadError
 from tests.estimator.estimating import fails, printed

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from estimator.formats import read_workload
-from estimator.tracing.models import load_model_config, model_names
-from estimator.tracing.request import TraceRequest
+from estimator.tracing.models import TraceRequest, load_model_config, model_names
 from estimator.tracing.torch_trace import trace_calls, trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import workload_work

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from estimator.cli import main
-from estimator.tracing.request import TraceRequest
+from estimator.tracing.models import TraceRequest
 from estimator.tracing.torch_trace import trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from tests.estimator.estimating import run

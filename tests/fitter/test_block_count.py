@@ -8,18 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collector.dataset.schema import rows_to_table
 from estimator.blocks.model import FORMS, models_from_section, occupancy_times, section_of
 from estimator.bundle.files import load_bundle
 from estimator.vocabulary.specifications import load_gpu
-from fitter.blocks.model import fit_block_model, fit_block_models, left_out_errors
-from fitter.blocks.section import block_section
+from fitter.blocks.section import block_section, fit_block_model, fit_block_models, left_out_errors
 from fitter.cli import main as fit
 from fitter.errors import CalibrationError
 from fitter.rows import block_table
 from fitter.rows.block_table import read_block_table
 from fitter.rows.columns import BlockRows, join_rows
 from fitter.rows.tables import Table, open_table
+from tests.collector.dataset_rows import rows_to_table
 from tests.estimator.estimating import command_line, printed
 from tests.fitter.test_instruction_rows import ROW
 

@@ -14,7 +14,7 @@ import pytest
 
 from estimator.bundle.files import load_bundle
 from fitter.cli import main
-from fitter.report.text import next_lines, show_lines
+from fitter.report.page import next_lines, show_lines
 from tests.estimator.estimating import command_line
 from tests.fitter.measured import planted_bundle, saved
 

@@ -16,7 +16,7 @@ from fitter.cli import main
 from fitter.errors import FitterError
 from fitter.rows.partitions import open_partitioned
 from fitter.rows.selection import read_selection
-from fitter.scale.kernel_sample import SampleTask, sample_partition
+from fitter.scale.streamed import SampleTask, sample_partition
 
 REFUSALS = (FitterError, EstimatorError, DatasetError)
 ROWS = 40

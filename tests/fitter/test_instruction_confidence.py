@@ -15,8 +15,7 @@ from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from fitter.instructions.display import instruction_tables
-from fitter.instructions.energies import fit_instructions
-from fitter.instructions.section import link_energies
+from fitter.instructions.section import fit_instructions, link_energies
 from fitter.rows.columns import InstructionRows
 from tests.fitter.test_instruction_links import COPY, rows_of
 from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row, made_rows

@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.dataset.schema import rows_to_table
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables
-from fitter.instructions.energies import fitted_rows
-from fitter.instructions.section import instruction_section, link_energies
+from fitter.instructions.section import fitted_rows, instruction_section, link_energies
 from fitter.rows.columns import InstructionRows, Selection
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
+from tests.collector.dataset_rows import rows_to_table
 from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row
 
 GPU = load_gpu("a100-pcie-40gb")

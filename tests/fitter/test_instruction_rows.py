@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collector.dataset.schema import rows_to_table
 from estimator.counts.energies import (
     CONSTANT,
     INSTRUCTION,
@@ -24,7 +23,6 @@ from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
-from fitter.instructions.energies import FEWEST_ROWS, fit_instructions
 from fitter.instructions.ptx import published_differences
 from fitter.instructions.published import (
     compared_with_table,
@@ -32,10 +30,11 @@ from fitter.instructions.published import (
     table_document,
     table_errors,
 )
-from fitter.instructions.section import instruction_errors, link_energies
+from fitter.instructions.section import FEWEST_ROWS, fit_instructions, instruction_errors, link_energies
 from fitter.rows.columns import InstructionRows
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
+from tests.collector.dataset_rows import rows_to_table
 
 GPU = load_gpu("a100-pcie-40gb")
 TRUTH = {CONSTANT: 60.0, STALL: 45e-12, ISSUE: 65e-12, LOOP: 2e-12, "FFMA": 4.5e-12, "LOP3": 2.1e-12, "FADD": 3.2e-12}

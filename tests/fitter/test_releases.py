@@ -10,9 +10,17 @@ from estimator.bundle.files import load_bundle
 from estimator.formats import write_workload
 from estimator.vocabulary.gpu import ClockTable
 from fitter.errors import ReleaseError
-from fitter.release.differences import coefficient_differences, differences_document, workload_differences
-from fitter.release.release import release, release_before
-from fitter.release.version_rule import least_version, needed_step, require_step, version_key
+from fitter.release.versions import (
+    coefficient_differences,
+    differences_document,
+    least_version,
+    needed_step,
+    release,
+    release_before,
+    require_step,
+    version_key,
+    workload_differences,
+)
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
 

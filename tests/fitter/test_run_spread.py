@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.planted_spread import RATIOS, planted_coverage
 from estimator.uncertainty.sources import error_sources, joined
 from estimator.vocabulary.quantities import NORMAL_90
-from fitter.bundle.run_spread import EXPECTED, family_spread, interval_factor, known_spread, paced_std, spread_at
+from fitter.bundle.runs import EXPECTED, family_spread, interval_factor, known_spread, paced_std, spread_at
 from tests.fitter.measured import planted_bundle
 
 RUNS = 400

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from collector.dataset import FLAGS, operator_columns, write_kernel_dataset
+from collector.dataset.schema import FLAGS, operator_columns
 from estimator import load_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from fitter.errors import SelectionError
 from fitter.rows.kernel_table import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW
 from fitter.rows.selection import read_selection, require_one_world
+from tests.collector.dataset_rows import write_kernel_dataset
 from tests.estimator.synthetic import matmul
 
 GEMM = matmul(1024, 1024, 1024)

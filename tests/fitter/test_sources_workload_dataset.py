@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fitter.report.text import selection_document, selection_lines
+from fitter.report.page import selection_document, selection_lines
 from fitter.rows.columns import Dataset, Selection, Startup, WorkloadRows
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.tables import open_table

@@ -8,7 +8,7 @@ import pytest
 
 import fitter.commands.fit
 from estimator.blocks.model import section_of as section_of_blocks
-from fitter.blocks.model import fit_block_model
+from fitter.blocks.section import fit_block_model
 from fitter.bundle.calibration import Calibration
 from fitter.instructions.section import section_of
 from fitter.report.verdict import family_table, verdict_lines

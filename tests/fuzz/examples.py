@@ -20,22 +20,20 @@ from collector.bench import open_bench
 from collector.commands.collect import run as collect
 from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
-from collector.dataset import read_kernel_dataset, write_kernel_dataset
-from collector.dataset.log import log_path, read_log
+from collector.dataset.reader import log_path, read_kernel_dataset, read_log
 from collector.errors import CollectorError
 from collector.privileged.settings import read_settings as read_helper_settings
 from collector.recordings.run import read_run
 from collector.replay.recording import recorded_bench
 from estimator.bundle.files import digest_of
 from estimator.commands.estimate import run as estimate
-from estimator.counts.activities import read_activities
-from estimator.counts.tables import load_energy_table
+from estimator.counts.activities import load_energy_table, read_activities
 from estimator.tracing.models import load_model_config
 from estimator.vocabulary.errors import EstimatorError
 from fitter.commands.fit import run as fit
 from fitter.errors import FitterError
 from fitter.rows.selection import read_selection
-from tests.collector.dataset_rows import LINEAR, a_row, write_log
+from tests.collector.dataset_rows import LINEAR, a_row, write_kernel_dataset, write_log
 from tests.collector.pmd.streams import stream
 
 ROOT = Path(__file__).parents[2]

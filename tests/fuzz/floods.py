@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from collector.dataset import KERNEL_COLUMNS, kernel_schema, rows_to_table
-from tests.collector.dataset_rows import METADATA, a_row
+from collector.dataset.schema import KERNEL_COLUMNS, kernel_schema
+from tests.collector.dataset_rows import METADATA, a_row, rows_to_table
 
 MOST_BYTES = 1 << 30
 MOST_S = 20.0

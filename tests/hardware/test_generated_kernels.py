@@ -9,12 +9,12 @@ import pytest
 from collector.devices.nvml import open_board
 from collector.errors import RunnerError
 from estimator.vocabulary.quantities import HZ_PER_MHZ
-from microbench.check import verify
 from microbench.errors import CompileError, UnsupportedError
-from microbench.families import KERNELS
+from microbench.families.catalogue import KERNELS
 from microbench.kernel import Launch
 from microbench.loads.copies import COPIES
 from microbench.loads.generated import architecture_of
+from microbench.operands import verify
 from microbench.sizing import resident_blocks
 from microbench.toolchain.compile import compile_kernels, find_toolchain
 from tests.hardware.board import BOARD, open_real_runner, real_specification

@@ -14,8 +14,7 @@ import pytest
 
 from collector.campaigns.files import load_campaign
 from collector.cli import main
-from collector.dataset import read_kernel_dataset, write_kernel_dataset
-from collector.dataset.log import log_path
+from collector.dataset.reader import log_path, read_kernel_dataset
 from collector.devices.protocols import THROTTLE_BITS, PowerReadings, StateReadings
 from collector.sampling import Trace
 from scripts.anchor_check import WANTED, AnchorError, agreement
@@ -24,6 +23,7 @@ from scripts.card_call import Call, kill, pack, unpack
 from scripts.card_smoke import decided, limit_lag
 from scripts.real_card import CAMPAIGNS, STAGES, Card, over
 from scripts.real_card import main as real_card
+from tests.collector.dataset_rows import write_kernel_dataset
 
 CAMPAIGN = """
 description = "few anchors"

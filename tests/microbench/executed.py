@@ -5,11 +5,10 @@ Written anew, after a look at what changed, by:  python -m tests.microbench.exec
 
 import numpy as np
 
-from microbench.check import DIGEST_BYTES, EXPECTED, result_name, results_digest, written_bytes
-from microbench.families import KERNELS, SWEEP
+from microbench.families.catalogue import KERNELS, SWEEP
 from microbench.kernel import SCALARS
 from microbench.numbers import decode
-from microbench.operands import argument_value, contents, record_type
+from microbench.operands import DIGEST_BYTES, EXPECTED, argument_value, contents, record_type, result_name, results_digest, written_bytes
 from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.machine import buffer_address
 from tests.microbench.interpreter.program import parse

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from microbench.families import KERNELS, SWEEP
+from microbench.families.catalogue import KERNELS, SWEEP
 from microbench.kernel import OPTIMISATION_LEVELS
 from microbench.toolchain.compile import compile_kernels, disassemble, find_toolchain
 from microbench.toolchain.inspect import PRODUCTS, SUMS

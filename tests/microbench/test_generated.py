@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from microbench.check import verify
 from microbench.errors import ResultError
-from microbench.families import KERNELS, kernel_named
+from microbench.families.catalogue import KERNELS
 from microbench.numbers import decode
-from microbench.operands import record_type
+from microbench.operands import record_type, verify
 from tests.microbench.executed import SHIPPED, executed_results, interpret
 from tests.microbench.interpreter.program import InterpreterError, parse
+from tests.microbench.kernels import kernel_named
 
 INTERPRETED = [kernel for kernel in KERNELS if not kernel.name.startswith("wgmma")]
 COUNTED_APART = {"tma_bulk"}

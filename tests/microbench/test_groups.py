@@ -10,11 +10,11 @@ import pytest
 from collector.campaigns.files import load_campaign
 from estimator.vocabulary.specifications import load_gpu
 from microbench import families
-from microbench.families import KERNELS, kernel_named
+from microbench.families.catalogue import KERNELS
 from microbench.kernel import Expectation, Kernel, Mode, Work
 from microbench.loads.copies import COPIES
-from microbench.loads.generated import generated_loads
-from microbench.loads.groups import LoadGroup
+from microbench.loads.generated import LoadGroup, generated_loads
+from tests.microbench.kernels import kernel_named
 
 GPU = load_gpu("a100-pcie-40gb")
 NAMES = ("ffma_k8_u64", "mma_f16", "vector_add_256")

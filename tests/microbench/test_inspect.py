@@ -11,11 +11,11 @@ from types import ModuleType
 import pytest
 
 from microbench.errors import CompileError
-from microbench.families import kernel_named
 from microbench.families.catalogue import instruction_kernel
 from microbench.kernel import Expectation, Support
 from microbench.toolchain.compile import compile_kernels, disassemble, find_toolchain
 from microbench.toolchain.inspect import InspectedEntry, body_complaint, histogram, loop_body, read_listings
+from tests.microbench.kernels import kernel_named
 
 LISTING = """
 	.section	.text.twice,"ax",@progbits

@@ -3,7 +3,7 @@
 import pytest
 
 from estimator.vocabulary.specifications import gpu_names, load_gpu
-from microbench.families import KERNELS
+from microbench.families.catalogue import KERNELS
 from microbench.loads.launch import plan_launches, shares_region
 from microbench.operands import buffer_bytes
 from microbench.sizing import resident_blocks

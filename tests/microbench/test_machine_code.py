@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from microbench.errors import CompileError, UnsupportedError
-from microbench.families import kernel_named
 from microbench.kernel import ARCHITECTURES
 from microbench.toolchain.compile import TOOLKIT, assembled, assembler_version, compile_kernels
 from microbench.toolchain.inspect import body_complaint
 from microbench.toolchain.ptx import module_text
 from tests.microbench.golden import kernels_at
+from tests.microbench.kernels import kernel_named
 from tests.words import one_line
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from estimator.counts.opcodes import sass_class
-from microbench.families import kernel_named
 from microbench.toolchain.inspect import PRODUCTS, operation
 from tests.microbench.golden import OPERAND_ARCHITECTURES, OPERANDS, operand_forms
+from tests.microbench.kernels import kernel_named
 
 FORMS = json.loads(OPERANDS.read_text(encoding="utf-8"))
 NDIGITS = 6

@@ -5,9 +5,9 @@ from math import erf, exp, log, sqrt
 
 import numpy as np
 
-from microbench.families import kernel_named
 from microbench.numbers import decode
 from tests.microbench.executed import executed_results, filled_buffers
+from tests.microbench.kernels import kernel_named
 
 TURNS = 3
 

@@ -10,7 +10,7 @@ from microbench.errors import KernelFailedError, LaunchError
 from microbench.kernel import Buffer, Expectation, Kernel, Launch, Slot, Work
 from microbench.operands import DRAWN_RECORDS, contents
 from microbench.runners.cupy_device import open_cupy_device
-from microbench.runners.generated_runner import load_generated
+from microbench.runners.library_runner import load_generated
 from tests.microbench_library.cuda_fake import PCI_ADDRESS, World, fake_cupy
 
 ENTRY = "add_turns"

@@ -1,5 +1,8 @@
 """Kernels as CUPTI tells of them."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from collector.devices.tracer import CuptiTracer, demangled, open_tracer
@@ -92,13 +95,14 @@ def test_where_cupti_refuses_the_work_is_done_and_the_reason_kept():
     assert "NOT_COMPATIBLE" in tracer.missing()
 
 
-def test_a_cupti_that_cannot_start_is_no_tracer():
+def test_a_cupti_that_cannot_start_is_no_tracer(monkeypatch):
     def refuse(*_):
         raise CuptiError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
 
     cupti = FakeCupti()
     cupti.activity_register_callbacks = refuse
-    assert "MULTIPLE_SUBSCRIBERS" in open_tracer(cupti).missing()
+    monkeypatch.setitem(sys.modules, "cupti", SimpleNamespace(cupti=cupti))
+    assert "MULTIPLE_SUBSCRIBERS" in open_tracer.__wrapped__().missing()
 
 
 @pytest.mark.parametrize("name", ["ampere_sgemm_128x64_tn", "", "_Znot_a_symbol", "_Z"])

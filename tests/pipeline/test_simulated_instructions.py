@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collector.cli import main as collect
-from collector.dataset import read_kernel_dataset, write_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.simulated.generated import (
     CHANGE_PJ,
     ISSUE_PJ,
@@ -34,12 +34,12 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from fitter.cli import main as fit
-from fitter.instructions.energies import fit_instructions
+from fitter.instructions.section import fit_instructions
 from fitter.rows.selection import read_selection
 from microbench.kernel import WARP_LANES
-from microbench.loads.generated import generated_loads
-from microbench.loads.groups import LoadGroup
+from microbench.loads.generated import LoadGroup, generated_loads
 from microbench.sizing import SUB_PARTITIONS
+from tests.collector.dataset_rows import write_kernel_dataset
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = """

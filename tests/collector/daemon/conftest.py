@@ -14,7 +14,7 @@ from collector.bench import open_bench
 from collector.cli import main
 from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from tests.collector.steady import DEADLINE_S, until
 from tests.processes import COLLECT, piped
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from collector.cli import main
 from collector.commands.campaign import common_root
 from collector.daemon.jobs import AFTER_ROW, AT_ONCE, STALE_S, Daemon, Overview
-from collector.daemon.locks import daemon_lock
-from collector.daemon.store import FILE_NAME, open_store
-from collector.dataset import read_kernel_dataset
+from collector.daemon.store import FILE_NAME, daemon_lock, open_store
+from collector.dataset.reader import read_kernel_dataset
 from collector.devices.board_claim import claimed_board
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, OTHER_BOARD, row_ids, workers
 from tests.collector.nvml.stub import Boards, board_uuid, built

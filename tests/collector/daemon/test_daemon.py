@@ -7,8 +7,8 @@ import time
 import pytest
 
 from collector.cli import main
-from collector.daemon.locks import locked, worker_lock_path
-from collector.dataset.log import log_path, read_log
+from collector.daemon.store import locked, worker_lock_path
+from collector.dataset.reader import log_path, read_log
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, ENDLESS, row_ids, workers
 from tests.collector.steady import DEADLINE_S, until
 from tests.processes import ended

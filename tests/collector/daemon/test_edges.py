@@ -11,9 +11,9 @@ import pytest
 
 from collector.boards import board_words, named_boards, several
 from collector.campaigns.running import Progress
-from collector.daemon.locks import LOCK_NAME, daemon_lock, daemon_runs, locked, worker_lock_path
 from collector.daemon.log_file import LARGEST_BYTES, LogFile, Notifier
 from collector.daemon.reporting import StopRequest, Tally, cause_of
+from collector.daemon.store import LOCK_NAME, daemon_lock, daemon_runs, locked, worker_lock_path
 from collector.devices.polling import HostClock
 from collector.errors import BoardBusyError, BoardLostError, ClockError, CollectorError, DaemonError, DatasetError, DeviceError, DriverError
 

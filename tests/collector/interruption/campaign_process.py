@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.bench import Bench, open_bench, open_simulated
+from collector.bench import open_bench, open_simulated
 from collector.campaigns.files import load_campaign
-from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import plan_campaign
-from collector.campaigns.running import Campaign, campaign_key
+from collector.campaigns.running import Campaign, campaign_key, kept_rows
 from collector.commands.output import stoppable
-from collector.dataset import claimed_dataset
+from collector.dataset.writer import claimed_dataset
 from collector.devices.nvml import open_board
+from collector.devices.protocols import Bench
 from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd
 from collector.sensing.calibration import load_calibration

@@ -12,8 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from collector.bench import open_bench
-from collector.dataset import read_kernel_dataset
-from collector.dataset.log import log_path, read_log
+from collector.dataset.reader import log_path, read_kernel_dataset, read_log
 from collector.devices.clock_record import left_records
 from collector.sampling import Sampler
 from collector.sensing.live import characterise_sensor

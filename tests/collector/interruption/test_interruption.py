@@ -139,7 +139,7 @@ def guards(arena):
     found = []
     for place in Path("/proc").iterdir():
         with suppress(OSError):
-            if place.name.isdecimal() and {b"collector.devices.clock_guard", bytes(arena.state)} <= set(
+            if place.name.isdecimal() and {b"collector.devices.clock_record", bytes(arena.state)} <= set(
                 (place / "cmdline").read_bytes().split(b"\0")
             ):
                 found.append(int(place.name))

@@ -13,15 +13,15 @@ import numpy as np
 import pynvml
 import pytest
 
-from collector.bench import Bench, open_instruments
+from collector.bench import open_instruments
 from collector.campaigns.files import campaign_from_document
 from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import Campaign, campaign_key
 from collector.clocks import clocks_from_text
 from collector.commands.doctor import examine
-from collector.dataset import read_kernel_dataset
+from collector.dataset.reader import read_kernel_dataset
 from collector.devices.nvml_library import open_nvml
-from collector.devices.protocols import LaunchRecord, PreparedKernel
+from collector.devices.protocols import Bench, LaunchRecord, PreparedKernel
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.specifications import load_gpu
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.pmd.protocol import PACKET_BYTES, encode_packets
-from collector.pmd.recording_files import stamps_path
+from collector.pmd.recording import stamps_path
 from tests.collector.pmd.streams import stream
 from tests.collector.steady import in_real_time
 from tests.processes import piped

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from collector.pmd.meter import open_meter
-from collector.pmd.recording import scan_recording
-from collector.pmd.recording_files import log_meter, read_recording
+from collector.pmd.recording import log_meter, read_recording, scan_recording
 from collector.pmd.sensor import open_pmd
 
 pytestmark = pytest.mark.pmd

@@ -12,8 +12,15 @@ from collector.errors import DatasetError
 from collector.pmd.emulated import EmulatedMeter
 from collector.pmd.meter import Received
 from collector.pmd.protocol import PACKET_BYTES, PMD2, PMD_USB, STREAM_BAUD, MeterSamples, encode_block, encode_packets
-from collector.pmd.recording import sample_blocks, scan_recording, zero_currents
-from collector.pmd.recording_files import RecordingHeader, open_recording_writer, read_recording, stamps_path
+from collector.pmd.recording import (
+    RecordingHeader,
+    open_recording_writer,
+    read_recording,
+    sample_blocks,
+    scan_recording,
+    stamps_path,
+    zero_currents,
+)
 from collector.pmd.table import TableForm, write_table
 from tests.collector.dataset_rows import disk_with
 from tests.collector.pmd.streams import stream

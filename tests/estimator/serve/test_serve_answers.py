@@ -80,8 +80,8 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
 
     from estimator.bundle.files import load_bundle, save_bundle
     from estimator.display.text import known
-    from estimator.serve.answers import Question, answer_document
     from estimator.serve.catalogue import open_catalogue
+    from estimator.serve.server import Question, answer_document
 
     path = tmp_path / "times.json"
     save_bundle(replace(load_bundle(BUNDLE), name="times", power=None), path)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.serve.answers import Question, ServedQuestion, parse_request
 from estimator.serve.local_site import RequestError
+from estimator.serve.server import Question, ServedQuestion, parse_request
 
 ASKED = {"workload": "example-0", "bundle": "bundle-0"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from estimator import bundle_for, estimate
 from estimator.serving.architecture import Layout, read_architecture
-from estimator.serving.single_step import is_served, single_step
+from estimator.serving.costs import is_served, single_step
 from estimator.serving.steps import weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.vocabulary.work import workload_work

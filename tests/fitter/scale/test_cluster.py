@@ -12,7 +12,7 @@ from collector.errors import DatasetError
 from fitter.errors import ClusterError
 from fitter.rows.partitions import open_partitioned, read_batches
 from fitter.scale.cluster import check_versions, in_order, open_cluster
-from fitter.scale.kernel_sample import sample_of, sample_partition
+from fitter.scale.streamed import sample_of, sample_partition
 from tests.fitter.scale.test_kernel_sample import TASK, kernel_table, said, write_parts
 
 

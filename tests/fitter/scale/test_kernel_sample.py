@@ -16,8 +16,7 @@ from fitter.errors import InputError
 from fitter.rows.partitions import open_partitioned, read_batches
 from fitter.rows.rejected import count_reasons
 from fitter.rows.selection import read_selection
-from fitter.scale.kernel_sample import KernelSample, SampleTask, pruned_rows, row_hashes, sample_of
-from fitter.scale.streamed import is_streamed, read_streamed
+from fitter.scale.streamed import KernelSample, SampleTask, is_streamed, pruned_rows, read_streamed, row_hashes, sample_of
 
 TASK = SampleTask(collected=None, gpu=None, seed=0)
 

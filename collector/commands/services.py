@@ -1,6 +1,7 @@
-"""`collect status` and `collect stop`: the daemon and its jobs."""
+"""The daemon and its jobs (`collect daemon`, `status`, `stop`), held SM clocks and the helper that locks them (`clocks`, `privileged`)."""
 
 import os
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -8,13 +9,39 @@ from typing import Final
 
 import click
 
-from collector.commands.options import CONTEXT, config_option, output_options
-from collector.commands.output import Speaker, columns, note
+from collector.commands.options import CONTEXT, FILE, config_option, output_options, require_dataset_packages
+from collector.commands.output import Speaker, columns, note, settings_lines
 from collector.daemon.jobs import AT_ONCE, RUNNING, Board, Job, Overview, left_text, note_text, time_text
-from collector.daemon.settings import client_settings
+from collector.daemon.settings import client_settings, read_settings
 from collector.daemon.store import Store, has_database, open_store
 from collector.errors import DaemonError
-from estimator.options.command_line import DONE
+from estimator.options.command_line import DONE, FAILED
+from estimator.vocabulary.reader import plain
+
+
+@click.command("daemon", context_settings=CONTEXT)
+@click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
+@click.option("--check", is_flag=True, help="Print the settings and whether the boards are there; start nothing.")
+@output_options
+def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
+    """Run queued campaigns, one at a time on each board, until a request to end.
+
+    SIGTERM, Ctrl-C or `collect stop --daemon` end it after the running kernels; a second one at once.  Interrupted
+    jobs continue when it is started again.
+    """
+    require_dataset_packages()
+    from collector.boards import named_boards
+    from collector.daemon.supervisor import serve
+
+    settings = read_settings(config)
+    if check:
+        named_boards(settings.gpus)
+        documents = {**plain(settings), "state_folder": str(settings.folder)}
+        speak.say(documents, settings_lines(documents))
+        return DONE
+    serve(settings, speak.note)
+    return DONE
+
 
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
 BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
@@ -128,3 +155,54 @@ def _stop_daemon(store: Store) -> str:
             raise DaemonError(f"{store.folder}: no daemon has run there; name the config of the one that is meant with --config")
         return "has ended before"
     return "ends at once" if store.ask_daemon_stop() == AT_ONCE else "is draining; once more ends it at once"
+
+
+@click.group("clocks", context_settings=CONTEXT, no_args_is_help=False)
+def clocks_command() -> None:
+    """SM clocks that a dead process left held."""
+
+
+@clocks_command.command("restore", context_settings=CONTEXT)
+@output_options
+def restore_command(speak: Speaker) -> int:
+    """Give back every clock that a process left held when it died.
+
+    Clocks of a living process are left alone.  This happens automatically when a board's clock is next held, and a
+    guard process does it within a second or two of the death; the command is for the case that both were prevented.
+    """
+    from collector.devices.clock_record import restore_left_clocks
+
+    outcome = restore_left_clocks()
+    failed = {uuid: reason for uuid, reason in outcome if reason}
+    restored = [uuid for uuid, reason in outcome if not reason]
+    lines = [f"{uuid}: SM clock given back" for uuid in restored]
+    speak.say({"restored": restored, "failed": failed}, lines or ([] if failed else ["no clock was left held"]))
+    for uuid, reason in failed.items():
+        note(f"collect clocks restore: {uuid}: {reason}")
+    return FAILED if failed else DONE
+
+
+@click.group("privileged", context_settings=CONTEXT, no_args_is_help=False)
+def privileged_command() -> None:
+    """The clock helper: a small process of root that locks SM clocks for users without the right."""
+
+
+@privileged_command.command("serve", context_settings=CONTEXT)
+@click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/lock-clocks-without-root.md.")
+@click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
+@output_options
+def serve_command(config: Path, check: bool, speak: Speaker) -> int:
+    """Lock clocks for allowed users, on systemd's socket, until SIGTERM; every clock is given back.
+
+    The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
+    `python -I -m collector.privileged.helper`, which loads only the modules of the collector that it needs.
+    """
+    from collector.privileged.settings import read_settings
+
+    settings = read_settings(config)
+    if not check:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-I", "-m", "collector.privileged.helper", str(config)])
+    boards = [f"{board.uuid}: {board.lowest_mhz} to {board.highest_mhz} MHz" for board in settings.boards]
+    speak.say(plain(settings), settings_lines({**plain(settings), "boards": boards}))
+    return DONE
