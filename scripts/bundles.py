@@ -172,7 +172,7 @@ def _tested(bundle: Bundle) -> set[str]:
 
 
 def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory]) -> Iterator[str]:
-    """A line for each laboratory: the rows of this GPU that the fit used."""
+    """A line for each laboratory: its files, and the rows of this GPU that the fit used of them."""
     folders = {Path(file).name: laboratory_of(file) for file in recipe.data}
     for lab in dict.fromkeys(folders.values()):
         files = [one for one in bundle.provenance.datasets if folders[one.name] == lab]
@@ -182,7 +182,7 @@ def _data_lines(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laborato
         used, rejected = sum(one.used for one in files), ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
         of = f" of {used + refused.total():,} ({rejected})" if refused else ""
         text = f"{laboratories[lab].name}: {laboratories[lab].what}. {laboratories[lab].licence}"
-        yield f"* {text}. Rows used: {used:,}{of}."
+        yield f"* {text}. Rows used: {used:,}{of}, from {', '.join(one.name for one in files)}."
 
 
 def _error_lines(errors: Sequence[HeldOut]) -> Iterator[str]:

@@ -77,7 +77,7 @@ def test_each_difference_between_boards_moves_the_energies_that_it_concerns():
         return carried_factors(tables(A100), 3.0, tables(replace(A100, **figures)), 3.0)
 
     newer = changed(process="tsmc-4n")
-    assert {term: value for term, value in newer.items() if value != 1.0} == dict.fromkeys(("tensor", "cuda", "sfu"), 0.58)
+    assert {term: value for term, value in newer.items() if value != 1.0} == dict.fromkeys(("tensor", "cuda", "sfu"), 0.62)
     assert {term for term, value in changed(num_sms=216).items() if value != 1.0} == {"busy"}
     wide = changed(tensor_flop_per_clock={**A100.tensor_flop_per_clock, "fp16": 4096.0})
     assert {term: value for term, value in wide.items() if value != 1.0} == {"tensor": 0.75}
