@@ -57,8 +57,8 @@ class TransferSource:
 def transfer_source(bundle: Bundle, *more: Bundle, target: GpuSpec) -> TransferSource:
     """The transfer source of a bundle; groups that the bundle has from priors only are left out.
 
-    more: further bundles for power.  Of A100-PCIe, A10 and H100 each is forecast from the mean of the other two with an error of 3.2, 4.0
-    and 3.7 %, from one of them with 3.3 and 3.5, 4.3 and 6.2, 4.6 and 4.6 %.
+    more: further bundles for power.  Of A100-PCIe, A10 and H100 each is forecast from the mean of the other two with an error of 3.1, 3.9
+    and 3.2 %, from one of them with 3.5 and 4.1, 3.5 and 6.6, 3.8 and 4.0 %.
     """
     tables, known = board_tables(bundle, target), [one for one in (bundle, *more) if one.power is not None]
     powers = [carried_power(one, one.power, target, tables) for one in known if one.power is not None]
