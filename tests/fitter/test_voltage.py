@@ -56,8 +56,8 @@ def sweep_rows(clocks, voltage, seed, kernels=KERNELS):
     return replace(rows, power_w=watt * np.exp(NOISE * rng.standard_normal(count)))
 
 
-def inferred(clocks, voltage, seed=0):
-    rows = sweep_rows(clocks, voltage, seed)
+def inferred(clocks, voltage, seed=0, **changed):
+    rows = replace(sweep_rows(clocks, voltage, seed), **changed)
     return infer_voltage(PowerProblem(rows=rows, tables=board(None, clocks[0]), warmer_k=np.zeros(len(rows.power_w)), priors=PRIOR))
 
 
@@ -73,6 +73,12 @@ def test_three_clocks_tell_the_rise(clocks):
 @pytest.mark.parametrize("clocks", [(900.0, 1410.0), (1400.0, 1405.0, 1410.0)])
 def test_fewer_than_three_different_clocks_tell_nothing(clocks):
     assert inferred(clocks, planted((900.0, 1410.0), knee=0.7, slope=0.3)) is None
+
+
+def test_clocks_that_nobody_locked_tell_nothing():
+    """A limit lowers the clock of some kernels only: their energies and the voltage cannot be told apart."""
+    clocks = SWEEPS["510-1410"]
+    assert inferred(clocks, planted(clocks, knee=0.7, slope=0.3), asked_mhz=np.full(KERNELS * len(clocks), np.nan)) is None
 
 
 def test_power_that_does_not_rise_beyond_the_clock_is_no_voltage():
