@@ -14,8 +14,8 @@ diffusion      Stable Diffusion 1.5 and XL of ML.ENERGY: UNets and what is betwe
                the limit; "host's pace": the launch cost that batch 1, which is left out, shows
 zeus           training on a V100 under limits: time over that at 250 W, and power; from batch 32 on
 vidur          products of vidur by length of the kernel
-energy         power at rest; times of kernels at the power limit, whose energy sets their clock: a product on a small board; products and
-               attention of AIConfigurator on GB200 and H200
+energy         power at rest; power of kernels below the limit, and times of those at it, whose energy sets their clock: a product on a
+               small board; products and attention of AIConfigurator on GB200 and H200
 """
 
 import json

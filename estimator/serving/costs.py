@@ -73,7 +73,7 @@ class StepCosts:
     points          the estimates behind them, clocks vary fastest
     sm_clock_mhz    (c, k) actual clocks of decoding steps
     waiting_w       (c, k) power of a board that waits for its host; waiting_spread: relative half width of its 90 % interval
-    rest_w          (c, k) power of a board at rest
+    rest_w          (c, k) power of a board at rest, of the same spread (assumed): some boards lower their clock between requests
     """
 
     decode: Costs

@@ -33,8 +33,8 @@ PRIOR: Final[dict[str, tuple[float, float]]] = {
 """Centre [pJ per event, W for static terms] and relative width of every coefficient of an A100 at PRIOR_CLOCK_MHZ.
 
 Centres: one fit of whole models on A100-PCIe, A10 and H100-SXM, their energies carried to the A100 (`estimator.model.silicon`); L2 and the
-parts of DRAM, which models do not tell apart, on the way to a fit that has H200's kernels, too (9; 90 and 3).  Widths: the scatter of the
-boards' own fits.  DRAM's is tight: one clock cannot tell its memory part from its core part.
+parts of DRAM, which models do not tell apart, are moved a third of the way towards a fit that has H200's kernels, too (9; 90 and 3).
+Widths: the scatter of the boards' own fits.  DRAM's is tight: one clock cannot tell its memory part from its core part.
 """
 
 PRIOR_CLOCK_MHZ: Final = 900.0

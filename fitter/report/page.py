@@ -75,7 +75,7 @@ def bundle_facts(bundle: Bundle) -> dict[str, str]:
 def dataset_table(bundle: Bundle) -> Shown:
     """Table of the data sets behind a bundle."""
     rows = [[d.name, d.kind, d.rows, d.used, d.sha256] for d in bundle.provenance.datasets]
-    return Shown(title="What the fit was made from", head=("data set", "kind", "rows", "used", "SHA-256"), rows=rows)
+    return Shown(title="Data of the fit", head=("data set", "kind", "rows", "used", "SHA-256"), rows=rows)
 
 
 def show_lines(bundle: Bundle) -> list[str]:
@@ -235,7 +235,7 @@ def worst_html(held: Mapping[str, pd.DataFrame]) -> str:
 
 
 MOST_ROWS: Final = 3000
-"""Rows of which pictures are drawn, evenly over the file: more change no picture."""
+"""Most rows that a picture shows, evenly chosen over the file."""
 
 MOST_BARS: Final = 5
 """Families whose power is shown by module."""
