@@ -7,8 +7,8 @@ the source leaves open.
 A line for every group, the last one for a whole table: rows; geometric mean of our value over the published one, of times (rates are
 inverted) or of power; mean absolute error and share inside the stated 90 % interval [%]; the row that is furthest off.
 
-Kernels: no host, the interval of another laboratory; the highest clock, for GeForce and TITAN boards the boost clock, since their highest
-is hardly reached.  "load": burst: all launches together last less than 0.1 s, and no power limit holds; else it does.
+Kernels: no host, the interval of another laboratory, the GPU's usual clock.  "load": burst: all launches together last less than 0.1 s, and
+no power limit holds; else it does.
 Served: engines without a server, so all host times are 0; the clock of `estimate llm`.
 """
 
@@ -101,11 +101,9 @@ def kernels() -> Iterator[Compared]:
     for row in rows_of("kernels"):
         bundle, other = near(row["gpu"])
         gpu = other or bundle.gpu
-        if gpu.name.startswith(("rtx", "titan")):
-            gpu = replace(gpu, sm_clock_limit_mhz=gpu.sm_clock_max_mhz)
         if row["load"] == "burst":
             gpu = replace(gpu, power_limit_w=10.0 * gpu.power_limit_w)
-        found = estimate(kernel_of(row), bundle, gpu=gpu, sm_clock_mhz=gpu.sm_clock_limit_mhz, host_launch_s=0.0)[0]
+        found = estimate(kernel_of(row), bundle, gpu=gpu, host_launch_s=0.0)[0]
         ratio, deviation = found.latency_s / seconds_of(row), found.latency_s_std_elsewhere / found.latency_s
         group = f"{row['kernel']} {row['operator']} {row['gpu']}"
         yield Compared(group, f"{row['precision']} {row['shape']}", ratio, abs(math.log(ratio)) < NORMAL_90 * deviation)

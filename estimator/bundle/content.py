@@ -5,7 +5,7 @@ board and narrow enough for meaningful results: no measurement or fit gives a nu
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypedDict, TypeVar
 
@@ -21,7 +21,7 @@ from estimator.model.coefficients import (
     group_words,
     longest_prefix,
 )
-from estimator.model.power import POWER_TERMS
+from estimator.model.power import POWER_TERMS, tensor_rate
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
 from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
@@ -353,14 +353,14 @@ class Bundle(Content):
     def __repr__(self) -> str:
         return f"<Bundle {self.name!r} {self.version} of {self.gpu.name!r}{', simulated' if self.simulated else ''}>"
 
-    def once(self, work: Callable[..., T], *words: str) -> T:
-        """The cached result of a module's function of this bundle and these words, computed on first use.
+    def once(self, work: Callable[..., T], *given: Hashable) -> T:
+        """The cached result of a module's function of this bundle and what is given, computed on first use.
 
         All callers share the result: it must not be changed.
         """
-        key = (work, *words)
+        key = (work, *given)
         if key not in self._found:
-            self._found[key] = work(self, *words)
+            self._found[key] = work(self, *given)
         found: T = self._found[key]
         return found
 
@@ -370,22 +370,28 @@ class Bundle(Content):
         return self.environment.get("simulated") == "true"
 
 
-def group_table(bundle: Bundle, architecture: str) -> CoefficientTable:
-    """Coefficients of the bundle's groups on a GPU of an architecture, ready for lookup; call through `Bundle.once`."""
-    return CoefficientTable(group_coefficients(bundle, architecture))
+def group_table(bundle: Bundle, gpu: GpuSpec) -> CoefficientTable:
+    """Coefficients of the bundle's groups on a GPU, ready for lookup; call through `Bundle.once`."""
+    return CoefficientTable(group_coefficients(bundle, gpu))
 
 
-def group_coefficients(bundle: Bundle, architecture: str) -> dict[str, dict[str, float]]:
-    """Coefficients by group on a GPU of an architecture.
+def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, float]]:
+    """Coefficients by group on a GPU.
 
     On another architecture than the fitted one half of a lambda's deviation from its usual value belongs to the fitted board: forecasts of
     runs of 20 ms and more between A100, A10 and H100 then err by 4.2 instead of 5.0 % in latency (`benchmarks/board_power.py`).
+
+    What holds tensor cores up takes its clocks whatever their rate: cores of half the rate lose half as much.  Published products of four
+    such boards, looked at afterwards, err by 17 instead of 24 % (`benchmarks/published.py`: L20, RTX 3060, 4060 Ti, 5080).  Faster cores do
+    not lose more: they come with kernels that feed them.
     """
-    if architecture == bundle.gpu.architecture:
-        return {name: dict(group.coefficients) for name, group in bundle.groups.items()}
-    known = {name: group.usual for name, group in bundle.groups.items() if group.usual}
+    known = {name: group.usual for name, group in bundle.groups.items() if group.usual and gpu.architecture != bundle.gpu.architecture}
+    slower = min(tensor_rate(gpu) / tensor_rate(bundle.gpu), 1.0)
     found = {}
     for name, group in bundle.groups.items():
         usual = known.get(longest_prefix(name, known) or "", EMPTY)
-        found[name] = {key: math.sqrt(value * usual.get(key, value)) for key, value in group.coefficients.items()}
+        own = {key: math.sqrt(value * usual.get(key, value)) for key, value in group.coefficients.items()}
+        if slower < 1.0 < own.get("math", 0.0):
+            own["math"] = 1.0 + slower * (own["math"] - 1.0)
+        found[name] = own
     return found

@@ -155,7 +155,7 @@ def boards(options: Options) -> "list[tuple[Bundle, GpuSpec | None, Clocks, tupl
         clocks, idle_power = _clocks(board, options["freqs"]), None
         if options["idle_power"] is not None:
             watt, at = options["idle_power"]
-            idle_power = (watt, at or max(clocks or (board.sm_clock_max_mhz,)))
+            idle_power = (watt, at or max(clocks or (board.usual_clock_mhz,)))
         found.append((bundle, gpu, clocks, idle_power))
     return found
 

@@ -178,7 +178,7 @@ WHERE: Final = (
         help="Calibration instead of the best one for the GPU; several may be given.",
     ),
     click.option("--gpu", "--gpu-spec", "gpus", metavar="NAME|FILE,…", callback=words, help="GPUs (estimate gpus); 'own': the bundle's."),
-    click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]; else the published one."),
+    click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]; else the usual one."),
 )
 """Options of every estimate: bundles, GPUs, clocks."""
 

@@ -18,13 +18,13 @@ from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
 
 Clocks = float | Sequence[float] | Array | None
-"""Requested SM clocks [MHz]; None: the clock of the published peak rates."""
+"""Requested SM clocks [MHz]; None: the GPU's usual clock."""
 
 
 class BoardSettings(TypedDict, total=False):
     """Settings of a board.
 
-    sm_clock_mhz   requested clocks [MHz]; None: the clock of the published peak rates
+    sm_clock_mhz   requested clocks [MHz]; None: the GPU's usual clock
     power_cap_w    power limit [W], the GPU's own if None
     host_launch_s  host cost of one framework operator [s]
     efficiency     module → share of its published rate that is reached, in place of the fitted coefficient
@@ -191,11 +191,11 @@ def with_idle_power(tables: BoardTables, idle_power: tuple[float, float], limit_
 
 
 def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:
-    """Requested SM clocks as an array [MHz], shape (c,); None gives the clock at which the GPU's peak rates are quoted.
+    """Requested SM clocks as an array [MHz], shape (c,); None gives the GPU's usual clock.
 
     Raises OperatingPointError for an empty list and for a clock outside the range that can be set, ArgumentError for other types.
     """
-    given = gpu.sm_clock_max_mhz if sm_clock_mhz is None else sm_clock_mhz
+    given = gpu.usual_clock_mhz if sm_clock_mhz is None else sm_clock_mhz
     clocks = reals(given, "sm_clock_mhz", "MHz")
     if clocks.size == 0:
         raise OperatingPointError("no SM clock given: name at least one, in MHz")

@@ -235,7 +235,7 @@ def bundle_times(
     times = kernel_times(
         operators,
         gpu,
-        group_coefficients(bundle, gpu.architecture),
+        group_coefficients(bundle, gpu),
         sm_clock_mhz=sm_clock_mhz,
         warm=warm,
         known=known,

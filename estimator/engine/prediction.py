@@ -118,7 +118,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     counts = np.array([count for workload in workloads for count in workload.counts])
     lengths = np.array([len(workload.operators) for workload in workloads])
     edges = np.concatenate([[0], np.cumsum(lengths)])
-    fitted, served = bundle.once(group_table, gpu.architecture).rows([group_key(o) for o in operators])
+    fitted, served = bundle.once(group_table, gpu).rows([group_key(o) for o in operators])
     coefficients = with_efficiency(fitted, board.efficiency)
     phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients, served))
     clock_hz, cold = np.full(len(operators), gpu.sm_clock_max_mhz * HZ_PER_MHZ), np.full(len(operators), np.inf)

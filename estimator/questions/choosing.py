@@ -42,7 +42,7 @@ class Best:
     alike            indices of points of the same workload and board within the limits that do not differ from the best one: the 90 %
                      interval of their ratio to it contains 1
     clocks_mhz       lowest and highest requested clock among these [MHz]
-    usual_clock_mhz  the clock of the published peak rates, with which `gains` compare latency, power and energy [MHz]
+    usual_clock_mhz  the usual clock, with which `gains` compare latency, power and energy [MHz]
     front            indices of points on the front between latency and energy, least latency first
     """
 

@@ -238,7 +238,7 @@ def sweep(
 ) -> Sweep:
     """Every workload with every bundle, on every GPU, at every clock; clocks vary fastest, then workloads, GPUs, bundles.
 
-    Arguments are those of `estimate`; gpu None: each bundle's own, sm_clock_mhz None: each GPU's published clock.
+    Arguments are those of `estimate`; gpu None: each bundle's own, sm_clock_mhz None: each GPU's usual clock.
     For points that do not fit into memory, see `sweep_chunks`.
 
     Raises OperatingPointError for a clock outside a GPU's range and for impossible settings.

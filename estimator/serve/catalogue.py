@@ -132,13 +132,13 @@ def _slider(at: Sizes | None, name: str) -> Document:
 
 
 def clocks_of(gpu: GpuSpec) -> list[float]:
-    """The clocks of the slider: all that the GPU can lock, and the one of its published peak rates [MHz]."""
-    clocks: list[float] = np.union1d(gpu.clocks_mhz(), [gpu.sm_clock_max_mhz]).tolist()
+    """The clocks of the slider: all that the GPU can lock, and its usual one [MHz]."""
+    clocks: list[float] = np.union1d(gpu.clocks_mhz(), [gpu.usual_clock_mhz]).tolist()
     return clocks
 
 
 def _board(gpu: GpuSpec) -> Document:
-    return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.sm_clock_max_mhz, "power_limit_w": gpu.power_limit_w}
+    return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.usual_clock_mhz, "power_limit_w": gpu.power_limit_w}
 
 
 def _found(entries: Mapping[str, T], key: str, what: str) -> T:

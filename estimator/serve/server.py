@@ -54,7 +54,7 @@ class Question:
     attention           "eager", "flash", "" as written
     at                  the sizes for which the workload was written, if the user states them
     batch, sequence     the requested sizes
-    clock_mhz           requested SM clock [MHz], None for the clock of the published peak rates
+    clock_mhz           requested SM clock [MHz], None for the GPU's usual clock
     power_cap_w         power limit [W], None for the GPU's own
     host_launch_us      host cost of one framework operator [µs], None for the bundle's
     """

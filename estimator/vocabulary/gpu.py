@@ -88,6 +88,7 @@ class GpuSpec:
     sm_clock_limit_mhz: Annotated[float, Span(10, 10_000, "MHz"), "highest SM clock that can be locked"]
     sm_clock_min_mhz: Annotated[float, Span(10, 10_000, "MHz"), "lowest SM clock that can be locked"]
     sm_clock_step_mhz: Annotated[float, Span(0.5, 1_000, "MHz"), "step of the SM clocks that can be locked"]
+    sm_clock_usual_mhz: Annotated[float, Span(0, 10_000, "MHz"), "SM clock under load, if nobody locks it; 0: the highest"] = 0.0
     memory_clock_mhz: Annotated[float, Span(10, 100_000, "MHz")]
     dram_bytes_per_s: Annotated[float, Span(1e9, 1e14, "byte/s")]
     dram_bytes: Annotated[float, Span(1e8, 1e14, "byte")]
@@ -121,12 +122,19 @@ class GpuSpec:
                 "change these as well",
                 "sm_clock_max_mhz",
             )
+        if not low <= self.usual_clock_mhz <= high:
+            raise FaultError(f"= {self.sm_clock_usual_mhz:g} must be 0 or from {low:g} to {high:g}", "sm_clock_usual_mhz")
         if "fp32" not in self.cuda_flop_per_clock:
             raise FaultError("lacks fp32, which gives the number of lanes", "cuda_flop_per_clock")
         check_known(self.sources, tuple(one.name for one in fields(self)), "sources")
 
     def __hash__(self) -> int:
         return hash(self.name)  # rows of a table are grouped by GPU: a hash of all fields costs more than reading the row
+
+    @property
+    def usual_clock_mhz(self) -> float:
+        """SM clock of a busy board whose clock nobody locks and no limit holds [MHz]."""
+        return self.sm_clock_usual_mhz or self.sm_clock_limit_mhz
 
     @property
     def fp32_lanes(self) -> float:

@@ -37,7 +37,7 @@ def test_every_spelling_of_a_gpu_is_one_gpu_s_alone():
 
 NEAREST = {
     "a40": "a10", "rtx-3090": "a10", "a100-sxm-40gb": "a100-pcie-40gb", "h100-pcie": "h100-sxm", "h200-nvl": "h200-sxm",
-    "gb200": "b200-sxm", "b300-sxm": "b200-sxm", "l4": "l40s", "rtx-4090": "l40s", "rtx-5090": "l40s",
+    "gb200": "b200-sxm", "b300-sxm": "b200-sxm", "l4": "l40s", "rtx-4090": "l40s", "rtx-5090": "l40s", "rtx-a6000": "a10", "l20": "l40s",
 }  # fmt: skip
 
 
@@ -116,8 +116,8 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
         ("--gpu a30", 1, "unknown GPU 'a30'; nearest: a40, a10; `estimate gpus` lists all; or describe it in a TOML file"),
         ("--gpu 'Tesla V100'", 1, "unknown GPU 'Tesla V100'; nearest: v100-pcie-32gb; "),
         (("--gpu", "?"), 1, "unknown GPU '?'; `estimate gpus`"),
-        ("--gpu h100 --idle-power 700", 1, "idle power 700 W at 1830 MHz contradicts h100-sxm: "),
-        ("--gpu h100 --idle-power 45", 1, "there it draws 46 W more than at its lowest clock"),
+        ("--gpu h100 --idle-power 700", 1, "idle power 700 W at 1980 MHz contradicts h100-sxm: "),
+        ("--gpu h100 --idle-power 45", 1, "there it draws 48 W more than at its lowest clock"),
         ("--gpu h100 --idle-power 120 --power-cap 110", 1, "and less than its limit, 110 W; read it with a context"),
         ("--gpu h100 --idle-power 90@5000", 1, "SM clock 5000 MHz is outside what h100-sxm can lock"),
         ("--gpu h100 --idle-power 0", 2, "--idle-power"),

@@ -51,6 +51,13 @@ h100-nvl        bf16 835.5  |
 h200-nvl        fp8 1671    |
 b300-sxm        bf16 2250   nvfp4 13500 |
 rtx-5090        bf16 209.5  nvfp4 1676 | fp32 104.8
+rtx-3060        bf16 25.5   | fp32 12.7
+rtx-4060-ti     bf16 44.1   | fp32 22.1
+rtx-4080        bf16 97.5   fp8 194.9  tf32 48.7  int8 389.9 | fp32 48.7
+rtx-5080        bf16 112.6  nvfp4 900.4 | fp32 56.3
+rtx-a6000       bf16 154.8  | fp32 38.7
+rtx-pro-6000    nvfp4 2000  | fp32 126
+l20             fp16 119.5  fp8 239 | fp32 59.35
 titan-v         | fp32 14.9  fp64 7.45
 titan-rtx       fp16 130.5  | fp32 16.3
 """
@@ -82,7 +89,8 @@ def test_peak_rate_is_the_published_one(gpu, precision, cuda_cores, tflop_per_s,
 @pytest.mark.parametrize("name", gpu_names())
 def test_a_specification_is_whole_consistent_and_survives_its_plain_form(name):
     spec = load_gpu(name)
-    assert set(spec.sources) == {*FIGURES, *RATE_TABLES, "process", "memory"} | ({"asleep_w"} if spec.asleep_w else set())
+    unknown = {name for name in ("asleep_w", "sm_clock_usual_mhz") if not getattr(spec, name)}
+    assert set(spec.sources) == {*FIGURES, *RATE_TABLES, "process", "memory", "asleep_w"} - unknown
     assert all(getattr(spec, table) is None or getattr(spec, table).source for table in ("voltage_v", "idle_w"))
     assert (spec.clocks_mhz()[0], spec.clocks_mhz()[-1]) == (spec.sm_clock_min_mhz, spec.sm_clock_limit_mhz)
     transfers = 2.0  # a clock, on HBM and on GDDR5/6(X) by the clock that NVML reports
@@ -138,6 +146,7 @@ def document(**changes):
         ({"tensor_flop_per_clock": {"bf17": 2048}}, "tensor_flop_per_clock has a wrong name: 'bf17' is unknown"),
         ({"cuda_flop_per_clock": {"fp16": 256}}, "cuda_flop_per_clock lacks fp32"),
         ({"sm_clock_max_mhz": 1500}, "must lie within sm_clock_min_mhz = 210 and sm_clock_limit_mhz = 1410"),
+        ({"sm_clock_usual_mhz": 1500}, "sm_clock_usual_mhz = 1500 must be 0 or from 210 to 1410"),
         ({"idle_w": {"sm_clock_mhz": [300, 210], "value": [40, 41], "source": "x"}}, r"idle_w\.sm_clock_mhz must ascend"),
         ({"idle_w": {"sm_clock_mhz": [210, 300], "value": [40], "source": "x"}}, r"idle_w\.value has 1 values where 2"),
         (
