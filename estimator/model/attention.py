@@ -274,5 +274,5 @@ def framework_walk(blocks: Array, keys: Array, head_dim: Array, gpu: GpuSpec) ->
 
 
 def _events(c: AttentionColumns, moved_byte: Array, reload_byte: Array | float, flop: Array, scores: Array) -> dict[str, Array]:
-    lanes = Flash.CUDA_PER_EXPONENTIAL * scores + np.where(c.tensor > 0.0, 0.0, flop / 2.0)
+    lanes = Flash.CUDA_PER_EXPONENTIAL * scores + np.where(c.tensor > 0.0, 0.0, Gemm.MULTIPLY_ADD * flop / 2.0)
     return {"dram": moved_byte, "l2": reload_byte + moved_byte, "tensor": c.tensor * flop, "cuda": lanes, "sfu": scores}

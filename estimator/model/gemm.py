@@ -89,6 +89,11 @@ class Gemm:
     """Energy of a product with a padded zero relative to a useful one, with and without tensor cores: the unit is clocked, but few bits
     toggle; of an instruction at least its issue remains (assumed)."""
 
+    MULTIPLY_ADD = 0.6
+    """Energy of a multiply-add without tensor cores, in units of the lane instructions that the power of whole models shows.  Chosen on V100s
+    under power limits (Zeus) and on published fp32 rates of A40, L4, T4 at their limits, which say 0.5 to 0.75; an H200's own power
+    says 1 (`bundles/data/h200-sxm`)."""
+
     OUTPUT_INSTRUCTIONS = 4.0
     """Lane instructions of one output element: scale, add, convert, store (assumed)."""
 
@@ -119,6 +124,11 @@ class Gemm:
     IMPOSSIBLE_CLOCKS = 1e15
     """Time of a candidate that a library would not offer [SM clock]."""
 
+
+LANE_RATE: Final[dict[str, float]] = dict.fromkeys(("8.6", "8.9", "12.0"), 0.75)
+"""Share of the fp32 rate that products without tensor cores can reach, by compute capability: one of the two fp32 datapaths of an SM is also
+its integer datapath (NVIDIA Ampere GA102 architecture whitepaper; Ada, RTX Blackwell).  Chosen on published fp32 products of six such
+boards, which reach 0.53 to 0.65 of the rate at the clocks that they run at (`benchmarks/published.py`)."""
 
 SHARING_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 """Architectures whose persistent blocks share the last wave; elsewhere a block stays on its SM.  Source for attention: FlashAttention-3,
@@ -263,6 +273,6 @@ def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, re
         "l2": loaded + c.output_byte + partial_byte,
         "shared": blocks * passed * reduction,
         "tensor": c.tensor * ((useful_flop + Gemm.PADDED_SHARE * padded_flop) * tensor_rate(gpu) / c.flop_per_clock),
-        "cuda": (1.0 - c.tensor) * (useful_flop + Gemm.CUDA_PADDED_SHARE * padded_flop) / 2.0
+        "cuda": Gemm.MULTIPLY_ADD * (1.0 - c.tensor) * (useful_flop + Gemm.CUDA_PADDED_SHARE * padded_flop) / 2.0
         + Gemm.OUTPUT_INSTRUCTIONS * outputs * tiles.split,
     }

@@ -10,7 +10,7 @@ import numpy as np
 from estimator.model.attention import decode_phases, prefill_phases
 from estimator.model.coefficients import COLUMN
 from estimator.model.communication import communication_phases
-from estimator.model.gemm import WARP_RATE, Gemm, MatrixColumns, candidate_phases, matrix_phases
+from estimator.model.gemm import LANE_RATE, WARP_RATE, Gemm, MatrixColumns, candidate_phases, matrix_phases
 from estimator.model.phases import Phases, join_phases
 from estimator.model.streams import stream_phases
 from estimator.model.tiling import Candidates, tile_candidates
@@ -106,6 +106,8 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
     if access < Gemm.ACCESS_BYTES or (operator.family == "conv" and tensor):
         rate *= WARP_RATE.get(gpu.architecture, 1.0)
+    elif not tensor and form.rate != "fp64":
+        rate *= LANE_RATE.get(gpu.compute_capability, 1.0)
     # Activations in 16 bit are read, and written in the format.
     converted = batch * m * k * (2.0 + width) if form.converts and operator.operator in ("linear", "moe") else 0.0
     return (batch, m, n, k, padded, weight, activation, outputs * out_width, width, weight_width, rate, tensor, converted, access)

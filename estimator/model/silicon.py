@@ -13,9 +13,8 @@ import numpy as np
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import Array
 
-PROCESS_ENERGY: Final[dict[str, float]] = {"tsmc-12n": 1.6, "samsung-8n": 1.3, "tsmc-7n": 1.0, "tsmc-4n": 0.62}
-"""Energy of logic at equal voltage over that of TSMC's N7 [1]: the foundries' claims at equal speed, rounded; that of 12N (1.8) lowered by
-a tenth, chosen on V100s under power limits (Zeus; benchmarks/boards.py)."""
+PROCESS_ENERGY: Final[dict[str, float]] = {"tsmc-12n": 1.8, "samsung-8n": 1.3, "tsmc-7n": 1.0, "tsmc-4n": 0.62}
+"""Energy of logic at equal voltage over that of TSMC's N7 [1]: the foundries' claims at equal speed, rounded."""
 
 USUAL_FLAT_SHARE: Final = 0.58
 USUAL_TOP_SHARE: Final = 0.95

@@ -39,9 +39,8 @@ class Stream:
     """Lane instructions of one simple element operation: load, convert, compute, store, addresses."""
 
     INSTRUCTION_SHARE = 0.45
-    """Energy of a lane instruction over that of a multiply-add of a product without tensor cores, which brings its operands from shared
-    memory [1].  On an H200 integer and floating-point instructions alone take 4 to 6 pJ at its reference voltage, such products 11
-    (`bundles/data/h200-sxm`)."""
+    """Energy of a lane instruction of a memory kernel, in units of those that the power of whole models shows [1].  On an H200 integer and
+    floating-point instructions alone take 4 to 6 pJ at its reference voltage, multiply-adds of products 11 (`bundles/data/h200-sxm`)."""
 
     THREAD_INSTRUCTIONS, NORM_REDUCTIONS = 100.0, {"layernorm": 2.0}
     """Lane instructions of each thread of a row besides its elements', for the reductions and the row's start and end; a layer norm reduces

@@ -24,7 +24,9 @@ SEEN_PROCESSES: Final = ("samsung-8n", "tsmc-7n", "tsmc-4n")
 EFFICIENCY_STD: Final = (FORECAST_TIME_STD["changed"],) * 2
 """Uncertainty of ln(time) and ln(power) if only an efficiency is set: event energies stay, so that power errs like time (assumed)."""
 
-LIMITS: Final = frozenset({"power_limit_w", "sm_clock_limit_mhz", "sm_clock_min_mhz", "sm_clock_step_mhz", "sm_clock_usual_mhz", "dram_bytes"})
+LIMITS: Final = frozenset(
+    {"power_limit_w", "sm_clock_limit_mhz", "sm_clock_min_mhz", "sm_clock_step_mhz", "sm_clock_usual_mhz", "dram_bytes"}
+)
 """Figures that limit the operation of a board and do not affect coefficients: a change of them makes no forecast."""
 
 

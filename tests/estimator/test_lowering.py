@@ -239,6 +239,16 @@ def test_flash_attention_2_has_the_rate_of_warps_and_other_attention_the_full_on
     assert pair[0] / pair[1] == pytest.approx(ratio)
 
 
+@pytest.mark.parametrize("board, precision, share", [
+    ("l4", "fp32", 0.75), ("a40", "fp32", 0.75), ("rtx-5090", "fp32", 0.75), ("a100-pcie-40gb", "fp32", 1.0), ("h100-sxm", "fp32", 1.0),
+    ("t4", "fp32", 1.0), ("l4", "bf16", 1.0), ("l4", "fp64", 1.0),
+])  # fmt: skip
+def test_products_on_cuda_cores_share_a_datapath_with_integers_where_it_has_both(board, precision, share):
+    gpu = load_gpu(board)
+    reached = matrix_columns([matmul(512, 512, 512, precision)], gpu).flop_per_clock
+    assert reached == share * gpu.matrix_flop_per_clock(precision, not gpu.on_tensor_cores(precision))
+
+
 # Products whose rows do not start at multiples of 16 bytes -----------------------------------------------------------
 
 
