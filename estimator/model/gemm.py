@@ -90,9 +90,9 @@ class Gemm:
     toggle; of an instruction at least its issue remains (assumed)."""
 
     MULTIPLY_ADD = 0.6
-    """Energy of a multiply-add without tensor cores, in units of the lane instructions that the power of whole models shows.  Chosen on V100s
-    under power limits (Zeus) and on published fp32 rates of A40, L4, T4 at their limits, which say 0.5 to 0.75; an H200's own power
-    says 1 (`bundles/data/h200-sxm`)."""
+    """Energy of a multiply-add without tensor cores, in units of the lane instructions that the power of whole models shows.  Chosen on
+    V100s under power limits (Zeus) and on published fp32 rates of A40, L4, T4 at their limits, which say 0.5 to 0.75; an H200's own
+    power says 1 (`bundles/data/h200-sxm`)."""
 
     OUTPUT_INSTRUCTIONS = 4.0
     """Lane instructions of one output element: scale, add, convert, store (assumed)."""
@@ -126,9 +126,9 @@ class Gemm:
 
 
 LANE_RATE: Final[dict[str, float]] = dict.fromkeys(("8.6", "8.9", "12.0"), 0.75)
-"""Share of the fp32 rate that products without tensor cores can reach, by compute capability: one of the two fp32 datapaths of an SM is also
-its integer datapath (NVIDIA Ampere GA102 architecture whitepaper; Ada, RTX Blackwell).  Chosen on published fp32 products of six such
-boards, which reach 0.53 to 0.65 of the rate at the clocks that they run at (`benchmarks/published.py`)."""
+"""Share of the fp32 rate that products without tensor cores can reach, by compute capability: one of the two fp32 datapaths of an SM is
+also its integer datapath (NVIDIA Ampere GA102 architecture whitepaper; Ada, RTX Blackwell).  Chosen on published fp32 products of six
+such boards, which reach 0.53 to 0.65 of the rate at the clocks that they run at (`benchmarks/published.py`)."""
 
 SHARING_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 """Architectures whose persistent blocks share the last wave; elsewhere a block stays on its SM.  Source for attention: FlashAttention-3,
