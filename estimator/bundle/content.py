@@ -370,6 +370,12 @@ class Bundle(Content):
         return self.environment.get("simulated") == "true"
 
 
+SLOWER_EXPONENT: Final = 2.6
+"""Exponent with which the times of tensor cores and of what holds them up join, as phases of products do inside whole models
+(`fitter.priors`).  Published products of RTX 4090, 5090, 5080, 4060 Ti, 3060 and L20, whose cores have half the rate of the fitted chip's,
+err by 10 instead of 25 % with it, by 15 with an exponent of 1 (`benchmarks/published.py`)."""
+
+
 def group_table(bundle: Bundle, gpu: GpuSpec) -> CoefficientTable:
     """Coefficients of the bundle's groups on a GPU, ready for lookup; call through `Bundle.once`."""
     return CoefficientTable(group_coefficients(bundle, gpu))
@@ -381,9 +387,8 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
     On another architecture than the fitted one half of a lambda's deviation from its usual value belongs to the fitted board: forecasts of
     runs of 20 ms and more between A100, A10 and H100 then err by 4.2 instead of 5.0 % in latency (`benchmarks/board_power.py`).
 
-    What holds tensor cores up takes its clocks whatever their rate: cores of half the rate lose half as much.  Published products of four
-    such boards, looked at afterwards, err by 17 instead of 24 % (`benchmarks/published.py`: L20, RTX 3060, 4060 Ti, 5080).  Faster cores do
-    not lose more: they come with kernels that feed them.
+    What holds tensor cores up takes its clocks whatever their rate, and slower cores hide it (SLOWER_EXPONENT).  Faster ones do not lose
+    more: they come with kernels that feed them.
     """
     known = {name: group.usual for name, group in bundle.groups.items() if group.usual and gpu.architecture != bundle.gpu.architecture}
     slower = min(tensor_rate(gpu) / tensor_rate(bundle.gpu), 1.0)
@@ -392,6 +397,7 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
         usual = known.get(longest_prefix(name, known) or "", EMPTY)
         own = {key: math.sqrt(value * usual.get(key, value)) for key, value in group.coefficients.items()}
         if slower < 1.0 < own.get("math", 0.0):
-            own["math"] = 1.0 + slower * (own["math"] - 1.0)
+            excess = own["math"] ** SLOWER_EXPONENT - 1.0
+            own["math"] = (1.0 + excess * slower**SLOWER_EXPONENT) ** (1.0 / SLOWER_EXPONENT)
         found[name] = own
     return found
