@@ -136,7 +136,7 @@ def fit_command(**options: Any) -> int:
     priors = [load_bundle(name) for name in options["priors"]]
     anchors = [load_bundle(name) for name in (options["anchor"],) if name]
     require_one_world(selection, [*priors, *anchors])
-    heads = bundle_heads(lambda line: options["quiet"] or tell(f"note: {line}")) if not priors and lacks_power(selection) else {}
+    heads = bundle_heads(tell) if not priors and lacks_power(selection) else {}
     lenders = {name: head for name, head in heads.items() if head.power}
     lender = load_bundle(nearest_bundle(gpu, lenders)) if lenders else None
     common: dict[str, Any] = {"name": options["name"] or "", "version": FIRST_VERSION, "seed": options["seed"]}
