@@ -273,8 +273,7 @@ def tell(line: str) -> None:
 
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
     from fitter.report.page import next_lines, selection_lines
-    from fitter.report.verdict import family_table, verdict_lines
-    from fitter.validate.predictions import error_table
+    from fitter.report.verdict import error_table, family_table, verdict_lines
 
     lines = [*verdict_lines(bundle, calibration), "", *family_table(calibration).lines(), ""]
     lines += selection_lines(calibration.selection)
