@@ -88,8 +88,9 @@ def _board(word: str) -> BoardName:
         raise DeviceError(f"{word}: a recording answers only what it was asked, and alone; replay it with `collect --gpu {word}`")
     if word.startswith(SIMULATED):
         profile = word.removeprefix(SIMULATED)
-        key = f"{SIMULATED}{Path(profile).absolute()}" if profile.endswith(".toml") or "/" in profile else word
-        return BoardName(key=key, name=load_board(profile).identity.product_name)
+        board = load_board(profile)
+        own = Path(profile).absolute() if profile.endswith(".toml") or "/" in profile else board.name
+        return BoardName(key=f"{SIMULATED}{own}", name=board.identity.product_name)
     try:
         with open_nvml() as library:
             boards = board_addresses(library, library.handles())

@@ -4,12 +4,14 @@ The type of a field states its range: positive, not negative, a share of at most
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
 from collector.errors import BoardProfileError
+from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import LEAST_ONE, Span, read_file
@@ -296,16 +298,16 @@ def board_names() -> tuple[str, ...]:
 
 
 def load_board(name_or_path: str) -> BoardProfile:
-    """The profile of a simulated board by its name or from a TOML file.
+    """The profile of a simulated board by any name of its GPU or from a TOML file.
 
     Raises BoardProfileError for an unknown name, an unreadable file, and an impossible key or figure.
     """
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         return _read_board(Path(name_or_path))
-    if name_or_path not in board_names():
-        known = ", ".join(board_names())
-        raise BoardProfileError(f"unknown simulated board {name_or_path!r}; known: {known}; or give a TOML file")
-    return _shipped_board(name_or_path)
+    with suppress(SpecificationError):
+        if (name := load_gpu(name_or_path).name) in board_names():
+            return _shipped_board(name)
+    raise BoardProfileError(f"unknown simulated board {name_or_path!r}; known: {', '.join(board_names())}; or give a TOML file")
 
 
 @cache

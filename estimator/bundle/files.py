@@ -10,9 +10,9 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -110,16 +110,21 @@ class BundleHead(NamedTuple):
     power: bool
 
 
-def bundle_heads() -> dict[str, BundleHead]:
-    """Heads of the installed bundles of real boards by name, a fifth of the time of loading them; unreadable ones are left out."""
+def bundle_heads(warn: Callable[[str], object] = warnings.warn) -> dict[str, BundleHead]:
+    """Heads of the installed bundles of real boards by name, a fifth of the time of loading them; `warn` names unreadable ones."""
     found = {}
+    stored = stored_names()
     for name in bundle_names():
-        with suppress(OSError, ValueError, RecursionError, BundleError, SpecificationError):
+        try:
+            if name in stored:
+                load_bundle(name)  # a file of the user's own may be damaged anywhere
             text = read_regular(bundle_path(name), MAX_FILE_BYTES).decode()
             field = GPU_FIELD.search(text)
             board = JSON.raw_decode(text, field.end())[0] if field else {}
             if not is_simulated_uuid(str(board.get("uuid"))):
                 found[name] = BundleHead(gpu_from_document(board.get("specification", {}), name), POWER_FIELD in text)
+        except (OSError, ValueError, RecursionError, BundleError, SpecificationError) as error:
+            warn(f"left out: {error}")
     return found
 
 

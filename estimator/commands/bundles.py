@@ -49,6 +49,6 @@ def gpus_command(gpus: Sequence[str], **options: Any) -> int:
     from estimator.display.bundles import gpu_table, listed_gpus
     from estimator.display.text import json_text
 
-    found = list(listed_gpus(gpus))
+    found = list(listed_gpus(gpus, lambda line: say([], [line], quiet=options["quiet"])))
     click.echo(json_text(list(map(asdict, found))) if options["as_json"] else gpu_table(found), nl=False)
     return DONE

@@ -195,7 +195,7 @@ def _boards(options: Options) -> "list[tuple[Bundle, GpuSpec | None]]":
     given, words = options["bundle_names"], options["gpus"] or (OWN,)
     if OWN in words and not given:
         raise click.UsageError("name a --gpu, such as h100 (`estimate gpus` lists them), or a --bundle")
-    heads = {} if given else bundle_heads()
+    heads = {} if given else bundle_heads(lambda line: say([], [line], quiet=options["quiet"]))
     pairs = list(product(given, words)) if given else [(nearest_bundle(load_gpu(word), heads), word) for word in words]
     names = list(dict.fromkeys(name for name, _ in pairs))
     bundles = dict(zip(names, told_apart([load_bundle(name) for name in names], names), strict=True))

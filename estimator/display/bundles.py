@@ -1,7 +1,7 @@
 """Bundles and GPUs for people and programs: their lists, and the card of one bundle: its data, its errors and its range."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -131,9 +131,9 @@ class ListedGpu:
     power_90: float | None
 
 
-def listed_gpus(given: Sequence[str]) -> Iterator[ListedGpu]:
-    """The named GPUs, or all that have a shipped specification.  Raises SpecificationError and BundleError."""
-    heads, loaded = bundle_heads(), cache(load_bundle)
+def listed_gpus(given: Sequence[str], warn: Callable[[str], object]) -> Iterator[ListedGpu]:
+    """The named GPUs, or all that have a shipped specification; `warn` as in `bundle_heads`.  Raises SpecificationError and BundleError."""
+    heads, loaded = bundle_heads(warn), cache(load_bundle)
     for gpu in map(load_gpu, given or gpu_names()):
         name = nearest_bundle(gpu, heads)
         fitted = heads[name].gpu

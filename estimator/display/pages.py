@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from estimator.display.text import aligned, printable
 from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.values import frozen
 
 LONGEST_CELL: Final = 160
 """Length to which texts from data sets are cut [character]."""
@@ -105,6 +107,27 @@ def table_html(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]])
         f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table><caption>{label}</caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+@frozen
+class Shown:
+    """A table for terminals and pages: its title, names of its columns, and rows of texts and numbers; nan is unknown."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[Sequence[object]]
+
+    def lines(self) -> list[str]:
+        """Lines for a terminal; empty without rows."""
+        if not self.rows:
+            return []
+        body = [[number_html(cell) if isinstance(cell, float) else printable(str(cell)) for cell in row] for row in self.rows]
+        texts = [i for i in range(len(self.head)) if not all(isinstance(row[i], int | float) for row in self.rows)]
+        return [self.title, *aligned([self.head, *body], texts).splitlines()]
+
+    def html(self) -> str:
+        """HTML for a page; "" without rows."""
+        return table_html(self.title, self.head, self.rows)
 
 
 def number_html(value: float | bool) -> str:

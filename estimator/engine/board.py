@@ -71,6 +71,16 @@ class Board:
     tables: BoardTables
     rest_known: bool
 
+    @property
+    def own_host(self) -> bool:
+        """Whether the launch cost is the asker's, not that of the bundle's host."""
+        return self.launch_s != self.bundle.host.launch_s
+
+    @property
+    def launch_ln_std(self) -> float:
+        """Uncertainty of ln(launch_s); 0 if it is the asker's."""
+        return 0.0 if self.own_host else float(np.nan_to_num(self.bundle.host.launch_ln_std))
+
 
 def open_board(
     bundle: Bundle,

@@ -291,7 +291,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     usual_s = _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])) if unseen else points.block_s[:, :1]
     latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
     latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
-    host_ln = np.zeros(settled.shape) if _own_host(board) else host_elsewhere_std(board.bundle, launch_share)
+    host_ln = np.zeros(settled.shape) if board.own_host else host_elsewhere_std(board.bundle, launch_share)
     latency_ln_far = np.hypot(np.hypot(latency_ln, ELSEWHERE_STD["latency"] * np.sqrt(1.0 - launch_share)), host_ln)
     running = np.clip(1.0 - board.tables.rest_w(settled) / points.power_w, 0.0, 1.0)  # a waiting board draws its rest power
     power_ln_far = np.hypot(np.hypot(power_ln, ELSEWHERE_STD["power"]), host_ln * running)
@@ -325,11 +325,6 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     )
 
 
-def _own_host(board: Board) -> bool:
-    """Whether the launch cost is the asker's, not that of the bundle's host."""
-    return board.launch_s != board.bundle.host.launch_s
-
-
 def _ln_std(sources: Sequence[Mapping[str, Loading]], shape: tuple[int, ...]) -> Array:
     ln_std = np.empty(shape)
     for row, loadings in zip(ln_std, sources, strict=True):
@@ -343,7 +338,7 @@ def _sources(
     """Sources of error of ln(latency) and ln(power) of each workload, as in Prediction."""
     bundle = prepared.board.bundle
     scale_std = bundle.once(scales_std) if prepared.board.collection is None else 0.0
-    known = _own_host(prepared.board)
+    assumed = prepared.board.launch_ln_std
     far = far_clock(bundle, prepared.board.tables, clock_mhz, power_w)
     found: tuple[list[dict[str, Loading]], list[dict[str, Loading]]] = ([], [])
     for i, workload in enumerate(prepared.workloads):
@@ -359,5 +354,5 @@ def _sources(
                 outside |= unlike | ({"collections": scale_std} if scale_std else {})
             if prepared.forecast is not None:
                 outside[prepared.forecast.name] = prepared.forecast.ln_std[place]
-            found[place].append(error_sources(bundle, quantity, workload.model_family, paced, groups, outside, launch_known=known))
+            found[place].append(error_sources(bundle, quantity, workload.model_family, paced, groups, outside, launch_ln_std=assumed))
     return found

@@ -82,8 +82,10 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     access = Gemm.ACCESS_BYTES
     if operator.family == "gemm":
         batch, m, n, k = operator.shape
-        if tensor and width == weight_width >= 2.0:  # rows are contiguous along k and n; libraries pad or refuse narrower formats
+        if tensor and width == weight_width >= 2.0:  # rows are contiguous along k and n
             access = float(math.gcd(int(k * width), int(n * width), int(access)))
+        elif tensor and width < 2.0:  # cuBLASLt refuses n and k that are no multiples of 16, frameworks pad them
+            n, k = (16.0 * math.ceil(size / 16.0) for size in (n, k))
         weight, activation, padded = batch * n * k * weight_width, batch * m * k * width, k
         outputs = batch * m * n
     elif operator.family == "moe":  # all products of an expert side by side: as many operations and weights

@@ -16,11 +16,12 @@ from estimator.engine.board import Board, BoardSettings, open_board
 from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
 from estimator.model.power_limit import STAYS_ABOVE, Ranges, std_of
 from estimator.transforms.variation import Variant
+from estimator.uncertainty.sources import launch_weight
 from estimator.uncertainty.unseen import unseen_lines
 from estimator.uncertainty.validity import Validity, bundle_notes, clock_warning, memory_warnings, outside_clock, stuck_lines, validity_of
 from estimator.vocabulary.errors import OperatingPointError, require
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.work import missing_work, workload_warnings
 from estimator.vocabulary.workload import Workload
@@ -33,8 +34,10 @@ LEAST_MISSING: Final = 0.01
 """Least share of operators of unknown kinds that makes an answer unusable."""
 
 LAUNCH_BOUND: Final = (
-    "launch-bound: the GPU waits {:.0%} of the time for the host's launches, {:.3g} µs an operator; give --host-launch-us for another host"
+    "the GPU waits {:.0%} of the time for the host's launches, {:.3g} µs an operator{}; give --host-launch-us for another host"
 )
+ASSUMED: Final = ", assumed ± {:.0%}: most of the latency's ±"
+"""Where no run of the fit showed a host."""
 
 
 @frozen
@@ -45,7 +48,7 @@ class Case:
     clock of the bundle.
     validity: as in an estimate, for any clock.  warnings: differences between the case and the fitted data, for any clock;
     notes: further information; too_large: the warnings about the board's memory; missing: share of operators of unknown kinds.
-    launch_s: host time to launch one framework operator [s].
+    launch_s: host time to launch one framework operator [s]; launch_ln_std: uncertainty of its logarithm where it is assumed [1].
     """
 
     workload: str
@@ -67,6 +70,7 @@ class Case:
     too_large: tuple[str, ...] = ()
     missing: float = 0.0
     launch_s: float = math.nan
+    launch_ln_std: float = 0.0
 
 
 V = TypeVar("V", float, Array)
@@ -190,11 +194,17 @@ class Sweep(Values[Array]):
         return ["extrapolated" if beyond and one == "measured" else one for one, beyond in found]
 
     @property
+    @np.errstate(all="ignore")
     def notes(self) -> list[tuple[str, str]]:
         """(workload, line) for every note; of several points that wait for the host the first one is named."""
-        waits = 1.0 - self.gpu_s / self.latency_s
-        slow = self._first(self.launch_bound_share > 0.3)
-        lines = [(case.workload, LAUNCH_BOUND.format(max(waits[i], 0.0), 1e6 * case.launch_s)) for i, case in slow]
+        waits = np.maximum(1.0 - self.gpu_s / self.latency_s, 0.0)
+        host_ln = np.sqrt(launch_weight(self.launch_bound_share)) * self.label("launch_ln_std")
+        assumed = host_ln > np.sqrt(0.5) * np.log(self.latency_s_high / self.latency_s_low) / (2.0 * NORMAL_90)  # half of the variance
+        slow = self._first(assumed | (self.launch_bound_share > 0.3))
+        lines = [
+            (case.workload, LAUNCH_BOUND.format(waits[i], 1e6 * case.launch_s, ASSUMED.format(case.launch_ln_std) if assumed[i] else ""))
+            for i, case in slow
+        ]
         return self._case_lines("notes") + lines
 
     def _first(self, points: BoolArray) -> list[tuple[int, Case]]:
@@ -362,4 +372,5 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         too_large=too_large,
         missing=missing_work(workload).share if workload.unknown else 0.0,
         launch_s=prepared.board.launch_s,
+        launch_ln_std=prepared.board.launch_ln_std,
     )

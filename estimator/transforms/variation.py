@@ -74,8 +74,10 @@ def _sizes(workload: Workload, present: Sizes | None, batch: Sequence[int], sequ
 
 
 def _variant(workload: Workload, present: Sizes | None, size: Sizes | None, precision: str, attention: str) -> Variant:
-    changed = workload if size is None or present is None else with_sizes(workload, present, size)
-    if attention:
+    fused = attention == "flash"  # first: attention that is written out for several sequences cannot be rescaled to one
+    changed = with_attention(workload, attention) if fused else workload
+    changed = changed if size is None or present is None else with_sizes(changed, present, size)
+    if attention and not fused:
         changed = with_attention(changed, attention)
     if precision:
         changed = with_precision(changed, precision)

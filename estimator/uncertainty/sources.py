@@ -53,22 +53,21 @@ def error_sources(
     shares: Mapping[str, Loading],
     outside: Mapping[str, Loading] | None = None,
     *,
-    launch_known: bool = True,
+    launch_ln_std: float = 0.0,
 ) -> dict[str, Loading]:
     """Independent sources of error of ln(latency), or of ln(power), with their loadings in a prediction.
 
     launch_share: share of the host in the latency, a number or shape (c,).  shares: shares of the GPU time by group of kernels ("" for
     those without one), numbers or shape (c,).  outside: sources for unseen conditions (precisions, another board, far clocks), for
     GPU-bound kernels.  A bundle without stated errors gives nan; a bundle without a power error of launch-bound runs uses the error of all
-    runs.  launch_known: the host's launch cost is the asker's; else one that no run showed has its prior's deviation.
+    runs.  launch_ln_std: that of a launch cost that no run showed.
     """
     if quantity == "power" and bundle.power is None:
         return {"unknown": np.nan}
     stated: StatedErrors = bundle.uncertainty.get(quantity, {})
     sources = _kernel_sources(bundle, quantity, shares)
     if quantity == "latency" or "launch" in stated:
-        assumed = 0.0 if launch_known else float(np.nan_to_num(bundle.host.launch_ln_std))
-        launch = stated["launch"] if "launch" in stated else np.hypot(joined(sources.values()), assumed)
+        launch = stated["launch"] if "launch" in stated else np.hypot(joined(sources.values()), launch_ln_std)
         weight = launch_weight(launch_share)
         own = np.sqrt(1.0 - weight)
         sources = dict[str, Loading]({name: own * loading for name, loading in sources.items()}, launch=np.sqrt(weight) * launch)

@@ -16,11 +16,12 @@ from scipy.optimize import least_squares, nnls
 
 from estimator.blocks.model import FORMS, LOGARITHMS, BlockModel, RelativeErrors, models_from_section, occupancy_times, section_of
 from estimator.bundle.content import Bundle, HeldOut
+from estimator.display.pages import Shown
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.errors import CalibrationError
 from fitter.rows.columns import BlockRows, Selection
-from fitter.validate.predictions import PERCENT, Shown, error_rows, unmeasured_rows
+from fitter.validate.predictions import PERCENT, error_rows, unmeasured_rows
 
 FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""

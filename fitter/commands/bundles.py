@@ -143,7 +143,7 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     from fitter.transfer.probes import campaign_text, plan_probes
 
     bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)
-    probes = plan_probes(bundle, count, seed)
+    probes = plan_probes(bundle, gpu, count, seed)
     if out is not None:
         write_whole(out, campaign_text(probes, bundle, gpu).encode())
     names = ("family", "operator", "precision")

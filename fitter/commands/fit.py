@@ -136,7 +136,8 @@ def fit_command(**options: Any) -> int:
     priors = [load_bundle(name) for name in options["priors"]]
     anchors = [load_bundle(name) for name in (options["anchor"],) if name]
     require_one_world(selection, [*priors, *anchors])
-    lenders = {name: head for name, head in bundle_heads().items() if head.power} if not priors and lacks_power(selection) else {}
+    heads = bundle_heads(tell) if not priors and lacks_power(selection) else {}
+    lenders = {name: head for name, head in heads.items() if head.power}
     lender = load_bundle(nearest_bundle(gpu, lenders)) if lenders else None
     common: dict[str, Any] = {"name": options["name"] or "", "version": FIRST_VERSION, "seed": options["seed"]}
     calibration = (
@@ -272,8 +273,7 @@ def tell(line: str) -> None:
 
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
     from fitter.report.page import next_lines, selection_lines
-    from fitter.report.verdict import family_table, verdict_lines
-    from fitter.validate.predictions import error_table
+    from fitter.report.verdict import error_table, family_table, verdict_lines
 
     lines = [*verdict_lines(bundle, calibration), "", *family_table(calibration).lines(), ""]
     lines += selection_lines(calibration.selection)

@@ -15,10 +15,10 @@ from estimator.counts.energies import (
     energies_from_section,
     measured_links,
 )
+from estimator.display.pages import Shown
 from fitter.instructions.ptx import PUBLISHED_MODES, UNDECIDED
 from fitter.instructions.published import level_ratio
 from fitter.power.solver import PICO
-from fitter.validate.predictions import Shown
 
 BOARD_TERMS: Final = (
     (CONSTANT, "constant power beyond rest", "W", 1.0),

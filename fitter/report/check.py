@@ -13,9 +13,10 @@ from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
 from fitter.release.versions import identity
 from fitter.report.page import selection_document
+from fitter.report.verdict import error_table
 from fitter.rows.columns import Selection
 from fitter.validate.drift import Drift, drift_lines, drifts, outside_range
-from fitter.validate.predictions import compared, error_rows, error_table, kind_of, predict_rows, summary_row
+from fitter.validate.predictions import compared, error_rows, kind_of, predict_rows, summary_row
 
 LEAST_COVERAGE: Final = 0.7
 """Least share of rows inside the stated 90 % intervals for which a bundle describes the data [1]."""

@@ -17,7 +17,7 @@ import pandas as pd
 from estimator.bundle.content import Bundle
 from estimator.counts.energies import LINKS
 from estimator.display.charts import Series, axis_over, bars_svg, scatter_svg, shares_svg
-from estimator.display.pages import facts_html, figure_html, report_page, table_html
+from estimator.display.pages import Shown, facts_html, figure_html, report_page, table_html
 from estimator.engine.kernel_table import KernelTimes, alone_parts_w, bundle_times
 from estimator.model.coefficients import MEANING
 from estimator.model.lowering import KnownTiles
@@ -29,10 +29,10 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.reader import plain
 from fitter.blocks.section import block_tables
 from fitter.instructions.display import instruction_tables
-from fitter.report.verdict import has_kernels
+from fitter.report.verdict import error_table, has_kernels
 from fitter.rows.columns import KernelRows, Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, Shown, compared, error_table, kind_text
+from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, compared, kind_text
 
 
 def selection_lines(selection: Selection) -> list[str]:

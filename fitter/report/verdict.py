@@ -1,17 +1,20 @@
 """What a fitted bundle is good for, in a few lines: the head of `fit`'s output and of its page."""
 
-from typing import Final
+from collections.abc import Sequence
+from math import nan
+from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
 
 from estimator.blocks.model import models_from_section
 from estimator.bundle.content import Bundle, HeldOut
+from estimator.display.pages import Shown
 from estimator.uncertainty.sources import unfitted_groups
 from fitter.bundle.calibration import Calibration
 from fitter.instructions.display import bundle_energies
 from fitter.rows.rejected import count_reasons
-from fitter.validate.predictions import PERCENT, Shown, compared, errors_of, summary_row
+from fitter.validate.predictions import PERCENT, QUANTITIES, compared, errors_of, kind_text, label_of, summary_row
 
 FEW_CLOCKS_RATIO: Final = 1.05
 """Clocks within this ratio of each other count as one [1]."""
@@ -99,6 +102,18 @@ def family_table(calibration: Calibration) -> Shown:
     for found in calibration.held_out.values():
         rows += [_family_row(str(family), own) for family, own in compared(found).groupby("family", sort=True)]
     return Shown(title="held-out errors in percent:", head=("family", "rows", "latency", "power", "energy", "inside 90 %"), rows=rows)
+
+
+def error_table(title: str, rows: Sequence[HeldOut]) -> Shown:
+    """Errors in percent, a line per kind of kernel."""
+    figures: tuple[Literal["mape", "median", "p95", "bias"], ...] = ("mape", "median", "p95", "bias")
+    head = ("rows of", "rows", *(name for quantity in QUANTITIES for name in (quantity, *figures[1:])), "coverage")
+    cells: list[list[object]] = []
+    for row in rows:
+        errors = [nan if (own := row[quantity]) is None else round(own[name], 2) for quantity in QUANTITIES for name in figures]
+        covered = nan if row["coverage"] is None else round(PERCENT * row["coverage"], 0)
+        cells.append([kind_text(label_of(row)), row["n"], *errors, covered])
+    return Shown(title=title, head=head, rows=cells)
 
 
 def _family_row(family: str, found: pd.DataFrame) -> list[object]:

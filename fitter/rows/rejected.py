@@ -29,6 +29,7 @@ REASONS: Final = {
     "ABSURDLY_SLOW": "a thousand times the time that the hardware needs: another unit than seconds",
     "ABOVE_LIMIT": "power above the power limit",
     "TRUNCATED_RUN": "a run far shorter than the runs of its data set: it failed or was cut off",
+    "SHORT_RUN": "energy of a run shorter than an update of a power sensor may be",
     "MISSING_WORKLOAD": "the workload file is missing or cannot be read",
     "WORKLOAD_WITHOUT_OPERATORS": "a workload of which no operator is known",
     "BAD_ITERATIONS": "a number of iterations that cannot be",

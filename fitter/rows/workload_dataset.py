@@ -45,6 +45,10 @@ ROUND_TARGETS_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 3
 TRUNCATED_SHARE: Final = 0.8
 """Least duration of a complete run as a share of the target [1]."""
 
+SENSOR_UPDATE_S: Final = 0.1
+"""Longest usual time between two readings of a board's power sensor [s] (V100, A100, H100: 20 to 100 ms, arXiv 2312.02741); a shorter run
+has no power of its own."""
+
 FEWEST_RUNS: Final = 5
 """Fewer runs show no common target."""
 
@@ -81,6 +85,10 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Selection
         # A duration so far from the expected one: the pace changed during the run (2 s of 30).
         perturbed = np.abs(duration - target - startup - raw_latency / 2.0) > target / 15.0 + raw_latency / 2.0
     screen.reject_limits(("energy_j",), power=("energy_j",))
+    brief = (duration < SENSOR_UPDATE_S) & np.isfinite(raw_energy)
+    screen.reject(
+        brief, "SHORT_RUN", lambda i: f"all iterations took {duration[i]:.3g} s, a sensor may update each {SENSOR_UPDATE_S:g} s", power=True
+    )
     screen.reject_power(power, screen.of_gpu(lambda spec: spec.power_limit_w))
     bad = screen.powerless()
     unique, workload_index = numbered(workloads)

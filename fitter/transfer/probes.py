@@ -11,7 +11,7 @@ C. E. Rasmussen, C. K. I. Williams, Gaussian Processes for Machine Learning (200
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,12 +19,13 @@ from estimator.bundle.content import Bundle
 from estimator.model.coefficients import group_words
 from estimator.model.residuals import shape_points
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, IntArray
-from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
+from estimator.vocabulary.quantities import FORMATS, Array, IntArray
+from estimator.vocabulary.workload import FAMILY_FIELDS, TABLED, Operator, make_operator
 from fitter.errors import CalibrationError
 from fitter.latency.groups import section_key
 from fitter.latency.section import members
 from fitter.priors import EQUATION_ERROR
+from fitter.rows.screening import least_clocks
 
 MOST_CANDIDATES: Final = 1500
 """Most candidates of a section; of more kernels, a random sample is used."""
@@ -83,26 +84,31 @@ def after_measuring(covariance: Array, place: int) -> Array:
 
 
 def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
-    """The measured kernels that a bundle lists, in the order of its groups."""
+    """The measured kernels that a bundle lists and `collect` can measure, in the order of its groups."""
     found: dict[Operator, None] = {}
     for group, document in bundle.residuals.items():
         family, *names = group_words(group)
         fields = FAMILY_FIELDS.get(family, ())
-        if len(names) < 2 or tuple(document["fields"]) != tuple(fields):
+        if family in TABLED or len(names) < 2 or tuple(document["fields"]) != tuple(fields):
+            continue
+        formats = [FORMATS[name].rate for name in names[1:] if name in FORMATS]
+        if set(formats) != {names[1]}:  # a format of engines, or their cache's
             continue
         columns = (np.broadcast_to(document["points"][name], len(document["ln_error"])) for name in fields)
-        more: dict[str, Any] = {"precision_kv": names[2]} if family == "attention" and len(names) > 2 else {}
         for row in np.stack(list(columns), axis=1).tolist():
             sizes = dict(zip(fields, row, strict=True))
-            found[make_operator(family, names[0], names[1], cuda_cores="cuda" in names[2:], **more, **sizes)] = None
+            found[make_operator(family, names[0], names[1], cuda_cores="cuda" in names[2:], **sizes)] = None
     return tuple(found)
 
 
-def plan_probes(bundle: Bundle, count: int, seed: int) -> tuple[Operator, ...]:
-    """The probes among the kernels that the bundle lists, the most informative first.  Raises CalibrationError if it lists no kernels."""
-    kernels = bundle_kernels(bundle)
+def plan_probes(bundle: Bundle, gpu: GpuSpec, count: int, seed: int) -> tuple[Operator, ...]:
+    """The probes among the bundle's kernels that a GPU can run, the most informative first.  Raises CalibrationError if there are none."""
+    listed = bundle_kernels(bundle)
+    kernels = [listed[i] for i in np.flatnonzero(np.isfinite(least_clocks(listed, gpu)))]
     if not kernels:
-        raise CalibrationError(f"bundle {bundle.name}: holds no measured kernels to choose from; fit it from kernel measurements")
+        raise CalibrationError(
+            f"bundle {bundle.name}: holds no measured kernels that {gpu.name} runs; take one fitted from kernel measurements"
+        )
     return tuple(kernels[i] for i in choose_probes(kernels, count, seed=seed).tolist())
 
 

@@ -1,16 +1,13 @@
-"""Validation: predictions of rows, their errors, limits of held-out errors, kinds that the fit describes poorly, and their tables."""
+"""Validation: predictions of rows, their errors, limits of held-out errors, and kinds that the fit describes poorly."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import nan
 from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle, ErrorFigures, HeldOut
-from estimator.display.pages import number_html, table_html
-from estimator.display.text import aligned, printable
 from estimator.engine.board import open_board
 from estimator.engine.kernel_table import predict_kernels
 from estimator.engine.prediction import predict
@@ -21,7 +18,6 @@ from estimator.uncertainty.laboratory import ELSEWHERE_STD, is_known, scale_of
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Workload
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.rows.screening import first_known
@@ -265,36 +261,3 @@ def fit_warnings(rows: Sequence[HeldOut], which: str = "rows left out of the fit
 def kind_text(label: Iterable[str]) -> str:
     """A kind of rows as text."""
     return " ".join(filter(None, label))
-
-
-@frozen
-class Shown:
-    """A table: its title, names of its columns, and rows of texts and numbers; nan is unknown."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: Sequence[Sequence[object]]
-
-    def lines(self) -> list[str]:
-        """Lines for a terminal; empty without rows."""
-        if not self.rows:
-            return []
-        body = [[number_html(cell) if isinstance(cell, float) else printable(str(cell)) for cell in row] for row in self.rows]
-        texts = [i for i in range(len(self.head)) if not all(isinstance(row[i], int | float) for row in self.rows)]
-        return [self.title, *aligned([self.head, *body], texts).splitlines()]
-
-    def html(self) -> str:
-        """HTML for a page; "" without rows."""
-        return table_html(self.title, self.head, self.rows)
-
-
-def error_table(title: str, rows: Sequence[HeldOut]) -> Shown:
-    """Errors in percent, a line per kind of kernel."""
-    figures: tuple[Literal["mape", "median", "p95", "bias"], ...] = ("mape", "median", "p95", "bias")
-    head = ("rows of", "rows", *(name for quantity in QUANTITIES for name in (quantity, *figures[1:])), "coverage")
-    cells: list[list[object]] = []
-    for row in rows:
-        errors = [nan if (own := row[quantity]) is None else round(own[name], 2) for quantity in QUANTITIES for name in figures]
-        covered = nan if row["coverage"] is None else round(PERCENT * row["coverage"], 0)
-        cells.append([kind_text(label_of(row)), row["n"], *errors, covered])
-    return Shown(title=title, head=head, rows=cells)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from estimator import estimate, load_bundle
 from estimator.model.attention import Flash, framework_walk
 from estimator.model.coefficients import coefficient_rows, coefficient_vector, group_key
-from estimator.model.gemm import Gemm, candidate_phases
+from estimator.model.gemm import Gemm, MatrixColumns, candidate_phases
 from estimator.model.lowering import KnownTiles, lower, matrix_columns
 from estimator.model.phases import OVERLAPPED, SERIAL, Phases
 from estimator.model.streams import reduction_blocks
@@ -278,6 +278,12 @@ def test_a_lane_loads_as_much_as_all_rows_are_multiples_of(n, k, byte):
 )
 def test_only_16_bit_rows_along_n_and_k_count_as_narrow(product):
     assert matrix_columns([product], load_gpu("h100-sxm")).access_byte == Gemm.ACCESS_BYTES
+
+
+@pytest.mark.parametrize("precision, pads", [("fp8", True), ("fp8_block", True), ("int8", True), ("nvfp4", True), ("int8_wo", False)])
+def test_products_of_8_bits_have_rows_of_multiples_of_16(precision, pads):
+    columns = matrix_columns([matmul(8, 1001, 4097, precision), matmul(8, 1008, 4112, precision)], load_gpu("b200-sxm"))
+    assert all(np.ptp(getattr(columns, name)) == 0.0 for name in MatrixColumns.__slots__) == pads
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from estimator import bundle_for, estimate, explain, load_bundle
-from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_names, save_bundle
+from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_names, bundle_path, save_bundle
 from estimator.engine.board import board_tables
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.uncertainty.forecast import distance, forecast_std
@@ -64,10 +64,8 @@ def test_the_head_of_a_bundle_is_that_of_the_whole():
     assert bundle_heads() == {name: BundleHead(one.gpu, one.power is not None) for name, one in loaded.items()}
 
 
-def test_own_bundles_answer_first_and_those_that_say_nothing_never(tmp_path, monkeypatch):
+def test_own_bundles_answer_first_simulated_ones_never(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    (tmp_path / "broken.json").write_text('{"gpu": {"specification": {}}}')
-    (tmp_path / "deep.json").write_text('{"gpu": {"a":' + "[" * 10**5)
     h100 = replace(A10, name="sim", gpu=load_gpu("h100-sxm"), gpu_uuid=simulated_uuid("h100-sxm"))
     save_bundle(h100, tmp_path / "sim.json")
     assert bundle_for("h100")[0].name == "h100-sxm"
@@ -84,6 +82,22 @@ def workload(tmp_path):
 
     write_workload(WORK, tmp_path / "w.json")
     return str(tmp_path / "w.json")
+
+
+def test_broken_bundles_of_the_store_are_named_and_the_others_answer(workload, tmp_path, monkeypatch, capsys):
+    whole = bundle_path("h100-sxm").read_text()
+    broken = {"cut": whole[:-9], "deep": '{"gpu": {"a":' + "[" * 10**5, "empty": '{"gpu": {"specification": {}}}'}
+    (tmp_path / "store").mkdir()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "store"))
+    for name, text in broken.items():
+        (tmp_path / "store" / f"{name}.json").write_text(text)
+    with pytest.warns(UserWarning, match="left out: bundle ") as warned:
+        assert bundle_for("h100")[0].name == "h100-sxm"
+    assert [name in str(one.message) for one, name in zip(warned, broken, strict=True)] == [True] * 3
+    for words in ("gpus h100", (workload, "--gpu h100")):
+        status, out, err = run(capsys, words)
+        assert (status, "h100-sxm" in out, err.count("note: left out: bundle ")) == (0, True, 3)
+    assert "cut.json: not valid JSON" in fails(capsys, workload, "--bundle cut")
 
 
 def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workload, capsys, tmp_path):

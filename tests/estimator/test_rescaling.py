@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from estimator.formats import read_workload
 from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
+from estimator.transforms.variation import variants
 from estimator.vocabulary.errors import WorkloadError
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
@@ -81,6 +82,12 @@ def test_the_example_of_decoding_can_be_asked_for_other_batches_and_caches(repos
 def test_sizes_that_cannot_be_are_refused_in_words(at, to, reason):
     with pytest.raises(WorkloadError, match=reason):
         with_sizes(gpt2_prefill(8, 333), *(Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)))
+
+
+def test_written_out_attention_of_several_sequences_becomes_fused_attention_of_one():
+    several, one = (gpt2_prefill(batch, 333) for batch in (8, 1))
+    (found,), (own,) = (variants(work, at=Sizes(batch=b, sequence=333), batch=1, attention="flash") for work, b in ((several, 8), (one, 1)))
+    assert contents(found.workload) == contents(own.workload)
 
 
 @pytest.mark.parametrize("at, to", [((4, 333), (8, 500)), ((3, 200), (2, 96)), ((4, 128), (8, 256)), ((12, 1000), (5, 77))])

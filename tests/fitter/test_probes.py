@@ -1,10 +1,15 @@
 """The criterion by which probes are chosen: what a measurement tells, it tells for good."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.cli import main as collect
+from estimator import bundle_names
+from fitter.cli import main as fit
 from fitter.transfer.probes import MEASURING_ERROR, after_measuring, unknown_errors, variance_gains
 
 
@@ -21,3 +26,13 @@ def test_measurements_lower_the_variance_by_their_gain_to_that_of_a_gaussian_pro
         left = lower
     known = whole[np.ix_(chosen, chosen)] + MEASURING_ERROR**2 * np.eye(len(chosen))
     np.testing.assert_allclose(left, whole - whole[:, chosen] @ np.linalg.solve(known, whole[chosen]), atol=1e-10)
+
+
+@pytest.mark.parametrize("bundle", [name for name in bundle_names() if not name.endswith("-eager")])
+def test_collect_measures_the_probes_of_every_shipped_bundle_of_kernels(bundle, tmp_path, capsys):
+    plan = str(tmp_path / "probes.toml")
+    assert fit(["probes", bundle, "--gpu", "h100", "-n", "20", "-o", plan]) == 0
+    capsys.readouterr()
+    assert collect(["--gpu", "sim:h100", "--campaign", plan, "--dry-run", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert sum(document["kernels"].values()) == 20 - sum(document["skipped"].values()) >= 15

@@ -147,6 +147,12 @@ def test_a_run_without_energy_among_others_is_used_for_its_latency(read):
     assert selection_lines(selection)[0] == "3 of 4 rows used"
 
 
+def test_a_run_shorter_than_an_update_of_a_sensor_has_no_power(read):
+    reading = read(*({"iterations": str(n), "energy_j": energy} for n, energy in ((1, "3.4"), (4, ""), (4, "3.4"), (5, "3.4"))))
+    assert [(row.row, row.reason, row.power_only) for row in reading.rejected] == [(1, "SHORT_RUN", True), (3, "SHORT_RUN", True)]
+    assert np.isfinite(reading.rows.energy_j).tolist() == [False, False, False, True]
+
+
 def test_a_run_has_its_own_number_format_and_its_path_may_lead_above_the_data_set(read, tmp_path):
     reading = read({"workload": f"../{tmp_path.name}/workloads/{LIST}"}, {"precision": "fp16"})
     assert reading.rejected == []

@@ -94,7 +94,11 @@ def test_words_for_boards_name_each_once():
     assert board_words(" 0 , 1") == ("0", "1")
     names = ["sim:a100-pcie-40gb", "sim:h200-sxm"]
     assert [(board.key, board.simulated) for board in named_boards(names)] == [(name, True) for name in names]
-    for words, reason in ((2 * names, "named twice"), (["replay:x"], "recording")):
+    for words, reason in (
+        (2 * names, "named twice"),
+        (["sim:h200", "sim:NVIDIA H200"], "sim:h200-sxm is named twice"),
+        (["replay:x"], "recording"),
+    ):
         with pytest.raises(DeviceError, match=reason):
             named_boards(words)
     for text in ("0,", ",", "0,,1", ""):
