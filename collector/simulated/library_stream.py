@@ -243,22 +243,24 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
 
 
 def _reduction(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
-    """A warp a row, a block for rows that give each thread 16 elements, several from 256 on (PyTorch sum)."""
+    """Lanes of a warp for a row, a block for rows that give each thread 16 elements, several from 256 on (PyTorch sum)."""
     rows, dim, flat = _rows(operator, -2.5)
-    lanes, each = (WARP_LANES, dim / WARP_LANES) if dim < 16 * REDUCE_THREADS else (REDUCE_THREADS, dim / REDUCE_THREADS)
+    vector = 16.0 / BYTES_PER_ELEMENT[operator.precision] if dim >= 128 else 1.0
+    lanes = min(WARP_LANES, 2 ** int(math.log2(dim / vector))) if dim < 16 * REDUCE_THREADS else REDUCE_THREADS
+    each = dim / lanes
     several = max(math.ceil(each / 256), min(4 * gpu.num_sms // rows, math.ceil(each / 16))) if each >= 256 and lanes > WARP_LANES else 1
-    blocks, waits = math.ceil(rows * several * lanes / REDUCE_THREADS), math.ceil(each / several / 4)
+    blocks, waits = math.ceil(rows * several * lanes / REDUCE_THREADS), math.ceil(each / several / max(vector, 4.0))
     return replace(
         flat,
         name=f"at::native::reduce_kernel<512, 1, at::native::ReduceOp<{kind}, ...>>(...)",
         blocks=blocks,
         threads=REDUCE_THREADS,
         write_bytes=flat.write_bytes / dim,
-        hidden_ops=rows * THREAD_OPS * lanes,
+        ops=flat.ops + rows * THREAD_OPS * lanes,
         path_factor=1.2,
         shared_bytes_per_block=2048,
         shared_bytes=blocks * 4096.0,
-        steps=float(waits),
+        steps=waits,
         step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / waits,
         follow_up_clocks=900.0 if blocks > rows else 0.0,
         follow_up_bytes=blocks * 8.0 if blocks > rows else 0.0,

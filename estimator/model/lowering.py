@@ -83,7 +83,7 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     if operator.family == "gemm":
         batch, m, n, k = operator.shape
         if tensor and width == weight_width >= 2.0:  # rows are contiguous along k and n; libraries pad or refuse narrower formats
-            access = float(math.gcd(int(k * width), int(n * width), int(access)))
+            access = math.gcd(int(k * width), int(n * width), int(access))
         weight, activation, padded = batch * n * k * weight_width, batch * m * k * width, k
         outputs = batch * m * n
     elif operator.family == "moe":  # all products of an expert side by side: as many operations and weights
@@ -102,7 +102,7 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         # On tensor cores a library pads channels to 16 bytes, but the few channels of a first layer with stride 2 to 4 channels
         # (NVIDIA, Convolutional Layers User's Guide: checklist; Channels In And Out).
         granule = 4.0 if own <= 4.0 and stride == 2.0 else 16.0 / width
-        padded = float(np.ceil(own / granule)) * granule * taps if tensor else k
+        padded = math.ceil(own / granule) * granule * taps if tensor else k
     rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
     if access < Gemm.ACCESS_BYTES or (operator.family == "conv" and tensor):
         rate *= WARP_RATE.get(gpu.architecture, 1.0)

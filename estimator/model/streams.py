@@ -3,7 +3,8 @@
     dram    bytes / BW                                    traffic that misses L2
     dram_activations  bytes read again / BW               second reads of a row that has left L2
     l2      bytes · passes / (BYTES_PER_CLOCK · S) traffic at the sustained rate of an SM, for any level
-    issue   instructions / (lanes · S)                    element instructions; lanes of fp32, of depthwise convolutions SCHEDULED_LANES
+    issue   instructions / (lanes · S)                    of elements, and of threads that reduce; lanes of fp32, of depthwise convolutions
+            SCHEDULED_LANES
     loop    (rounds of resident blocks · steps − 1) · STEP_CLOCKS   serial memory latencies: transfer to L2 and back,
     wait    the same · MEMORY_LATENCY_S                   and the additional latency of DRAM
     waves   rounds after the first · ROUND_CLOCKS / resident blocks, and once more for the last round, which no work hides
@@ -130,6 +131,10 @@ class Stream:
     """Reduction: threads of a block, loads of each that are issued together, and elements of one, least and most (Reduce.cuh:
     MAX_NUM_THREADS, vt0, min_values_per_thread, max_values_per_thread)."""
 
+    REDUCTION_VECTOR_ROW, REDUCTION_VECTOR = 128.0, 16.0
+    """Reduction: shortest row that is loaded as vectors, and their size [byte] (Reduce.cuh: setReduceConfig, input_vec_size).  Vectors of
+    eight 16-bit elements are as new as pull request 165055 of pytorch/pytorch, before there were four."""
+
 
 ELEMENT_WORK: Final[dict[str, tuple[float, float, float]]] = {
     "scalar_pow": (1.3, 10.0, 0.0), "scalar_div": (1.3, 10.0, 0.0), "div": (1.3, 16.0, 1.0), "pow": (2.5, 24.0, 2.0),
@@ -248,12 +253,12 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         read = written = operator.shape[0] * operator.shape[1]
         if name not in ("batchnorm", "quantise_static"):  # inference: a channel-wise scale and shift, no row to reduce
             rows, dim = operator.shape
-            blocks, resident, steps = (reduction_blocks if operator.family == "reduction" else row_blocks)(name, rows, dim, gpu)
+            blocks, resident, steps, threads = (reduction_blocks if operator.family == "reduction" else row_blocks)(operator, gpu)
             shared = rows * Stream.ROW_SHARED_BYTES
-            threads = rows * _threads_of_row(name, operator.family, dim, gpu)
     elements = written
     if operator.family == "reduction":
         written = rows
+        weight += Stream.THREAD_INSTRUCTIONS * threads / (Stream.INSTRUCTIONS * dim)  # `rows` has those of norms
     elif name == "softmax":
         in_shared = dim * width <= Stream.SHARED_ROW_BYTES
         shared = 0.0 if dim <= _warp_row(gpu) else shared + Stream.ROW_PASSES * read * width * in_shared
@@ -262,7 +267,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         passes = 1.0 + min(1.0, Stream.ROWS_UNDER_WAY * dim * width / gpu.shared_bytes_per_sm)
     return {
         "read_byte": read * width, "write_byte": written * BYTES_PER_ELEMENT[operator.precision_out or operator.precision],
-        "elements": elements, "weight": weight, "instructions": instructions * elements + Stream.THREAD_INSTRUCTIONS * threads,
+        "elements": elements, "weight": weight, "instructions": instructions * elements + Stream.THREAD_INSTRUCTIONS * threads * rows,
         "scattered_byte": elements * (Stream.SECTOR_BYTES - width) * (name == "transpose"), "special": special, "shared_byte": shared,
         "rows": rows, "dim": dim, "blocks": blocks or max(elements / Stream.BLOCK_ELEMENTS, 1.0), "resident": resident, "steps": steps,
         "passes": passes, "lanes": lanes,
@@ -272,45 +277,38 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
 def block_residency(gpu: GpuSpec, threads: float, registers: float) -> float:
     """Blocks of `threads` threads with `registers` registers each that an SM holds at once, at least one."""
     by_threads = gpu.warps_per_sm * Stream.WARP_LANES / threads
-    return max(1.0, float(math.floor(min(gpu.blocks_per_sm, by_threads, gpu.registers_per_sm / (registers * threads)))))
+    return max(1.0, math.floor(min(gpu.blocks_per_sm, by_threads, gpu.registers_per_sm / (registers * threads))))
 
 
-def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
-    """Blocks of a kernel over rows, the number that an SM processes at once, and dependent loads of one.
+def row_blocks(operator: Operator, gpu: GpuSpec) -> tuple[float, float, float, float]:
+    """Blocks of a kernel over rows, the number that an SM processes at once, dependent loads of one, and threads that reduce a row.
 
     Softmax keeps short rows in the registers of a warp, four warps a block; each longer row has a block of 1,024 threads, which reads it
     once if registers or shared memory hold it (of 16 bits an element), and reduces twice; two such blocks fit an SM (by their registers,
-    assumed).  Layer and RMS norm pass over a row with 128
-    threads, first for its statistics, then for the result.
+    assumed).  Layer and RMS norm pass over a row with 128 threads, first for its statistics, then for the result.
     Source: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMaxForward_getBlockSize), layer_norm_kernel.cu
     (launch_vectorized_layer_norm_kernel, compute_stats).  Before PyTorch 2.7 a warp kept 1,024 elements, and blocks for longer rows had a
     thread for 8, and read them three times.  Volta keeps that: PyTorch's builds for CUDA 13 lack it, and NeuSight's rows are older.  With
     the later rule the H200's softmax, held out, errs by 13 in place of 16 %, rows of 2,300 to 3,600 by 3 in place of 32, and halves of the
     H100's runs by 4.5 in place of 4.8 %.
     """
-    if operator != "softmax":
-        return rows, block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS), Stream.NORM_WALKS * norm_loads(dim)
+    name, (rows, dim) = operator.operator, operator.shape
+    if name != "softmax":
+        resident, threads = block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS), Stream.NORM_THREADS
+        return rows, resident, Stream.NORM_WALKS * norm_loads(dim), threads * Stream.NORM_REDUCTIONS.get(name, 1.0)
     if dim <= _warp_row(gpu):
         each = 2.0 if dim <= Stream.SHARED_WARP_ROW else 1.0
         lanes = 2.0 ** math.ceil(math.log2(max(dim, Stream.WARP_LANES))) / Stream.WARP_LANES
         resident = block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS - 8.0 + each * lanes)
-        return float(math.ceil(rows / (Stream.WARP_ROWS * each))), resident, 1.0
+        return math.ceil(rows / (Stream.WARP_ROWS * each)), resident, 1.0, Stream.WARP_LANES / each
     if gpu.architecture == VOLTA:
         threads = min(Stream.ROW_THREADS, 2.0 ** math.ceil(math.log2(dim / Stream.ROW_VECTOR)))
-        return rows, block_residency(gpu, threads, Stream.ROW_REGISTERS), Stream.ROW_PASSES * math.ceil(dim / (threads * Stream.ROW_VECTOR))
+        steps = Stream.ROW_PASSES * math.ceil(dim / (threads * Stream.ROW_VECTOR))
+        return rows, block_residency(gpu, threads, Stream.ROW_REGISTERS), steps, Stream.ROW_THREADS
     # A row that stays in registers or shared memory is read once; then come two reductions over the block.
     passes = 1.0 if 2.0 * dim <= Stream.SHARED_ROW_BYTES else Stream.ROW_PASSES
     steps = passes * math.ceil(dim / (Stream.ROW_THREADS * Stream.ROW_VECTOR)) + 1.0
-    return rows, block_residency(gpu, Stream.ROW_THREADS, Stream.REGISTERS), steps
-
-
-def _threads_of_row(operator: str, family: str, dim: float, gpu: GpuSpec) -> float:
-    """Threads that reduce a row, once for each reduction."""
-    if operator == "softmax":
-        return Stream.ROW_THREADS if dim > _warp_row(gpu) else Stream.WARP_LANES / (2.0 if dim <= Stream.SHARED_WARP_ROW else 1.0)
-    if family == "reduction":
-        return Stream.WARP_LANES if dim < Stream.REDUCTION_LEAST * Stream.REDUCTION_THREADS else Stream.REDUCTION_THREADS
-    return Stream.NORM_THREADS * Stream.NORM_REDUCTIONS.get(operator, 1.0)
+    return rows, block_residency(gpu, Stream.ROW_THREADS, Stream.REGISTERS), steps, Stream.ROW_THREADS
 
 
 def _warp_row(gpu: GpuSpec) -> float:
@@ -325,7 +323,7 @@ def norm_loads(dim: float) -> float:
     after the other: on A100 and V100 rows of 1,540 to 2,044 and of 3,588 to 4,092 elements take 10 to 20 % longer than rows of 1,536,
     2,048 and 4,096.  Source: layer_norm_kernel.cu (compute_stats); the unrolling is inferred from these times.
     """
-    fewest, rest = divmod(float(math.ceil(dim / Stream.NORM_VECTOR)), Stream.NORM_THREADS)
+    fewest, rest = divmod(math.ceil(dim / Stream.NORM_VECTOR), Stream.NORM_THREADS)
     most, lanes, unrolled = fewest + (rest > 0.0), Stream.WARP_LANES, Stream.UNROLLED
     if rest % lanes and most % unrolled == 0.0:
         return most / unrolled + unrolled - 1.0
@@ -334,19 +332,24 @@ def norm_loads(dim: float) -> float:
     return max(exposed_most * some_have_most, exposed_fewest * some_have_fewer)
 
 
-def reduction_blocks(_: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
-    """Blocks of a sum over rows, the number that an SM processes at once, and dependent loads of one.
+def reduction_blocks(operator: Operator, gpu: GpuSpec) -> tuple[float, float, float, float]:
+    """As `row_blocks`, for sums over rows.
 
-    A warp sums a row, 16 rows a block; from the length on that gives each thread of a whole block 16 elements, a block does.  Where that
-    were 256 elements a thread, as many blocks share a row as an SM each has places for, with 16 elements or more a thread.
-    Source: Reduce.cuh (setReduceConfig).
+    A warp sums a row, 16 rows a block, or as many of its lanes as have something to load; from the length on that gives each thread of a
+    whole block 16 elements, a block does.  Where that were 256 elements a thread, as many blocks share a row as an SM each has places for,
+    with 16 elements or more a thread.
+    Source: Reduce.cuh (setReduceConfig, set_block_dimension).
     """
-    threads, resident = Stream.REDUCTION_THREADS, block_residency(gpu, Stream.REDUCTION_THREADS, Stream.REGISTERS)
+    (rows, dim), threads = operator.shape, Stream.REDUCTION_THREADS
+    resident = block_residency(gpu, threads, Stream.REGISTERS)
+    vector = Stream.REDUCTION_VECTOR / BYTES_PER_ELEMENT[operator.precision] if dim >= Stream.REDUCTION_VECTOR_ROW else 1.0
+    loads = max(vector, Stream.REDUCTION_LOADS)
     if dim < Stream.REDUCTION_LEAST * threads:
-        each = min(2.0 ** math.floor(math.log2(rows)), threads / Stream.WARP_LANES)
-        return float(math.ceil(rows / each)), resident, float(math.ceil(dim * each / (threads * Stream.REDUCTION_LOADS)))
-    shares = 1.0
+        lanes = min(2.0 ** math.floor(math.log2(dim / vector)), Stream.WARP_LANES)
+        each = min(2.0 ** math.floor(math.log2(rows)), threads / lanes)
+        return math.ceil(rows / each), resident, math.ceil(dim * each / (threads * loads)), lanes
+    shares = 1
     if dim >= Stream.REDUCTION_MOST * threads:
-        fill, most, least = resident * gpu.num_sms / rows, dim / (threads * Stream.REDUCTION_LEAST), dim / (threads * Stream.REDUCTION_MOST)
-        shares = float(max(min(math.ceil(fill), math.ceil(most)), math.ceil(least)))
-    return rows * shares, resident, float(math.ceil(dim / (shares * threads * Stream.REDUCTION_LOADS)))
+        fill, own = resident * gpu.num_sms / rows, dim / threads
+        shares = math.ceil(max(min(fill, own / Stream.REDUCTION_LEAST), own / Stream.REDUCTION_MOST))
+    return rows * shares, resident, math.ceil(dim / (shares * threads * loads)), threads
