@@ -224,7 +224,7 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
         return replace(flat, name=name, registers=36, row_pitch_bytes=0.0)
     waits, layer = _unrolled_waits(math.ceil(dim / VECTOR_ELEMENTS)), operator.operator == "layernorm"
     refetched = _missed_in_l1(gpu, gpu.warps_per_sm // 4 * flat.row_pitch_bytes) if dim > VECTOR_THREADS * VECTOR_ELEMENTS else 0.0
-    return replace(
+    vectors = replace(
         flat,
         name=f"at::native::(anonymous namespace)::vectorized_{operator.operator[:-4]}_norm_kernel<{kind}, float>(int, float, ...)",
         blocks=rows,
@@ -240,25 +240,38 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
         steps=2.0 * waits,
         step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / (2.0 * waits),
     )
+    if dim % VECTOR_ELEMENTS == 0:
+        return vectors
+    loads = math.ceil(dim / 512) + math.ceil(dim / 256)  # of a thread, one by one, in a kernel for the statistics and one for the result
+    return replace(
+        vectors,
+        threads=512,
+        ops=vectors.ops + 2.0 * rows * THREAD_OPS * 512,
+        steps=loads,
+        step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / loads,
+        follow_up_clocks=900.0,
+    )
 
 
 def _reduction(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
-    """A warp a row, a block for rows that give each thread 16 elements, several from 256 on (PyTorch sum)."""
+    """Lanes of a warp for a row, a block for rows that give each thread 16 elements, several from 256 on (PyTorch sum)."""
     rows, dim, flat = _rows(operator, -2.5)
-    lanes, each = (WARP_LANES, dim / WARP_LANES) if dim < 16 * REDUCE_THREADS else (REDUCE_THREADS, dim / REDUCE_THREADS)
+    vector = 16.0 / BYTES_PER_ELEMENT[operator.precision] if dim >= 128 else 1.0
+    lanes = min(WARP_LANES, 2 ** int(math.log2(dim / vector))) if dim < 16 * REDUCE_THREADS else REDUCE_THREADS
+    each = dim / lanes
     several = max(math.ceil(each / 256), min(4 * gpu.num_sms // rows, math.ceil(each / 16))) if each >= 256 and lanes > WARP_LANES else 1
-    blocks, waits = math.ceil(rows * several * lanes / REDUCE_THREADS), math.ceil(each / several / 4)
+    blocks, waits = math.ceil(rows * several * lanes / REDUCE_THREADS), math.ceil(each / several / max(vector, 4.0))
     return replace(
         flat,
         name=f"at::native::reduce_kernel<512, 1, at::native::ReduceOp<{kind}, ...>>(...)",
         blocks=blocks,
         threads=REDUCE_THREADS,
         write_bytes=flat.write_bytes / dim,
-        hidden_ops=rows * THREAD_OPS * lanes,
+        ops=flat.ops + rows * THREAD_OPS * lanes,
         path_factor=1.2,
         shared_bytes_per_block=2048,
         shared_bytes=blocks * 4096.0,
-        steps=float(waits),
+        steps=waits,
         step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / waits,
         follow_up_clocks=900.0 if blocks > rows else 0.0,
         follow_up_bytes=blocks * 8.0 if blocks > rows else 0.0,

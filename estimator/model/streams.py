@@ -3,10 +3,12 @@
     dram    bytes / BW                                    traffic that misses L2
     dram_activations  bytes read again / BW               second reads of a row that has left L2
     l2      bytes · passes / (BYTES_PER_CLOCK · S) traffic at the sustained rate of an SM, for any level
-    issue   instructions / (lanes · S)                    element instructions; lanes of fp32, of depthwise convolutions SCHEDULED_LANES
+    issue   instructions / (lanes · S)                    of elements, and of threads that reduce; lanes of fp32, of depthwise convolutions
+            SCHEDULED_LANES
     loop    (rounds of resident blocks · steps − 1) · STEP_CLOCKS   serial memory latencies: transfer to L2 and back,
     wait    the same · MEMORY_LATENCY_S                   and the additional latency of DRAM
-    waves   rounds after the first · ROUND_CLOCKS / resident blocks, and once more for the last round, which no work hides
+    waves   rounds after the first · ROUND_CLOCKS / resident blocks, and once more for the last round and for a second kernel, which no
+            work hides
     rows, row_length                                      per-row latencies of normalisations, an SM at a time
 
 The second and third make memory kernels follow the SM clock, as they do on real boards (docs/model.md).
@@ -121,6 +123,12 @@ class Stream:
     """Layer and RMS norm: threads of a block and elements of each vector load (layer_norm_kernel.cu: num_threads, vec_size), loads of
     an unrolled loop that are issued together (nvcc's usual choice; `norm_loads`), and passes over a row: statistics, result."""
 
+    PLAIN_THREADS = (512.0, 256.0)
+    """Threads of a row in the two kernels of a norm whose rows are no multiple of a vector: statistics, result.  The first reduces mean and
+    variance of any norm.  A thread loads one element after the other: the first kernel divides at each (Welford), and a store of the second
+    might change what its next load brings.  Source: layer_norm_kernel.cu (LayerNormKernelImplInternal, RowwiseMomentsCUDAKernel,
+    LayerNormForwardCUDAKernel).  Two such norms of an H200, left out of the fit, err by −9 and 1 %, in place of −80 and −69."""
+
     ROWS_UNDER_WAY = 16.0
     """Rows of a norm that an SM processes at once, a block of 128 threads each: 2,048 threads, independent of registers (assumed).  Data
     that do not fit into the SM's own cache come from L2 again for the second pass."""
@@ -128,6 +136,10 @@ class Stream:
     REDUCTION_THREADS, REDUCTION_LOADS, REDUCTION_LEAST, REDUCTION_MOST = 512.0, 4.0, 16.0, 256.0
     """Reduction: threads of a block, loads of each that are issued together, and elements of one, least and most (Reduce.cuh:
     MAX_NUM_THREADS, vt0, min_values_per_thread, max_values_per_thread)."""
+
+    REDUCTION_VECTOR_ROW, REDUCTION_VECTOR = 128.0, 16.0
+    """Reduction: shortest row that is loaded as vectors, and their size [byte] (Reduce.cuh: setReduceConfig, input_vec_size).  Vectors of
+    eight 16-bit elements are as new as pull request 165055 of pytorch/pytorch, before there were four."""
 
 
 ELEMENT_WORK: Final[dict[str, tuple[float, float, float]]] = {
@@ -158,7 +170,8 @@ class StreamColumns:
     `weight` is the issue time of an element relative to an addition, `instructions` are those that all lanes execute, `scattered_byte`
     traffic of L2 for elements that are fetched one by one;
     `lanes` is the number of lane instructions that an SM issues in a clock, `passes` that of reads of the input from L2.  `blocks` have
-    one or more rows each; `resident` of them share an SM, and each makes `steps` dependent loads.
+    one or more rows each; `resident` of them share an SM, and each makes `steps` dependent loads.  `plain`: whether a norm
+    loads element by element, in two kernels.
     """
 
     read_byte: Array
@@ -174,6 +187,7 @@ class StreamColumns:
     blocks: Array
     resident: Array
     steps: Array
+    plain: Array
     passes: Array
     lanes: Array
 
@@ -197,7 +211,7 @@ def stream_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "issue": Stream.INSTRUCTIONS * c.elements * c.weight / (c.lanes * gpu.num_sms),
             "loop": further * Stream.STEP_CLOCKS,
             "wait": further * Stream.MEMORY_LATENCY_S,
-            "waves": Stream.ROUND_CLOCKS * ((rounds - 1.0) / c.resident + (rounds > 1.0)),
+            "waves": Stream.ROUND_CLOCKS * ((rounds - 1.0) / c.resident + (rounds > 1.0) + c.plain),
             "rows": turns * Stream.ROW_CLOCKS,
             "row_length": turns * c.dim * Stream.ROW_ELEMENT_CLOCKS,
         },
@@ -227,7 +241,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
     weight, instructions, special = ELEMENT_WORK.get(name, (1.0, Stream.INSTRUCTIONS, 0.0))
     rows = dim = shared = blocks = threads = 0.0
     steps = passes = 1.0
-    lanes = gpu.fp32_lanes
+    lanes, plain = gpu.fp32_lanes, _is_plain(operator)
     resident = block_residency(gpu, Stream.THREADS, Stream.COPY_REGISTERS if operator.family in ("copy", "norm") else Stream.REGISTERS)
     if operator.family == "conv":  # depthwise: one filter a channel, too little reuse for a matrix unit
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, _ = operator.shape
@@ -247,10 +261,11 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         read = written = operator.shape[0] * operator.shape[1]
         if name not in ("batchnorm", "quantise_static"):  # inference: a channel-wise scale and shift, no row to reduce
             rows, dim = operator.shape
-            blocks, resident, steps = (reduction_blocks if operator.family == "reduction" else row_blocks)(name, rows, dim, gpu)
+            blocks, resident, steps, threads = (reduction_blocks if operator.family == "reduction" else row_blocks)(operator, gpu)
             shared = rows * Stream.ROW_SHARED_BYTES
-            threads = rows * _threads_of_row(name, operator.family, dim, gpu)
     elements = written
+    if plain or operator.family == "reduction":
+        weight += Stream.THREAD_INSTRUCTIONS * threads / (Stream.INSTRUCTIONS * dim)  # `rows` has those of norms with vectors
     if operator.family == "reduction":
         written = rows
     elif name == "softmax":
@@ -261,55 +276,57 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         passes = 1.0 + min(1.0, Stream.ROWS_UNDER_WAY * dim * width / gpu.shared_bytes_per_sm)
     return {
         "read_byte": read * width, "write_byte": written * BYTES_PER_ELEMENT[operator.precision_out or operator.precision],
-        "elements": elements, "weight": weight, "instructions": instructions * elements + Stream.THREAD_INSTRUCTIONS * threads,
+        "elements": elements, "weight": weight, "instructions": instructions * elements + Stream.THREAD_INSTRUCTIONS * threads * rows,
         "scattered_byte": elements * (Stream.SECTOR_BYTES - width) * (name == "transpose"), "special": special, "shared_byte": shared,
         "rows": rows, "dim": dim, "blocks": blocks or max(elements / Stream.BLOCK_ELEMENTS, 1.0), "resident": resident, "steps": steps,
-        "passes": passes, "lanes": lanes,
+        "plain": plain, "passes": passes, "lanes": lanes,
     }  # fmt: skip
 
 
 def block_residency(gpu: GpuSpec, threads: float, registers: float) -> float:
     """Blocks of `threads` threads with `registers` registers each that an SM holds at once, at least one."""
     by_threads = gpu.warps_per_sm * Stream.WARP_LANES / threads
-    return max(1.0, float(math.floor(min(gpu.blocks_per_sm, by_threads, gpu.registers_per_sm / (registers * threads)))))
+    return max(1.0, math.floor(min(gpu.blocks_per_sm, by_threads, gpu.registers_per_sm / (registers * threads))))
 
 
-def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
-    """Blocks of a kernel over rows, the number that an SM processes at once, and dependent loads of one.
+def row_blocks(operator: Operator, gpu: GpuSpec) -> tuple[float, float, float, float]:
+    """Blocks of a kernel over rows, the number that an SM processes at once, dependent loads of one, and threads that reduce a row.
 
     Softmax keeps short rows in the registers of a warp, four warps a block; each longer row has a block of 1,024 threads, which reads it
     once if registers or shared memory hold it (of 16 bits an element), and reduces twice; two such blocks fit an SM (by their registers,
-    assumed).  Layer and RMS norm pass over a row with 128
-    threads, first for its statistics, then for the result.
+    assumed).  Layer and RMS norm pass over a row with 128 threads, first for its statistics, then for the result, or if the row is no
+    multiple of a vector in two kernels.
     Source: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMaxForward_getBlockSize), layer_norm_kernel.cu
     (launch_vectorized_layer_norm_kernel, compute_stats).  Before PyTorch 2.7 a warp kept 1,024 elements, and blocks for longer rows had a
     thread for 8, and read them three times.  Volta keeps that: PyTorch's builds for CUDA 13 lack it, and NeuSight's rows are older.  With
     the later rule the H200's softmax, held out, errs by 13 in place of 16 %, rows of 2,300 to 3,600 by 3 in place of 32, and halves of the
     H100's runs by 4.5 in place of 4.8 %.
     """
-    if operator != "softmax":
-        return rows, block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS), Stream.NORM_WALKS * norm_loads(dim)
+    name, (rows, dim) = operator.operator, operator.shape
+    if _is_plain(operator):
+        loads = sum(math.ceil(dim / one) for one in Stream.PLAIN_THREADS)
+        return rows, block_residency(gpu, Stream.PLAIN_THREADS[0], Stream.REGISTERS), loads, 2.0 * Stream.PLAIN_THREADS[0]
+    if name != "softmax":
+        resident, threads = block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS), Stream.NORM_THREADS
+        return rows, resident, Stream.NORM_WALKS * norm_loads(dim), threads * Stream.NORM_REDUCTIONS.get(name, 1.0)
     if dim <= _warp_row(gpu):
         each = 2.0 if dim <= Stream.SHARED_WARP_ROW else 1.0
         lanes = 2.0 ** math.ceil(math.log2(max(dim, Stream.WARP_LANES))) / Stream.WARP_LANES
         resident = block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS - 8.0 + each * lanes)
-        return float(math.ceil(rows / (Stream.WARP_ROWS * each))), resident, 1.0
+        return math.ceil(rows / (Stream.WARP_ROWS * each)), resident, 1.0, Stream.WARP_LANES / each
     if gpu.architecture == VOLTA:
         threads = min(Stream.ROW_THREADS, 2.0 ** math.ceil(math.log2(dim / Stream.ROW_VECTOR)))
-        return rows, block_residency(gpu, threads, Stream.ROW_REGISTERS), Stream.ROW_PASSES * math.ceil(dim / (threads * Stream.ROW_VECTOR))
+        steps = Stream.ROW_PASSES * math.ceil(dim / (threads * Stream.ROW_VECTOR))
+        return rows, block_residency(gpu, threads, Stream.ROW_REGISTERS), steps, Stream.ROW_THREADS
     # A row that stays in registers or shared memory is read once; then come two reductions over the block.
     passes = 1.0 if 2.0 * dim <= Stream.SHARED_ROW_BYTES else Stream.ROW_PASSES
     steps = passes * math.ceil(dim / (Stream.ROW_THREADS * Stream.ROW_VECTOR)) + 1.0
-    return rows, block_residency(gpu, Stream.ROW_THREADS, Stream.REGISTERS), steps
+    return rows, block_residency(gpu, Stream.ROW_THREADS, Stream.REGISTERS), steps, Stream.ROW_THREADS
 
 
-def _threads_of_row(operator: str, family: str, dim: float, gpu: GpuSpec) -> float:
-    """Threads that reduce a row, once for each reduction."""
-    if operator == "softmax":
-        return Stream.ROW_THREADS if dim > _warp_row(gpu) else Stream.WARP_LANES / (2.0 if dim <= Stream.SHARED_WARP_ROW else 1.0)
-    if family == "reduction":
-        return Stream.WARP_LANES if dim < Stream.REDUCTION_LEAST * Stream.REDUCTION_THREADS else Stream.REDUCTION_THREADS
-    return Stream.NORM_THREADS * Stream.NORM_REDUCTIONS.get(operator, 1.0)
+def _is_plain(operator: Operator) -> bool:
+    """Whether a norm loads its rows element by element."""
+    return operator.operator in ("layernorm", "rmsnorm") and operator["dim"] % Stream.NORM_VECTOR > 0.0
 
 
 def _warp_row(gpu: GpuSpec) -> float:
@@ -324,7 +341,7 @@ def norm_loads(dim: float) -> float:
     after the other: on A100 and V100 rows of 1,540 to 2,044 and of 3,588 to 4,092 elements take 10 to 20 % longer than rows of 1,536,
     2,048 and 4,096.  Source: layer_norm_kernel.cu (compute_stats); the unrolling is inferred from these times.
     """
-    fewest, rest = divmod(float(math.ceil(dim / Stream.NORM_VECTOR)), Stream.NORM_THREADS)
+    fewest, rest = divmod(math.ceil(dim / Stream.NORM_VECTOR), Stream.NORM_THREADS)
     most, lanes, unrolled = fewest + (rest > 0.0), Stream.WARP_LANES, Stream.UNROLLED
     if rest % lanes and most % unrolled == 0.0:
         return most / unrolled + unrolled - 1.0
@@ -333,19 +350,24 @@ def norm_loads(dim: float) -> float:
     return max(exposed_most * some_have_most, exposed_fewest * some_have_fewer)
 
 
-def reduction_blocks(_: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
-    """Blocks of a sum over rows, the number that an SM processes at once, and dependent loads of one.
+def reduction_blocks(operator: Operator, gpu: GpuSpec) -> tuple[float, float, float, float]:
+    """As `row_blocks`, for sums over rows.
 
-    A warp sums a row, 16 rows a block; from the length on that gives each thread of a whole block 16 elements, a block does.  Where that
-    were 256 elements a thread, as many blocks share a row as an SM each has places for, with 16 elements or more a thread.
-    Source: Reduce.cuh (setReduceConfig).
+    A warp sums a row, 16 rows a block, or as many of its lanes as have something to load; from the length on that gives each thread of a
+    whole block 16 elements, a block does.  Where that were 256 elements a thread, as many blocks share a row as an SM each has places for,
+    with 16 elements or more a thread.
+    Source: Reduce.cuh (setReduceConfig, set_block_dimension).
     """
-    threads, resident = Stream.REDUCTION_THREADS, block_residency(gpu, Stream.REDUCTION_THREADS, Stream.REGISTERS)
+    (rows, dim), threads = operator.shape, Stream.REDUCTION_THREADS
+    resident = block_residency(gpu, threads, Stream.REGISTERS)
+    vector = Stream.REDUCTION_VECTOR / BYTES_PER_ELEMENT[operator.precision] if dim >= Stream.REDUCTION_VECTOR_ROW else 1.0
+    loads = max(vector, Stream.REDUCTION_LOADS)
     if dim < Stream.REDUCTION_LEAST * threads:
-        each = min(2.0 ** math.floor(math.log2(rows)), threads / Stream.WARP_LANES)
-        return float(math.ceil(rows / each)), resident, float(math.ceil(dim * each / (threads * Stream.REDUCTION_LOADS)))
-    shares = 1.0
+        lanes = min(2.0 ** math.floor(math.log2(dim / vector)), Stream.WARP_LANES)
+        each = min(2.0 ** math.floor(math.log2(rows)), threads / lanes)
+        return math.ceil(rows / each), resident, math.ceil(dim * each / (threads * loads)), lanes
+    shares = 1
     if dim >= Stream.REDUCTION_MOST * threads:
-        fill, most, least = resident * gpu.num_sms / rows, dim / (threads * Stream.REDUCTION_LEAST), dim / (threads * Stream.REDUCTION_MOST)
-        shares = float(max(min(math.ceil(fill), math.ceil(most)), math.ceil(least)))
-    return rows * shares, resident, float(math.ceil(dim / (shares * threads * Stream.REDUCTION_LOADS)))
+        fill, own = resident * gpu.num_sms / rows, dim / threads
+        shares = math.ceil(max(min(fill, own / Stream.REDUCTION_LEAST), own / Stream.REDUCTION_MOST))
+    return rows * shares, resident, math.ceil(dim / (shares * threads * loads)), threads

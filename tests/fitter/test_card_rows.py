@@ -6,9 +6,11 @@ The limits are above what was seen: 15 % in latency, 10 % in power, of products 
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from estimator import estimate
+from estimator.model.streams import Stream, reduction_blocks
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
@@ -59,6 +61,29 @@ def test_names_of_convolutions_tell_their_tiles():
     assert np.isfinite(rows.tile_m[convolution]).mean() > 0.9
     for m, n, name in zip(rows.tile_m[convolution], rows.tile_n[convolution], np.array(rows.kernel_name)[convolution], strict=True):
         assert not np.isfinite(m) or f"{m:.0f}x{n:.0f}" in name or f"{n:.0f}x{m:.0f}" in name
+
+
+def ran(operator):
+    """What ran, of the rows of an operator."""
+    kernels = pd.concat([pd.read_parquet(ROWS / f"{name}.parquet") for name in ("anchors-1", "campaign-2", "campaign-4")])
+    return kernels[kernels["operator"] == operator]
+
+
+def test_sums_have_the_blocks_and_the_lanes_that_ran():
+    sums = ran("sum")
+    for rows, dim, grid, lanes, warps in zip(*(sums[name] for name in ("rows", "dim", "grid_x", "block_x", "block_y")), strict=True):
+        blocks, _, _, threads = reduction_blocks(make_operator("reduction", "sum", "bf16", rows=rows, dim=dim), load_gpu(GPU))
+        assert (blocks, threads) == (grid, lanes if dim < 8192 else lanes * warps)
+    assert {16, 32} == set(sums["block_x"])
+
+
+@pytest.mark.parametrize("operator", ["layernorm", "rmsnorm"])
+def test_norms_load_vectors_where_the_row_is_a_multiple_of_one(operator):
+    norms = ran(operator)
+    threads, plain = norms["block_x"] * norms["block_y"], norms["dim"] % Stream.NORM_VECTOR > 0
+    assert set(threads[~plain]) == {Stream.NORM_THREADS}
+    assert len(threads[plain]) == 1
+    assert set(threads[plain]) <= set(Stream.PLAIN_THREADS)  # the name and the grid are those of the longer of two kernels
 
 
 def test_flash_attention_2_that_was_forced_is_not_taken_for_the_attention_of_pytorch(bundle):

@@ -33,7 +33,7 @@ SLOW = "\n[faults]\nhidden_slowdown = 1.5\nhidden_pitch_bytes = 32.0\n"
 LARGEST_MAPE = 7.5
 """Mean held-out error of latency over all kernels [percent]."""
 
-FAMILY_LIMITS = {"gemm": 9.5, "attention": 7.5, "softmax": 6.0, "norm": 6.6, "reduction": 4.0, "elementwise": 3.4, "copy": 4.2}
+FAMILY_LIMITS = {"gemm": 9.5, "attention": 7.5, "softmax": 6.0, "norm": 6.6, "reduction": 4.7, "elementwise": 3.4, "copy": 4.2}
 """The same by family [percent]."""
 
 
