@@ -224,7 +224,7 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
         return replace(flat, name=name, registers=36, row_pitch_bytes=0.0)
     waits, layer = _unrolled_waits(math.ceil(dim / VECTOR_ELEMENTS)), operator.operator == "layernorm"
     refetched = _missed_in_l1(gpu, gpu.warps_per_sm // 4 * flat.row_pitch_bytes) if dim > VECTOR_THREADS * VECTOR_ELEMENTS else 0.0
-    return replace(
+    vectors = replace(
         flat,
         name=f"at::native::(anonymous namespace)::vectorized_{operator.operator[:-4]}_norm_kernel<{kind}, float>(int, float, ...)",
         blocks=rows,
@@ -239,6 +239,17 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
         shared_bytes=rows * 256.0,
         steps=2.0 * waits,
         step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / (2.0 * waits),
+    )
+    if dim % VECTOR_ELEMENTS == 0:
+        return vectors
+    loads = math.ceil(dim / 512) + math.ceil(dim / 256)  # of a thread, one by one, in a kernel for the statistics and one for the result
+    return replace(
+        vectors,
+        threads=512,
+        ops=vectors.ops + 2.0 * rows * THREAD_OPS * 512,
+        steps=loads,
+        step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / loads,
+        follow_up_clocks=900.0,
     )
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.model.lowering import STREAM_KINDS
-from estimator.model.phases import EVENTS, OVERLAPPED
+from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
 from estimator.model.streams import Stream, norm_loads
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
@@ -52,6 +52,14 @@ def test_time_and_energy_count_the_same_bytes(operator, dim, rows):
 def test_lines_held_in_both_partitions_of_l2_crowd_out_rows():
     again = [read_again(rows_of("layernorm", 3072, gpu), 3072, gpu) for gpu in (LARGE_L2, replace(LARGE_L2, compute_capability="8.6"))]
     assert again[0] > 2.0 * again[1]
+
+
+@given(st.sampled_from(["layernorm", "rmsnorm"]), st.integers(8, 60_000), st.integers(1, 50_000))
+def test_a_norm_without_vectors_waits_longer_than_one_of_longer_rows_with_them(operator, dim, rows):
+    plain, vectors = (rows_of(operator, length, LARGE_L2, rows) for length in (dim // 4 * 4 + 1, dim // 4 * 4 + 4))
+    for name in ("issue", "loop", "wait"):
+        assert plain.overlapped[0, OVERLAPPED.index(name)] >= vectors.overlapped[0, OVERLAPPED.index(name)]
+    assert plain.serial[0, SERIAL.index("waves")] > vectors.serial[0, SERIAL.index("waves")]
 
 
 def slowest_warp(dim):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from estimator import estimate
-from estimator.model.streams import reduction_blocks
+from estimator.model.streams import Stream, reduction_blocks
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
@@ -75,6 +75,15 @@ def test_sums_have_the_blocks_and_the_lanes_that_ran():
         blocks, _, _, threads = reduction_blocks(make_operator("reduction", "sum", "bf16", rows=rows, dim=dim), load_gpu(GPU))
         assert (blocks, threads) == (grid, lanes if dim < 8192 else lanes * warps)
     assert {16, 32} == set(sums["block_x"])
+
+
+@pytest.mark.parametrize("operator", ["layernorm", "rmsnorm"])
+def test_norms_load_vectors_where_the_row_is_a_multiple_of_one(operator):
+    norms = ran(operator)
+    threads, plain = norms["block_x"] * norms["block_y"], norms["dim"] % Stream.NORM_VECTOR > 0
+    assert set(threads[~plain]) == {Stream.NORM_THREADS}
+    assert len(threads[plain]) == 1
+    assert set(threads[plain]) <= set(Stream.PLAIN_THREADS)  # the name and the grid are those of the longer of two kernels
 
 
 def test_flash_attention_2_that_was_forced_is_not_taken_for_the_attention_of_pytorch(bundle):
