@@ -93,7 +93,7 @@ def waiting_power(architecture: str) -> Waiting:
 
 def engine_names() -> tuple[str, ...]:
     """Names of the shipped engines with their versions, sorted by these."""
-    return tuple(sorted(resource_names("engines", ".toml"), key=lambda name: (name.rpartition("-")[0], _numbers(name))))
+    return tuple(sorted(resource_names("engines", ".toml"), key=lambda name: (name.rpartition("-")[0], _version(name))))
 
 
 def load_engine(name: str | Engine | None = None) -> Engine:
@@ -114,17 +114,16 @@ def load_engine(name: str | Engine | None = None) -> Engine:
         raise OperatingPointError(
             f"unknown engine {name!r:.40}; known: {', '.join(engine_names())}, these names without a version, or a TOML file"
         )
-    version = _numbers(asked)
-    nearest = min(own, key=lambda one: [abs(mine - wanted) for mine, wanted in zip(_numbers(one), version, strict=False)])
-    engine = _shipped(nearest if version else own[len(own) // 2])
+    version = _version(asked)
+    engine = _shipped(min(own, key=lambda one: abs(_version(one) - version)) if version else own[len(own) // 2])
     host, share = engine.host, OTHER_VERSION_SHARE
     less = {one.name: share * getattr(host, one.name) for one in fields(HostTime) if one.name != "spread"}
     return replace(engine, host=HostTime(**less, spread=1.0), known=False)
 
 
-def _numbers(name: str) -> list[int]:
-    """Numbers of the version in a name."""
-    return [int(part) for part in re.findall(r"\d+", name.rpartition("-")[2])]
+def _version(name: str) -> float:
+    """The version in a name as one number: 0.012 for 0.12; 0 without one."""
+    return sum(int(part) / 1000.0**place for place, part in enumerate(re.findall(r"\d+", name.rpartition("-")[2])))
 
 
 @cache

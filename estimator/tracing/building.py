@@ -149,7 +149,7 @@ def _check_length(request: TraceRequest, settings: Any) -> None:
         if isinstance(most, int) and 0 < most < request.sequence:
             raise WorkloadError(
                 f"{request.model}: sequence = {request.sequence} is longer than {name} = {most}; "
-                f"ask for less, or --set {name}={request.sequence}"
+                f"ask for less, or `estimate trace --set {name}={request.sequence}`"
             )
 
 

@@ -207,7 +207,7 @@ def test_a_module_without_inputs_is_given_tokens(traced):
         ("no_such_module_here:build", {}, "No module named"),
         ("FILE:build", {"phase": "decode"}, "decodes where its inputs say so"),
         ("FILE:build", {"settings": {"a": 1}}, "no configuration to change"),
-        ("gpt2", {"sequence": 2048}, "longer than max_position_embeddings = 1024"),
+        ("gpt2", {"sequence": 2048}, "= 1024; ask for less, or `estimate trace --set max_position_embeddings=2048`"),
         ("gpt2", {"settings": {"layers": 3}}, "no field 'layers'"),
         ("gpt2", {"settings": {"n_head": 7}}, "cannot be traced"),
         ("bert-large", {"phase": "decode"}, "keeps no cache"),

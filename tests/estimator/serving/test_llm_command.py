@@ -107,6 +107,7 @@ def test_an_engine_that_is_not_named_widens_the_interval(capsys):
     [
         ("vllm", "0.12"),
         ("vllm-0.18.1", "0.15"),
+        ("vllm-1.0", "0.15"),
         ("vllm-0.11", "0.12"),
         ("vllm-0.5.4", "0.5"),
         ("vllm-0.6", "0.5"),
