@@ -371,9 +371,9 @@ class Bundle(Content):
 
 
 SLOWER_EXPONENT: Final = 2.6
-"""Exponent with which the times of tensor cores and of what holds them up join, as phases of products do inside whole models
-(`fitter.priors`).  Published products of RTX 4090, 5090, 5080, 4060 Ti, 3060 and L20, whose cores have half the rate of the fitted chip's,
-err by 10 instead of 25 % with it, by 15 with an exponent of 1 (`benchmarks/published.py`)."""
+"""Exponent with which the times of tensor cores and of what delays them join, as phases of products do inside whole models
+(`fitter.priors`).  Published products of RTX 4090, 4060 Ti, 3060 and L20, whose cores have half the rate of those of the fitted A10 and
+L40S, err by 11 instead of 29 % with it, by 18 with an exponent of 1 (`benchmarks/published.py`)."""
 
 
 def group_table(bundle: Bundle, gpu: GpuSpec) -> CoefficientTable:
@@ -387,11 +387,13 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
     On another architecture than the fitted one half of a lambda's deviation from its usual value belongs to the fitted board: forecasts of
     runs of 20 ms and more between A100, A10 and H100 then err by 4.2 instead of 5.0 % in latency (`benchmarks/board_power.py`).
 
-    What holds tensor cores up takes its clocks whatever their rate, and slower cores hide it (SLOWER_EXPONENT).  Faster ones do not lose
-    more: they come with kernels that feed them.
+    Where the same kind of SM has slower tensor cores, what delays the fitted ones takes as many clocks, and the slower ones hide most of it
+    (SLOWER_EXPONENT).  Between kinds of SM this does not hold: whole models from an H100 to an A100 and an A10 then err by 7.7 and 6.9
+    instead of 5.5 and 3.2 % (`benchmarks/board_power.py`).
     """
     known = {name: group.usual for name, group in bundle.groups.items() if group.usual and gpu.architecture != bundle.gpu.architecture}
-    slower = min(tensor_rate(gpu) / tensor_rate(bundle.gpu), 1.0)
+    alike = gpu.compute_capability == bundle.gpu.compute_capability
+    slower = min(tensor_rate(gpu) / tensor_rate(bundle.gpu), 1.0) if alike else 1.0
     found = {}
     for name, group in bundle.groups.items():
         usual = known.get(longest_prefix(name, known) or "", EMPTY)

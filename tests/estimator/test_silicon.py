@@ -92,11 +92,15 @@ def test_half_of_a_lambda_belongs_to_the_fitted_board():
     assert other == pytest.approx(own | {"math": 2.0 * own["math"]})
 
 
-@pytest.mark.parametrize("rate, kept", [(0.25, 0.25**2.6), (0.5, 0.5**2.6), (1.0, 1.0), (4.0, 1.0)])
-def test_slower_tensor_cores_lose_less_and_faster_ones_not_more(rate, kept):
+@pytest.mark.parametrize(
+    "rate, kind, kept",
+    [(0.25, "8.0", 0.25**2.6), (0.5, "8.0", 0.5**2.6), (1.0, "8.0", 1.0), (4.0, "8.0", 1.0), (0.5, "8.6", 1.0)],
+)
+def test_slower_tensor_cores_of_the_same_sm_lose_less_and_faster_ones_not_more(rate, kind, kept):
     bundle = known_bundle(A100)
     group = replace(bundle.groups["gemm"], coefficients={**bundle.groups["gemm"].coefficients, "math": 1.4})
-    changed = replace(A100, tensor_flop_per_clock={name: rate * flop for name, flop in A100.tensor_flop_per_clock.items()})
+    rates = {name: rate * flop for name, flop in A100.tensor_flop_per_clock.items()}
+    changed = replace(A100, tensor_flop_per_clock=rates, compute_capability=kind)
     found = group_coefficients(replace(bundle, groups={"gemm": group}), changed)["gemm"]
     assert found["math"] ** 2.6 - 1.0 == pytest.approx(kept * (1.4**2.6 - 1.0))
     assert found | {"math": 1.4} == group.coefficients

@@ -113,8 +113,8 @@ def planted_energies_come_back_within_three_stated_deviations(honest, _folder):
     found_j = power.event_energy_j["dram"] + power.event_energy_j["dram_path"]
     std_j = float(np.sqrt(covariance[np.ix_(both, both)].sum()))
     assert abs(found_j - planted["dram"]) < 3.0 * std_j
-    # Wide: the simulated board's multiply-adds cost an H200's share of its other instructions, the model's 0.6 of that.
-    largest = {"dram": 0.1, "l2": 0.35, "shared": 0.4, "tensor": 0.2, "cuda": 0.2}
+    # Seen: 0.06, 0.25, 0.32, 0.16.  The simulated board's multiply-adds cost more of its other instructions than the model's.
+    largest = {"dram": 0.1, "l2": 0.3, "shared": 0.4, "tensor": 0.2, "cuda": 0.2}
     stated = {module: power.capacitance_std_f[module] / power.capacitance_f[module] for module in largest}
     assert all(stated[module] < most for module, most in largest.items()), stated
 
