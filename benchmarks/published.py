@@ -99,7 +99,7 @@ near = cache(bundle_for)
 def kernels() -> Iterator[Compared]:
     """Single kernels."""
     for row in rows_of("kernels"):
-        bundle, other = near(row["gpu"])
+        bundle, other = near(row["gpu"], (row["precision"],))
         gpu = other or bundle.gpu
         if row["load"] == "burst":
             gpu = replace(gpu, power_limit_w=10.0 * gpu.power_limit_w)
@@ -128,9 +128,10 @@ def serving_of(row: Row) -> Serving:
 def served() -> Iterator[Compared]:
     """Language models in static batches."""
     for row in rows_of("served"):
-        bundle, gpu = near(row["gpu"])
+        serving = serving_of(row)
+        bundle, gpu = near(row["gpu"], serving.formats)
         board = open_board(bundle, gpu=gpu, power_cap_w=float(row["power_cap_w"]) if row["power_cap_w"] else None)
-        (found,) = serve_many(serving_of(row), board, [int(row["batch"])])
+        (found,) = serve_many(serving, board, [int(row["batch"])])
         ours, low, high = (getattr(found, f"{row['unit']}{end}") for end in ("", "_low", "_high"))
         value = float(row["value"])
         group = f"{row['engine']} {row['gpu']} {row['weights'] or '16 bits'}{' power' if row['unit'] == 'power_w' else ''}"

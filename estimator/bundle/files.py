@@ -103,11 +103,21 @@ GPU_FIELD: Final = re.compile(r'"gpu":\s*(?=\{)')
 POWER_FIELD: Final = '"event_energy_j":'
 
 
+PRODUCTS_FIELD: Final = re.compile(r'"gemm\.linear\.(\w+)')
+
+
 class BundleHead(NamedTuple):
-    """What the choice of a bundle needs: the measured GPU, and whether the bundle has power."""
+    """What the choice of a bundle needs: the measured GPU, whether the bundle has power, and the formats of products with an own group."""
 
     gpu: GpuSpec
     power: bool
+    formats: frozenset[str]
+
+
+def head_of(bundle: Bundle) -> BundleHead:
+    """The head of a bundle."""
+    formats = (PRODUCTS_FIELD.match(f'"{group}') for group in bundle.groups)
+    return BundleHead(bundle.gpu, bundle.power is not None, frozenset(found[1] for found in formats if found))
 
 
 def bundle_heads(warn: Callable[[str], object] = warnings.warn) -> dict[str, BundleHead]:
@@ -122,7 +132,8 @@ def bundle_heads(warn: Callable[[str], object] = warnings.warn) -> dict[str, Bun
             field = GPU_FIELD.search(text)
             board = JSON.raw_decode(text, field.end())[0] if field else {}
             if not is_simulated_uuid(str(board.get("uuid"))):
-                found[name] = BundleHead(gpu_from_document(board.get("specification", {}), name), POWER_FIELD in text)
+                gpu = gpu_from_document(board.get("specification", {}), name)
+                found[name] = BundleHead(gpu, POWER_FIELD in text, frozenset(PRODUCTS_FIELD.findall(text)))
         except (OSError, ValueError, RecursionError, BundleError, SpecificationError) as error:
             warn(f"left out: {error}")
     return found

@@ -4,6 +4,7 @@ Workloads of --model are traced with PyTorch, or are as an engine serves them.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -104,6 +105,7 @@ def questions(options: Options) -> "list[Asked]":
     from estimator.questions.judging import Asked
 
     chosen, launch_us = _variants(options), options["host_launch_us"]
+    formats = {one.precision for variant in chosen for one in variant.workload.operators if one.family == "gemm"}
     asked = [
         Asked(
             variant=variant,
@@ -115,7 +117,7 @@ def questions(options: Options) -> "list[Asked]":
             efficiency=options["efficiency"],
             idle_power=idle_power,
         )
-        for bundle, gpu, clocks, idle_power in boards(options)
+        for bundle, gpu, clocks, idle_power in boards(options, formats)
         for variant in chosen
     ]
     return _able(asked, quiet=options["quiet"])
@@ -144,12 +146,15 @@ def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
 Clocks = tuple[float, ...] | None
 
 
-def boards(options: Options) -> "list[tuple[Bundle, GpuSpec | None, Clocks, tuple[float, float] | None]]":
-    """Every requested bundle with its GPU (None: its own), clocks and power at rest.  Raises EstimatorError."""
+def boards(options: Options, formats: Iterable[str] = ()) -> "list[tuple[Bundle, GpuSpec | None, Clocks, tuple[float, float] | None]]":
+    """Every requested bundle with its GPU (None: its own), clocks and power at rest, for products in these formats.
+
+    Raises EstimatorError.
+    """
     from estimator.engine.board import power_limit
 
     found = []
-    for bundle, gpu in _boards(options):
+    for bundle, gpu in _boards(options, formats):
         board = gpu or bundle.gpu
         power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
         clocks, idle_power = _clocks(board, options["freqs"]), None
@@ -186,7 +191,7 @@ def _variants(options: Options) -> "list[Variant]":
     return found
 
 
-def _boards(options: Options) -> "list[tuple[Bundle, GpuSpec | None]]":
+def _boards(options: Options, formats: Iterable[str]) -> "list[tuple[Bundle, GpuSpec | None]]":
     """Every requested bundle with every GPU, or without bundles each GPU with its best one; None for the bundle's own GPU."""
     from estimator.bundle.files import bundle_heads, load_bundle, told_apart
     from estimator.uncertainty.nearest import asked_gpu, nearest_bundle
@@ -196,7 +201,7 @@ def _boards(options: Options) -> "list[tuple[Bundle, GpuSpec | None]]":
     if OWN in words and not given:
         raise click.UsageError("name a --gpu, such as h100 (`estimate gpus` lists them), or a --bundle")
     heads = {} if given else bundle_heads(lambda line: say([], [line], quiet=options["quiet"]))
-    pairs = list(product(given, words)) if given else [(nearest_bundle(load_gpu(word), heads), word) for word in words]
+    pairs = list(product(given, words)) if given else [(nearest_bundle(load_gpu(word), heads, formats), word) for word in words]
     names = list(dict.fromkeys(name for name, _ in pairs))
     bundles = dict(zip(names, told_apart([load_bundle(name) for name in names], names), strict=True))
     boards: list[tuple[Bundle, GpuSpec | None]] = []

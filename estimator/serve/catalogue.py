@@ -3,7 +3,7 @@
 Every entry has a key that this program assigns.  A browser names keys, never files, so that no path from it reaches the file system.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import bundle_names, load_bundle
+from estimator.bundle.files import bundle_names, head_of, load_bundle
 from estimator.display.text import Document
 from estimator.formats import read_workload, workload_from_bytes
 from estimator.serve.local_site import RequestError
@@ -23,7 +23,7 @@ from estimator.serving.engines import engine_names
 from estimator.tracing.models import model_names
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.transforms.rewriting import ATTENTION_FORMS
-from estimator.uncertainty.forecast import distance
+from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
@@ -99,9 +99,10 @@ class Catalogue:
             "most_bytes": most_bytes,
         }
 
-    def nearest(self, gpu: GpuSpec) -> str:
-        """The key of the bundle of a real board from which a forecast for a GPU goes least far."""
-        return min(self.bundles, key=lambda key: (self.bundles[key].simulated, distance(self.bundles[key].gpu, gpu)))
+    def nearest(self, gpu: GpuSpec, formats: Iterable[str] = ()) -> str:
+        """The key of the bundle for a GPU and products in these formats; of a simulated board only where no other is open."""
+        real = {key: bundle for key, bundle in self.bundles.items() if not bundle.simulated}
+        return nearest_bundle(gpu, {key: head_of(bundle) for key, bundle in (real or self.bundles).items()}, formats)
 
     def described(self, key: str, stated: Sizes | None) -> Document:
         """Content of a workload, and the sizes and forms that can be asked for; stated: its sizes by the user, None for the known ones."""

@@ -128,9 +128,9 @@ def served_document(question: ServedQuestion, catalogue: Catalogue) -> Document:
     for names, name in ((catalogue.models, question.model), (catalogue.gpus, question.gpu), (("", *catalogue.engines), question.engine)):
         if name not in names:  # a name from the page is never used as a file
             raise SpecificationError(f"{name!r:.60} is unknown; known: {', '.join(filter(None, names))}")
-    bundle = catalogue.bundle(catalogue.nearest(load_gpu(question.gpu)))
-    fields = {name: value for name, value in asdict(question).items() if name != "gpu" and value != ""}
-    return asdict(serve_llm(Serving(**fields), bundle, gpu=asked_gpu(bundle, question.gpu)))
+    serving = Serving(**{name: value for name, value in asdict(question).items() if name != "gpu" and value != ""})
+    bundle = catalogue.bundle(catalogue.nearest(load_gpu(question.gpu), serving.formats))
+    return asdict(serve_llm(serving, bundle, gpu=asked_gpu(bundle, question.gpu)))
 
 
 def _asked(question: Question, catalogue: Catalogue) -> Asked:

@@ -57,6 +57,11 @@ class Serving:
     kv: str | None = None
     engine: str | Engine | None = None
 
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Number formats of the products of layers, for the choice of a bundle.  Raises WorkloadError."""
+        return (read_weights(read_config(self.model), self.weights, self.kv).layer,)
+
 
 @frozen
 class Memory:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from estimator import bundle_for, estimate, explain, load_bundle
-from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_names, bundle_path, save_bundle
+from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_names, bundle_path, head_of, save_bundle
 from estimator.engine.board import board_tables
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.uncertainty.forecast import distance, forecast_std
@@ -43,12 +43,23 @@ NEAREST = {
 
 @pytest.mark.parametrize("asked", NEAREST)
 def test_the_nearest_bundle_is_of_the_silicon_that_one_would_choose(asked):
-    heads = {name: BundleHead(load_gpu(name), power=True) for name in {*NEAREST.values(), "v100-pcie-32gb"}}
+    heads = {name: BundleHead(load_gpu(name), True, frozenset()) for name in {*NEAREST.values(), "v100-pcie-32gb"}}
     nearest = NEAREST[asked]
-    assert nearest_bundle(load_gpu(asked), heads) == nearest
-    heads[nearest] = BundleHead(load_gpu(nearest), power=False)
+    assert nearest_bundle(load_gpu(asked), heads) == nearest_bundle(load_gpu(asked), heads, ["bf16", "int4_wo"]) == nearest
+    heads[nearest] = BundleHead(load_gpu(nearest), False, frozenset())
     assert nearest_bundle(load_gpu(asked), heads) != nearest  # a forecast without power is of less use
     assert nearest_bundle(load_gpu(nearest), heads) == nearest
+
+
+SEEN = {
+    ("h100", "int4_wo"): "h200-sxm", ("h100", "sq"): "h200-sxm", ("h100", "fp8_static"): "h100-sxm", ("h100", "fp32"): "h100-sxm",
+    ("a10", "int8_wo"): "a100-sxm-80gb", ("rtx-5090", "nvfp4"): "b200-sxm", ("a10", "bf16"): "a10-eager", ("l40s", "int8"): "l40s",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "precision"), SEEN)
+def test_products_in_narrow_formats_come_from_a_board_on_which_some_were_seen(asked, precision):
+    assert bundle_for(asked, [precision])[0].name == SEEN[asked, precision]
 
 
 def test_no_other_bundle_states_a_smaller_deviation():
@@ -60,8 +71,8 @@ def test_no_other_bundle_states_a_smaller_deviation():
 
 
 def test_the_head_of_a_bundle_is_that_of_the_whole():
-    loaded = {name: load_bundle(name) for name in bundle_names()}
-    assert bundle_heads() == {name: BundleHead(one.gpu, one.power is not None) for name, one in loaded.items()}
+    assert bundle_heads() == {name: head_of(load_bundle(name)) for name in bundle_names()}
+    assert bundle_heads()["h200-sxm"].formats >= {"bf16", "fp8", "int4_wo"}
 
 
 def test_own_bundles_answer_first_simulated_ones_never(tmp_path, monkeypatch):
