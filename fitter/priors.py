@@ -5,6 +5,7 @@ matrix products on A100, H100 and H200.  A width is the standard deviation of th
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from estimator.model.coefficients import Prior, group_words, longest_prefix
@@ -217,6 +218,8 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         priors |= BLOCK_ENDS if one_clock else BLOCK_ENDS | {"reduce_start": REDUCE_START}
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
+        if key.startswith("gemm"):  # Winograd's convolutions compute less
+            priors["math"] = replace(priors["math"], lowest=1.0)
         if not any(FORMATS[part].converts for part in group_words(key) if part in FORMATS):
             priors.pop("quantise")
     elif attends:
@@ -234,6 +237,6 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
 def around(values: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> dict[str, Prior]:
     """The same priors centred on known values, with `narrowing` of their widths; a name without a value keeps its prior."""
     return {
-        name: Prior(centre=values[name], width=prior.width * narrowing) if values.get(name, 0.0) > 0.0 else prior
+        name: replace(prior, centre=values[name], width=prior.width * narrowing) if values.get(name, 0.0) > 0.0 else prior
         for name, prior in priors.items()
     }

@@ -75,10 +75,11 @@ EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """Prior of a coefficient: centre, in its unit, and standard deviation of its natural logarithm."""
+    """Prior of a coefficient: centre and lowest value, in its unit, and standard deviation of its natural logarithm."""
 
     centre: float
     width: float
+    lowest: float = 0.0
 
 
 SIXTEEN_BIT: Final = {"fp16": "bf16", "bf16": "fp16"}

@@ -253,7 +253,7 @@ def _log_limits(names: Sequence[str], priors: Mapping[str, Prior]) -> tuple[Arra
     """Bounds of ln θ − ln θ₀."""
     centre = np.array([priors[name].centre for name in names])
     reach = WIDEST_SHIFT * np.array([priors[name].width for name in names])
-    limits = np.array([LIMITS.get(name, (0.0, np.inf)) for name in names]).reshape(-1, 2)
+    limits = np.array([LIMITS.get(name, (priors[name].lowest, np.inf)) for name in names]).reshape(-1, 2)
     with np.errstate(divide="ignore"):
         low, high = np.log(limits / centre[:, None]).T
     return np.minimum(np.maximum(low, -reach), -1e-9), np.maximum(np.minimum(high, reach), 1e-9)
