@@ -10,6 +10,7 @@ from collector.devices.nvml import board_addresses, choose_board
 from collector.devices.nvml_library import open_nvml
 from collector.errors import BoardLostError, DeviceError, DriverError
 from collector.simulated.profile import board_names, load_board
+from estimator.vocabulary.specifications import names_file
 from estimator.vocabulary.values import frozen
 
 ALL: Final = "all"
@@ -89,7 +90,7 @@ def _board(word: str) -> BoardName:
     if word.startswith(SIMULATED):
         profile = word.removeprefix(SIMULATED)
         board = load_board(profile)
-        own = Path(profile).absolute() if profile.endswith(".toml") or "/" in profile else board.name
+        own = Path(profile).absolute() if names_file(profile) else board.name
         return BoardName(key=f"{SIMULATED}{own}", name=board.identity.product_name)
     try:
         with open_nvml() as library:

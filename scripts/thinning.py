@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.bundle.content import Bundle, Covariance, GroupCoefficients
-from estimator.bundle.files import text_of
+from estimator.bundle.files import document_of, layout
 from estimator.model.residuals import NEIGHBOURS, neighbour_error, tier_from_document
 from estimator.model.tier_records import PackedTier
 from estimator.vocabulary.frozen import EMPTY, FrozenMapping
@@ -31,7 +31,7 @@ def thinned(bundle: Bundle, most_bytes: int) -> Bundle:
     tiers = {group: chain[0][0] for group, chain in chains.items()}
     groups = FrozenMapping({name: _rounded(group) for name, group in bundle.groups.items()})
     bundle = replace(bundle, groups=groups, uncertainty=_short(bundle.uncertainty), latency_parameters=_of_runs(bundle))
-    excess = len(text_of(replace(bundle, residuals=FrozenMapping(tiers)))) + NOTE_BYTES - most_bytes
+    excess = len(layout(document_of(replace(bundle, residuals=FrozenMapping(tiers))))) + 1 + NOTE_BYTES - most_bytes
     steps = []
     for group, chain in chains.items():
         cost = 0.0

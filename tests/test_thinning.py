@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle.files import load_bundle, text_of
+from estimator.bundle.files import document_of, layout, load_bundle
 from estimator.model.residuals import log_corrections
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import NORMAL_90
@@ -44,11 +44,11 @@ def test_a_smaller_file_holds_intervals_that_still_cover(rows, clocks):
     measured, asked = various_products(rows), various_products(1000, 1)
     residuals = {GROUP: tier_of(measured, errors_of(measured, 2), features(rows, clocks))}
     full, bare = (replace(BUNDLE, residuals=FrozenMapping(own)) for own in (residuals, {}))
-    rest = len(text_of(thinned(bare, 10**6)))
+    rest = len(layout(document_of(thinned(bare, 10**6))))
     for share in (1.0, 0.5, 0.25):
-        most = rest + 200 + int(share * (len(text_of(thinned(full, 10**7))) - rest))
+        most = rest + 200 + int(share * (len(layout(document_of(thinned(full, 10**7)))) - rest))
         small = thinned(full, most)
-        assert len(text_of(small)) <= most
+        assert len(layout(document_of(small))) <= most
         correction, deviation = log_corrections(asked, [GROUP] * 1000, small.residuals, None, features(1000, clocks))
         inside = np.abs(errors_of(asked, 3) - correction) <= NORMAL_90 * deviation
         assert inside.mean() >= 0.8, share

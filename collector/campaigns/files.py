@@ -12,6 +12,7 @@ from collector.sensing.steady import settle_time_s, update_period_s
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import FaultError, Span, Text, Words, fields_of, plain, read, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.specifications import names_file
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.loads.generated import LoadGroup
@@ -98,7 +99,7 @@ def load_campaign(name_or_path: str) -> CampaignSpec:
     Raises CampaignError for an unknown name, an unreadable file, an unknown key and an impossible figure.
     """
     path = Path(name_or_path)
-    if not (name_or_path.endswith(".toml") or "/" in name_or_path):
+    if not names_file(name_or_path):
         if name_or_path not in campaign_names():
             raise CampaignError(f"unknown campaign {name_or_path!r}; known: {', '.join(campaign_names())}; or give a TOML file")
         path = resource_folder("campaigns") / f"{name_or_path}.toml"

@@ -41,7 +41,9 @@ sensor_option = partial(
     help="Known sensor: a file of `collect sensor --out`, or an entry of `collect sensors`.",
 )
 record_option = output_option("--record", metavar="FILE", help="Record the run, for --gpu replay:FILE.")
-seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board.")
+seed_option = partial(
+    click.option, "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board."
+)
 config_option = click.option(
     "--config",
     type=FILE,
@@ -70,7 +72,7 @@ campaign_options: Final = with_options(
     sensor_option(),
     meter_option,
     click.option("--resume/--fresh", default=None, help="Go on with what is at --out, or replace it; without either nothing is replaced."),
-    click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order."),
+    seed_option(help="Chooses kernels and their order."),
     click.option("--no-trace", is_flag=True, help="Do not ask CUPTI which kernels ran: rows have no kernel names."),
     poll_option,
     click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing."),

@@ -59,6 +59,9 @@ class RunOptions:
     command: tuple[str, ...]
 
 
+program_argument = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+
+
 @click.command("run", context_settings={**CONTEXT, "ignore_unknown_options": True})
 @gpu_option
 @freqs_option
@@ -77,9 +80,9 @@ class RunOptions:
 @meter_option
 @click.option("--kernels", is_flag=True, help="Energy by kernel of a Python program, which CUPTI traces.")
 @output_option(metavar="RUN.json", help="Write the JSON document to a file as well.")
-@seed_option
+@seed_option()
 @output_options
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@program_argument
 @click.pass_context
 def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> int:
     """Measure any program: time, energy and power of the board while it runs, each with its uncertainty.
@@ -131,9 +134,9 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
 @click.option("--trials", type=click.IntRange(1, 1000), default=8, show_default=True, help="Separate trials, with random delays between.")
 @sensor_option()
 @output_option(metavar="PRACTICE.json", help="Write the JSON document to a file as well.")
-@seed_option
+@seed_option()
 @output_options
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@program_argument
 def practice_command(
     gpu: str, trials: int, sensor: str | None, out: Path | None, seed: int, command: tuple[str, ...], speak: Speaker
 ) -> int:

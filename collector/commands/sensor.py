@@ -70,7 +70,7 @@ class SensorOptions:
 @click.option("--column", metavar="NAME", help="The log's power column, such as power.draw.instant.")
 @output_option(metavar="SENSOR.json", help="Write the JSON document to a file as well.")
 @record_option
-@seed_option
+@seed_option()
 @output_options
 @click.pass_context
 def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) -> int:

@@ -13,6 +13,8 @@ from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.values import frozen
 
 Seconds = Annotated[float | None, Span(0.0, 10.0, "s")]
+Delay = Annotated[float | None, Span(-5.0, 5.0, "s")]
+Offset = Annotated[float | None, Span(-1e3, 1e3, "W")]
 SlowSeconds = Annotated[float | None, Span(0.0, 600.0, "s")]
 Averaging = Literal["boxcar", "low-pass", "trailing-mean", "none", "undetermined"]
 ResponseKernel = Literal["none", "boxcar", "low-pass"]
@@ -59,15 +61,15 @@ class SensorCalibration:
     window_s: Seconds = None
     window_std_s: Seconds = None
     tau_s: Seconds = None
-    delay_s: Annotated[float | None, Span(-5.0, 5.0, "s")] = None
-    delay_std_s: Annotated[float | None, Span(0.0, 5.0, "s")] = None
+    delay_s: Delay = None
+    delay_std_s: Seconds = None
     rise_time_s: SlowSeconds = None
     settle_s: SlowSeconds = None
     board_rise_s: SlowSeconds = None
     transient: Transient | None = None
     gain: Annotated[float | None, Span(0.1, 10.0)] = None
     gain_std: Annotated[float | None, Span(0.0, 10.0)] = None
-    offset_w: Annotated[float | None, Span(-1e3, 1e3, "W")] = None
+    offset_w: Offset = None
     offset_std_w: Annotated[float | None, Span(0.0, 1e4, "W")] = None
     gain_offset_correlation: Annotated[float | None, Span(-1.0, 1.0)] = None
     sampled_fraction: Annotated[float | None, Span(0.0, 1.0)] = None

@@ -21,6 +21,8 @@ from collector.errors import SensorError
 from collector.sensing.calibration import (
     Averaging,
     Candidate,
+    Delay,
+    Offset,
     ResponseKernel,
     Seconds,
     SensorCalibration,
@@ -75,11 +77,11 @@ class PublishedSensor:
     transient: Transient | None = None
     window_s: Seconds = None
     window_std_s: Seconds = None
-    delay_s: Annotated[float | None, Span(-5.0, 5.0, "s")] = None
-    delay_std_s: Annotated[float | None, Span(0.0, 5.0, "s")] = None
+    delay_s: Delay = None
+    delay_std_s: Seconds = None
     rise_time_s: SlowSeconds = None
     gain: Annotated[float | None, Span(0.1, 10.0)] = None
-    offset_w: Annotated[float | None, Span(-1e3, 1e3, "W")] = None
+    offset_w: Offset = None
     doubts: tuple[str, ...] = ()
 
     def names(self, board: str) -> bool:

@@ -16,7 +16,7 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import LEAST_ONE, Span, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
-from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu, names_file
 from estimator.vocabulary.values import frozen
 
 Figure = Annotated[float, Span(0.0, 1e13)]
@@ -302,7 +302,7 @@ def load_board(name_or_path: str) -> BoardProfile:
 
     Raises BoardProfileError for an unknown name, an unreadable file, and an impossible key or figure.
     """
-    if name_or_path.endswith(".toml") or "/" in name_or_path:
+    if names_file(name_or_path):
         return _read_board(Path(name_or_path))
     with suppress(SpecificationError):
         if (name := load_gpu(name_or_path).name) in board_names():

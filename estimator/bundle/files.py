@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from estimator.bundle.content import FORMAT, FORMAT_VERSION, Bundle, BundleFile, Content
 from estimator.model.tier_records import PackedTier
 from estimator.vocabulary.documents import JSON, Document, parse_json
-from estimator.vocabulary.errors import BundleError, EstimatorError, SpecificationError, require
+from estimator.vocabulary.errors import BundleError, EstimatorError, require
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
 from estimator.vocabulary.reader import FaultError, plain, read
@@ -134,7 +134,7 @@ def bundle_heads(warn: Callable[[str], object] = warnings.warn) -> dict[str, Bun
             if not is_simulated_uuid(str(board.get("uuid"))):
                 gpu = gpu_from_document(board.get("specification", {}), name)
                 found[name] = BundleHead(gpu, POWER_FIELD in text, frozenset(PRODUCTS_FIELD.findall(text)))
-        except (OSError, ValueError, RecursionError, BundleError, SpecificationError) as error:
+        except (OSError, ValueError, RecursionError, EstimatorError) as error:
             warn(f"left out: {error}")
     return found
 
@@ -150,13 +150,8 @@ def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
         saved = bundle_from_document(document)
     except BundleError as error:
         raise BundleError(f"bundle {path}: {error}") from error
-    write_whole(Path(path), f"{_layout(document)}\n".encode("ascii"))
+    write_whole(Path(path), f"{layout(document)}\n".encode("ascii"))
     return replace(bundle, digest=saved.digest)
-
-
-def text_of(bundle: Bundle) -> str:
-    """The text of a bundle's file."""
-    return f"{_layout(document_of(bundle))}\n"
 
 
 def bundle_from_document(document: Document) -> Bundle:
@@ -216,14 +211,14 @@ def _checked(document: Any) -> Document:
     return document
 
 
-def _layout(value: Any, indent: int = 0) -> str:
+def layout(value: Any, indent: int = 0) -> str:
     """JSON text for people and for `diff`: each member of an object or list has its own line, but numbers share one."""
     members = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     if not any(isinstance(item, dict | list | str) for item in members):
         return json.dumps(value, allow_nan=False)
     keys = [f"{json.dumps(key)}: " for key in value] if isinstance(value, dict) else [""] * len(members)
     pad = " " * indent
-    lines = ",\n".join(f"{pad} {key}{_layout(item, indent + 1)}" for key, item in zip(keys, members, strict=True))
+    lines = ",\n".join(f"{pad} {key}{layout(item, indent + 1)}" for key, item in zip(keys, members, strict=True))
     return "{0}\n{2}\n{3}{1}".format(*("{}" if isinstance(value, dict) else "[]"), lines, pad)
 
 

@@ -25,6 +25,7 @@ from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, read, read_file
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.specifications import names_file
 from estimator.vocabulary.values import frozen
 
 Vocabulary = Literal["sass", "joule"]
@@ -72,7 +73,7 @@ class EnergyTable:
 
 def load_energy_table(name_or_path: str) -> EnergyTable:
     """A shipped table by its name, or a TOML file.  Raises CountsError, naming the field, for a table that cannot be used."""
-    if name_or_path.endswith(".toml") or "/" in name_or_path:
+    if names_file(name_or_path):
         path = Path(name_or_path)
     else:
         names = resource_names("energies", ".toml")

@@ -22,17 +22,17 @@ _OVERLAPPED_COLUMNS: Final = slice(0, len(OVERLAPPED))
 _SERIAL_COLUMNS: Final = slice(len(OVERLAPPED), len(OVERLAPPED) + len(SERIAL))
 """Position of the phases in COEFFICIENTS: a slice gives a view, a list of columns would give a copy."""
 _TERMS: Final = max(OVERLAPPED_TERM) + 1
-_TERM_MATRIX: Final = np.array([[float(term == t) for t in range(_TERMS)] for term in OVERLAPPED_TERM])
-_CLOCKED_MATRIX: Final = _TERM_MATRIX * np.array(OVERLAPPED_CLOCKED)[:, None]
-_CONSTANT_MATRIX: Final = _TERM_MATRIX - _CLOCKED_MATRIX
+TERM_MATRIX: Final = np.array([[float(term == t) for t in range(_TERMS)] for term in OVERLAPPED_TERM])
+_CLOCKED_MATRIX: Final = TERM_MATRIX * np.array(OVERLAPPED_CLOCKED)[:, None]
+_CONSTANT_MATRIX: Final = TERM_MATRIX - _CLOCKED_MATRIX
 _MIXED: Final = OVERLAPPED_TERM[OVERLAPPED.index("wait")]
 _PURE: Final = [t for t in range(_TERMS) if t != _MIXED]
 _CLOCKED_SERIAL: Final = np.array(SERIAL_CLOCKED, dtype=np.float64)
 _CONSTANT_SERIAL: Final = 1.0 - _CLOCKED_SERIAL
-_MATH: Final = OVERLAPPED.index("math")
-_DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
-_EPILOGUE: Final = SERIAL.index("epilogue")
-_PROLOGUE: Final = SERIAL.index("prologue")
+MATH: Final = OVERLAPPED.index("math")
+DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
+EPILOGUE: Final = SERIAL.index("epilogue")
+PROLOGUE: Final = SERIAL.index("prologue")
 
 
 def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | None = None) -> Array:
@@ -41,7 +41,7 @@ def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | No
     The result is a weighted geometric mean of quantised and evenly spread work (persistent kernels lie between the two).
     waves: as from `wave_share`, if already computed.
     """
-    joined: Array = phases.overlapped[..., _MATH] * (wave_share(phases, coefficients) if waves is None else waves)
+    joined: Array = phases.overlapped[..., MATH] * (wave_share(phases, coefficients) if waves is None else waves)
     loss = coefficients[..., COLUMN["small_tile_exponent"]]
     if loss.any():
         area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
@@ -51,7 +51,7 @@ def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | No
 
 def wave_share(phases: Phases, coefficients: Array) -> Array:
     """Effective waves over whole waves of filled SMs, shape (...,): (evenly spread work / quantised)^(1 − η)."""
-    quantised, even = phases.overlapped[..., _MATH], phases.even_math
+    quantised, even = phases.overlapped[..., MATH], phases.even_math
     eta = np.minimum(coefficients[..., COLUMN["wave_exponent"]], 1.0)
     if (eta == 1.0).all():
         return np.ones(even.shape)
@@ -87,13 +87,13 @@ def norm_parts(phases: Phases, coefficients: Array, ratio: Array | None = None) 
     """
     waves = wave_share(phases, coefficients)
     weighted = coefficients[..., _OVERLAPPED_COLUMNS] * phases.overlapped
-    weighted[..., _MATH] = coefficients[..., _MATH] * effective_math_clocks(phases, coefficients, waves)
+    weighted[..., MATH] = coefficients[..., MATH] * effective_math_clocks(phases, coefficients, waves)
     if ratio is not None:
-        weighted[..., _DRAM_COLUMNS] *= dram_share(coefficients, ratio)[..., None]
+        weighted[..., DRAM_COLUMNS] *= dram_share(coefficients, ratio)[..., None]
     serial = coefficients[..., _SERIAL_COLUMNS] * phases.serial
-    serial[..., _PROLOGUE] *= waves
+    serial[..., PROLOGUE] *= waves
     if ratio is not None:
-        serial[..., _EPILOGUE] *= dram_share(coefficients, ratio)
+        serial[..., EPILOGUE] *= dram_share(coefficients, ratio)
     return (
         weighted @ _CLOCKED_MATRIX,
         weighted @ _CONSTANT_MATRIX,

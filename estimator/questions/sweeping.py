@@ -33,12 +33,6 @@ LABELS: Final = ("workload", "bundle", "gpu", "gpus", "batch", "sequence", "prec
 LEAST_MISSING: Final = 0.01
 """Least share of operators of unknown kinds that makes an answer unusable."""
 
-LAUNCH_BOUND: Final = (
-    "the GPU waits {:.0%} of the time for the host's launches, {:.3g} µs an operator{}; give --host-launch-us for another host"
-)
-ASSUMED: Final = ", assumed ± {:.0%}: most of the latency's ±"
-"""Where no run of the fit showed a host."""
-
 
 @frozen
 class Case:
@@ -200,11 +194,11 @@ class Sweep(Values[Array]):
         waits = np.maximum(1.0 - self.gpu_s / self.latency_s, 0.0)
         host_ln = np.sqrt(launch_weight(self.launch_bound_share)) * self.label("launch_ln_std")
         assumed = host_ln > np.sqrt(0.5) * np.log(self.latency_s_high / self.latency_s_low) / (2.0 * NORMAL_90)  # half of the variance
-        slow = self._first(assumed | (self.launch_bound_share > 0.3))
-        lines = [
-            (case.workload, LAUNCH_BOUND.format(waits[i], 1e6 * case.launch_s, ASSUMED.format(case.launch_ln_std) if assumed[i] else ""))
-            for i, case in slow
-        ]
+        lines = []
+        for i, case in self._first(assumed | (self.launch_bound_share > 0.3)):
+            doubt = f", assumed ± {case.launch_ln_std:.0%}: most of the latency's ±" if assumed[i] else ""
+            told = f"the GPU waits {waits[i]:.0%} of the time for the host's launches, {1e6 * case.launch_s:.3g} µs an operator{doubt}"
+            lines.append((case.workload, f"{told}; give --host-launch-us for another host"))
         return self._case_lines("notes") + lines
 
     def _first(self, points: BoolArray) -> list[tuple[int, Case]]:

@@ -9,7 +9,7 @@ from estimator.uncertainty.forecast import distance
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import FORMATS
-from estimator.vocabulary.specifications import is_gpu_file, load_gpu
+from estimator.vocabulary.specifications import load_gpu, names_file
 
 
 def bundle_for(gpu: str | Path, formats: Iterable[str] = ()) -> tuple[Bundle, GpuSpec | None]:
@@ -51,4 +51,4 @@ def _kinds(formats: Iterable[str]) -> set[tuple[str, bool]]:
 def asked_gpu(bundle: Bundle, gpu: str | Path) -> GpuSpec | None:
     """A GPU by name or file, for an estimate with this bundle; None for a name of its own GPU: its figures are those of the fit."""
     found = load_gpu(gpu)
-    return None if found.name == bundle.gpu.name and not is_gpu_file(gpu) else found
+    return None if found.name == bundle.gpu.name and not names_file(gpu) else found

@@ -33,7 +33,7 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     """
     require(name_or_path, (str, Path), "name_or_path", "the name of a GPU or a file")
     text = str(name_or_path)
-    if is_gpu_file(name_or_path):
+    if names_file(name_or_path):
         return read_file(GpuSpec, Path(name_or_path), "GPU specification", SpecificationError)
     name = _short_name(_plain_name(text)) or canonical_gpu_name(text)
     if name is None:
@@ -45,10 +45,10 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     return _shipped(name)
 
 
-def is_gpu_file(gpu: str | Path) -> bool:
-    """Whether a GPU is given by a file: a path, or a text that ends in `.toml` or holds a path separator."""
-    text = str(gpu)
-    return isinstance(gpu, Path) or text.endswith(".toml") or "/" in text or "\\" in text
+def names_file(word: str | Path) -> bool:
+    """Whether a word names a TOML file, not an entry that is shipped: a path, or a text that ends in `.toml` or holds a path separator."""
+    text = str(word)
+    return isinstance(word, Path) or text.endswith(".toml") or "/" in text or "\\" in text
 
 
 def _short_name(plain: str) -> str | None:

@@ -11,6 +11,10 @@ from estimator.options.command_line import DONE, named_file, output_option
 from fitter.errors import FitterError
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
+bundle_argument: Final = click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+seed_option: Final = click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice."
+)
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units; errors in percent.")
 
 
@@ -25,7 +29,7 @@ def answer(document: Mapping[str, object], as_json: bool) -> None:
 
 
 @click.command(context_settings=HELP)
-@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@bundle_argument
 @click.option(
     "--published", metavar="GENERATION", help="Compare energies of instructions with a published table: maxwell, pascal, volta or turing."
 )
@@ -76,7 +80,7 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 
 
 @click.command(context_settings=HELP)
-@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@bundle_argument
 @click.option("--key", required=True, metavar="KEY", help="Public key to trust: a file as minisign writes it.")
 @json_option
 def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
@@ -94,7 +98,7 @@ def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
 
 
 @click.command(context_settings=HELP)
-@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@bundle_argument
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
 @output_option(force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
 @click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before; without it the newest one beside the release.")
@@ -126,11 +130,11 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     context_settings=HELP,
     epilog="Then: collect --campaign probes.toml --out probes.parquet; fit probes.parquet --prior BUNDLE.",
 )
-@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@bundle_argument
 @click.option("--gpu", "gpu_name", required=True, metavar="NAME|FILE.toml", help="The GPU on which the probes will be measured.")
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many kernels.")
 @output_option(metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
+@seed_option
 @json_option
 def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None, seed: int, as_json: bool) -> int:
     """Select the kernels of BUNDLE that are most informative about another GPU, the most informative first.

@@ -1,6 +1,5 @@
 """The command `fit`."""
 
-import math
 import os
 import sys
 import threading
@@ -12,11 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
+from estimator.commands.options import Number
 from estimator.display.text import printable
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, output_option, run_command
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
-from fitter.commands.bundles import HELP, diff_command, json_option, probes_command, release_command, say, show_command, verify_command
+from fitter.commands.bundles import (
+    HELP,
+    bundle_argument,
+    diff_command,
+    json_option,
+    probes_command,
+    release_command,
+    say,
+    seed_option,
+    show_command,
+    verify_command,
+)
 from fitter.errors import FitterError
 from fitter.validate.requirements import judge, missed_line, require_option
 
@@ -56,13 +67,6 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def a_number(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    """Reject nan, which `click` ranges accept."""
-    if math.isnan(value):
-        raise click.BadParameter("nan is no number", context, parameter)
-    return value
-
-
 def a_line(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     """Reject control characters in a text that tables show."""
     if text is not None and not text.isprintable():
@@ -81,13 +85,12 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 @output_option("--report", metavar="REPORT.html", help="Write a self-contained page about the fit.")
 @click.option(
     "--holdout",
-    type=click.FloatRange(0.0, 0.9),
-    callback=a_number,
+    type=Number(0.0, 0.9),
     default=0.2,
     show_default=True,
     help="Share of kernels and workloads left out for errors.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
+@seed_option
 @click.option("--gpu", metavar="NAME|FILE.toml", help="The GPU to fit where data sets hold several, or do not name theirs.")
 @click.option("--name", metavar="NAME", callback=a_line, help="Name of the bundle; without it the GPU's.")
 @click.option(
@@ -165,7 +168,7 @@ def fit_command(**options: Any) -> int:
 
 
 @click.command(context_settings=HELP)
-@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@bundle_argument
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
 @click.option("--gpu", metavar="NAME|FILE.toml", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
 @require_option

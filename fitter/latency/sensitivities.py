@@ -12,19 +12,11 @@ import numpy as np
 
 from estimator.model.coefficients import COEFFICIENTS, COLUMN, column_index
 from estimator.model.phases import OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
-from estimator.model.timeline import dram_share, effective_math_clocks, wave_share
+from estimator.model.timeline import DRAM_COLUMNS, EPILOGUE, MATH, PROLOGUE, TERM_MATRIX, dram_share, effective_math_clocks, wave_share
 from estimator.vocabulary.quantities import Array
 
 _OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
 _SERIAL_COLUMNS: Final = column_index(SERIAL)
-_TERM: Final = np.array(OVERLAPPED_TERM)
-_TERM_MATRIX: Final = (_TERM[:, None] == np.arange(_TERM.max() + 1)).astype(np.float64)
-_CLOCKED: Final = np.array(OVERLAPPED_CLOCKED)
-_SERIAL_CLOCKED: Final = np.array(SERIAL_CLOCKED)
-_MATH: Final = OVERLAPPED.index("math")
-_DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
-_EPILOGUE: Final = SERIAL.index("epilogue")
-_PROLOGUE: Final = SERIAL.index("prologue")
 _TINY: Final = 1e-300
 
 
@@ -40,13 +32,13 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     math_clocks = effective_math_clocks(phases, c, waves)
     share = dram_share(c, ratio)
     weighted = c[_OVERLAPPED_COLUMNS] * phases.overlapped
-    weighted[:, _MATH] = c[_MATH] * math_clocks
-    weighted[:, _DRAM_COLUMNS] *= share[:, None]
-    seconds = np.where(_CLOCKED, weighted / clock, weighted)
-    terms = seconds @ _TERM_MATRIX
-    serial = np.where(_SERIAL_CLOCKED, phases.serial / clock, phases.serial) * c[_SERIAL_COLUMNS]
-    serial[:, _EPILOGUE] *= share
-    serial[:, _PROLOGUE] *= waves
+    weighted[:, MATH] = c[MATH] * math_clocks
+    weighted[:, DRAM_COLUMNS] *= share[:, None]
+    seconds = np.where(OVERLAPPED_CLOCKED, weighted / clock, weighted)
+    terms = seconds @ TERM_MATRIX
+    serial = np.where(SERIAL_CLOCKED, phases.serial / clock, phases.serial) * c[_SERIAL_COLUMNS]
+    serial[:, EPILOGUE] *= share
+    serial[:, PROLOGUE] *= waves
 
     exponent = c[COLUMN["exponent"]]
     top = np.maximum(terms.max(axis=1), _TINY)
@@ -58,19 +50,19 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
 
     slope = np.zeros((len(gpu_s), len(COEFFICIENTS)))
     term_slope = joined[:, None] * powers / total[:, None]
-    column_slope = term_slope[:, _TERM] * seconds / np.maximum(terms, _TINY)[:, _TERM]
+    column_slope = term_slope[:, OVERLAPPED_TERM] * seconds / np.maximum(terms, _TINY)[:, OVERLAPPED_TERM]
     slope[:, _OVERLAPPED_COLUMNS] = column_slope
     slope[:, _SERIAL_COLUMNS] = serial
     slope[:, COLUMN["epsilon_s"]] = c[COLUMN["epsilon_s"]]
     slope[:, COLUMN["strided"]] = joined
     log_relative = np.log(np.maximum(relative, _TINY))
     slope[:, COLUMN["exponent"]] = joined * ((powers * log_relative).sum(axis=1) / total - np.log(total) / exponent)
-    slope[:, COLUMN["math"]] = column_slope[:, _MATH]
+    slope[:, COLUMN["math"]] = column_slope[:, MATH]
     clocks_of = partial(effective_math_clocks, phases)
     for name in ("wave_exponent", "small_tile_exponent"):
-        slope[:, COLUMN[name]] += column_slope[:, _MATH] * _log_slope(clocks_of, c, name, math_clocks)
-    slope[:, COLUMN["wave_exponent"]] += serial[:, _PROLOGUE] * _log_slope(partial(wave_share, phases), c, "wave_exponent", waves)
-    memory = column_slope[:, _DRAM_COLUMNS].sum(axis=1) + serial[:, _EPILOGUE]
+        slope[:, COLUMN[name]] += column_slope[:, MATH] * _log_slope(clocks_of, c, name, math_clocks)
+    slope[:, COLUMN["wave_exponent"]] += serial[:, PROLOGUE] * _log_slope(partial(wave_share, phases), c, "wave_exponent", waves)
+    memory = column_slope[:, DRAM_COLUMNS].sum(axis=1) + serial[:, EPILOGUE]
     for name in ("l2_knee", "l2_knee_exponent"):
         slope[:, COLUMN[name]] = memory * _log_slope(lambda moved: dram_share(moved, ratio), c, name, share)
 

@@ -137,13 +137,14 @@ def selection_document(selection: Selection) -> dict[str, object]:
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], verdict: Sequence[str] = ()) -> str:
     """The page; held_out: predictions of held-out rows by kind ("kernels", "workloads"); verdict: its first lines."""
     held = {kind: held_frame(compared(found)) for kind, found in held_out.items()}
+    rows = pd.concat([pd.DataFrame(), *held.values()], ignore_index=True)
     errors = error_table("Errors in percent; coverage of stated 90 % intervals", bundle.errors).html()
     parts = (
         ("verdict", "Verdict", _verdict(bundle, verdict)),
-        ("pictures", "Pictures", scatters_html(held) + family_errors_html(held) + pictures_html(bundle, selection.kernels)),
+        ("pictures", "Pictures", scatters_html(held) + family_errors_html(rows) + pictures_html(bundle, selection.kernels)),
         ("card", "Model card", _model_card(bundle, selection)),
         ("errors", "Errors on held-out rows", errors or "<p>No kernels were held out.</p>"),
-        ("worst", "Largest errors", worst_html(held)),
+        ("worst", "Largest errors", worst_html(rows)),
         ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
         ("instructions", "Instruction energies", "".join(table.html() for table in instruction_tables(bundle))),
         ("blocks", "Block-count models", "".join(table.html() for table in block_tables(bundle))),
@@ -204,9 +205,8 @@ def _scatter(held: Mapping[str, pd.DataFrame], quantity: str) -> str:
     return figure_html(scatter_svg(f"{quantity.capitalize()}: predicted and measured", caption, series, x, y, diagonal=True), caption)
 
 
-def family_errors_html(held: Mapping[str, pd.DataFrame]) -> str:
+def family_errors_html(rows: pd.DataFrame) -> str:
     """Mean error of latency and power by family of kernels, the largest first; "" without rows."""
-    rows = pd.concat([pd.DataFrame(), *held.values()], ignore_index=True)
     if rows.empty:
         return ""
     columns = {f"error_{quantity}": quantity for quantity in QUANTITIES}
@@ -217,9 +217,9 @@ def family_errors_html(held: Mapping[str, pd.DataFrame]) -> str:
     return figure_html(bars_svg("Error by family", caption, bars, "%"), caption)
 
 
-def worst_html(held: Mapping[str, pd.DataFrame]) -> str:
+def worst_html(rows: pd.DataFrame) -> str:
     """Held-out rows with the largest errors, with their conditions."""
-    rows, body = pd.concat([pd.DataFrame(), *held.values()], ignore_index=True), ""
+    body = ""
     for quantity in QUANTITIES if len(rows) else ():
         unit, error = UNITS[quantity], f"error_{quantity}"
         far = rows.loc[rows[error].abs().sort_values(ascending=False, kind="stable").dropna().index[:12]].round({error: 2})

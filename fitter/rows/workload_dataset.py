@@ -85,9 +85,11 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Selection
         # A duration so far from the expected one: the pace changed during the run (2 s of 30).
         perturbed = np.abs(duration - target - startup - raw_latency / 2.0) > target / 15.0 + raw_latency / 2.0
     screen.reject_limits(("energy_j",), power=("energy_j",))
-    brief = (duration < SENSOR_UPDATE_S) & np.isfinite(raw_energy)
     screen.reject(
-        brief, "SHORT_RUN", lambda i: f"all iterations took {duration[i]:.3g} s, a sensor may update each {SENSOR_UPDATE_S:g} s", power=True
+        (duration < SENSOR_UPDATE_S) & np.isfinite(raw_energy),
+        "SHORT_RUN",
+        lambda i: f"all iterations took {duration[i]:.3g} s, a sensor may update each {SENSOR_UPDATE_S:g} s",
+        power=True,
     )
     screen.reject_power(power, screen.of_gpu(lambda spec: spec.power_limit_w))
     bad = screen.powerless()

@@ -89,10 +89,8 @@ def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
     for group, document in bundle.residuals.items():
         family, *names = group_words(group)
         fields = FAMILY_FIELDS.get(family, ())
-        if family in TABLED or len(names) < 2 or tuple(document["fields"]) != tuple(fields):
-            continue
-        formats = [FORMATS[name].rate for name in names[1:] if name in FORMATS]
-        if set(formats) != {names[1]}:  # a format of engines, or their cache's
+        formats = {FORMATS[name].rate for name in names[1:] if name in FORMATS}  # those of engines are rates of other formats
+        if family in TABLED or len(names) < 2 or formats != {names[1]} or tuple(document["fields"]) != tuple(fields):
             continue
         columns = (np.broadcast_to(document["points"][name], len(document["ln_error"])) for name in fields)
         for row in np.stack(list(columns), axis=1).tolist():
