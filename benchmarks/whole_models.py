@@ -2,7 +2,7 @@
 
     python benchmarks/whole_models.py [--data ../shared/data] [--divisions 10] [--simulate 0] [--json]
 
-Targets have start-up removed (see docs/model.md); errors relative to the raw targets are printed beside them.  All figures are
+Targets have start-up removed (`fitter/rows/workload_dataset.py`); errors of the raw targets stand beside them.  All figures are
 mean absolute percentage errors.  Half to half is also shown by length of the run, with the repeatability of short runs.  The workloads are
 divided at random, and each half predicts the other, so that runs which no fit predicts well are equally often fitted and predicted.  In
 only one direction, the mean share inside over 20 divisions has a standard error of two points.

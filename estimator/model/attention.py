@@ -2,8 +2,8 @@
 
 Prefill: the matrix work of the causal (or windowed) triangle in whole tiles, exponentials on the special-function
 units, Q, K, V and O across DRAM once, one wave of blocks after another, rows.  Decode: the cache across DRAM once,
-the padded matrix work, waves, rows.  The parts add (exponent 1): fitted norms fell below 1, phases do not overlap.
-Source: FlashAttention-2 (arXiv 2307.08691) for the block structure; terms kept by ablation (docs/model.md).  Launch parameters
+the padded matrix work, waves, rows.  The norm that joins the parts is fitted; of prefill inside whole models it is 1, the parts add.
+Source: FlashAttention-2 (arXiv 2307.08691) for the block structure.  Launch parameters
 were read in Dao-AILab/flash-attention: csrc/flash_attn (FlashAttention-2) and hopper (FlashAttention-3).  Serving libraries have
 their own kernels; the parameters are assumed to hold for them too.
 """

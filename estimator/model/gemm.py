@@ -115,8 +115,8 @@ class Gemm:
 
     OUTPUT_IN_THE_OPEN = -0.5
     """Exponent of the blocks of an SM in the share of output that no other block hides: a persistent block stores its output while it
-    multiplies the next tile.  With −1 only the last block's output is exposed, with 0 all.  Chosen on published products of H100 and H200
-    (docs/model.md)."""
+    multiplies the next tile.  With −1 only the last block's output is exposed, with 0 all.  Chosen on published products of H100 and
+    H200."""
 
     SHORTEST_SPLIT = 128
     """Shortest share of a split K in libraries [element] (assumed)."""

@@ -27,7 +27,7 @@ FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""
 
 START_S: Final = 4e-6
-"""Prior of the launch time on the GPU [s]: the time of kernels on an empty GPU (docs/model.md, "the floor")."""
+"""Prior of the launch time on the GPU [s]: the time of kernels on an empty GPU (assumed)."""
 
 OVERLAP: Final = 4.0
 """Prior of the norm that joins latency and throughput in a round: 1 adds both, a large norm takes the longer one."""

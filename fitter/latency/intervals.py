@@ -55,7 +55,7 @@ FEWEST_LOCAL: Final = SPREAD_NEIGHBOURS + 1
 
 EXPECTED_ERRORS: Final = 7.0
 """Weight of the expected error, as a number of errors.  Mean residuals of fitted equations differ from GPU to GPU by a factor of e^0.38
-(eight kinds of kernels on two or three GPUs each, each from its own fit: docs/accuracy.md), as the mean of 7 exponential errors does."""
+(eight kinds of kernels on two or three GPUs each, each from its own fit), as the mean of 7 exponential errors does."""
 
 EXTRAPOLATED_SHARES: Final = (0.1, 0.25)
 """Shares of the largest kernels that are forecast from the rest."""

@@ -6,7 +6,7 @@ iterations, latency_s and energy_j (per iteration), temperature_c, host, collect
 A benchmark times one iteration, runs as many iterations as should fill a target duration, and divides the whole window by their number.
 For GPU-bound runs, duration − target − half an iteration (the count is rounded up) is therefore one constant of the host, its start-up
 inside the measured window; the median over them is removed from every run of that host.
-Source: measured on the public runs of EnergAIzer (arXiv 2604.20105), see docs/model.md.
+Source: the public runs of EnergAIzer (arXiv 2604.20105).
 """
 
 from collections.abc import Sequence
