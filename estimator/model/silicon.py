@@ -37,6 +37,9 @@ REST_W_PER_GHZ: Final = 4.75
 REFERENCE_FLOP_PER_CLOCK: Final = 2048.0
 """Width of the tensor core to which energies refer: an A100's [16-bit flop / (clock · SM)]."""
 
+FLOP_PER_CLOCK: Final[dict[str, float]] = {"8.6": 1024.0, "8.9": 1024.0, "9.0": 4096.0, "12.0": 1024.0}
+"""That width by compute capability where boards are sold with a lower rate (GeForce, L20, H20): the units are the same (assumed)."""
+
 WIDTH_SHARE: Final = 0.5
 """Share of a tensor core's energy for operands, which wider units use more often [1]."""
 
@@ -76,6 +79,6 @@ def usual_rest_w(gpu: GpuSpec, sm_clock_mhz: Array, voltage_ratio: Array) -> Arr
 def energy_factors(gpu: GpuSpec) -> dict[str, float]:
     """Energies by term, and the power of busy SMs, over those of an A100 at equal voltage [1]; terms that are not named cost the same."""
     logic = PROCESS_ENERGY.get(gpu.process, 1.0)
-    flop_per_clock = max(gpu.tensor_flop_per_clock.get("fp16", 0.0), gpu.tensor_flop_per_clock.get("int8", 0.0) / 2.0)
+    flop_per_clock = FLOP_PER_CLOCK.get(gpu.compute_capability, gpu.tensor_flop_per_clock.get("fp16", 0.0))
     width = 1.0 - WIDTH_SHARE + WIDTH_SHARE * REFERENCE_FLOP_PER_CLOCK / flop_per_clock if flop_per_clock else 1.0
     return {"tensor": logic * width, "cuda": logic, "sfu": logic, "busy": gpu.num_sms / REFERENCE_SMS}

@@ -138,7 +138,7 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
     [
         ((), 2, "name a --gpu, such as h100"),
         ("--gpu own", 2, "name a --gpu, such as h100"),
-        ("--gpu a30", 1, "unknown GPU 'a30'; nearest: a40, a10; `estimate gpus` lists all; or describe it in a TOML file"),
+        ("--gpu a60", 1, "unknown GPU 'a60'; nearest: rtx-a6000, a40, a30; `estimate gpus` lists all; or describe it in a TOML file"),
         ("--gpu 'Tesla V100'", 1, "unknown GPU 'Tesla V100'; nearest: v100-pcie-32gb; "),
         (("--gpu", "?"), 1, "unknown GPU '?'; `estimate gpus`"),
         ("--gpu h100 --idle-power 700", 1, "idle power 700 W at 1980 MHz contradicts h100-sxm: "),
