@@ -21,6 +21,7 @@ from fitter.cli import main as fit
 from fitter.commands.fit import COMMANDS as FIT_COMMANDS
 from fitter.commands.fit import fit_command
 from tests.estimator.estimating import command_line
+from tests.words import one_line
 
 SIMULATED = "--gpu sim:a100-pcie-40gb"
 BUNDLE = "--bundle a100-pcie-40gb-eager"
@@ -175,9 +176,8 @@ def test_what_cannot_be_written_is_known_before_the_work(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     unwritable = [Path("/proc/d.parquet")] if Path("/proc/self").exists() else []
     for path in (tmp_path, *(tmp_path / name for name in ("no/d.parquet", "pipe", "loop", "x\0", "x" * 100_000)), *unwritable):
-        with pytest.raises(UnwrittenError, match="cannot be written") as caught:
+        with one_line(UnwrittenError, match="cannot be written"):
             try_place(path)
-        assert "\n" not in str(caught.value)
     try_place(tmp_path / "d.parquet")
     assert sorted(os.listdir(tmp_path)) == ["loop", "pipe"]
 

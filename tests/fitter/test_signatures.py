@@ -11,6 +11,7 @@ from fitter.cli import main
 from fitter.errors import SignatureError
 from fitter.release.signatures import verify
 from tests.fitter.measured import planted_bundle, saved
+from tests.words import one_line
 
 KEY_NUMBER = bytes(range(8))
 COMMENT = "timestamp:1700000000\tfile:planted.json\thashed"
@@ -85,17 +86,15 @@ def test_a_damaged_signature_is_refused_in_one_line(tmp_path, name):
     bundle = saved(planted_bundle(), tmp_path)
     text, message = DAMAGED[name]
     Path(f"{bundle}.minisig").write_text(text, encoding="utf-8")
-    with pytest.raises(SignatureError, match=message) as caught:
+    with one_line(SignatureError, match=message):
         verify(bundle, key_file(tmp_path, b"Ed" + KEY_NUMBER + bytes(32)))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_key_that_is_none_is_refused_in_one_line(tmp_path):
     bundle = saved(planted_bundle(), tmp_path)
     for key in (tmp_path / "none.pub", Path("\0"), bundle, tmp_path, key_file(tmp_path, b"AA"), key_file(tmp_path, b"XX" + bytes(40))):
-        with pytest.raises(SignatureError) as caught:
+        with one_line(SignatureError):
             verify(bundle, key)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
