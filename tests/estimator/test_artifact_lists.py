@@ -2,10 +2,9 @@
 
 import contextlib
 import json
+import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from estimator.formats import read_workload
 from estimator.vocabulary.errors import WorkloadError
@@ -15,6 +14,7 @@ from estimator.vocabulary.workload import (
 )
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.workload_files import LINEAR, own, save
+from tests.fuzz.mutate import mutated_value
 from tests.words import one_line
 
 # EnergAIzer lists -----------------------------------------------------------------------------------------------------
@@ -136,31 +136,19 @@ def test_resnet_101_computes_its_published_multiply_adds(shared_data):
 
 # Anything at all ------------------------------------------------------------------------------------------------------
 
-STRANGE = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=3), st.lists(st.integers(0, 2), max_size=2),
-    st.sampled_from([10**40, 1e30, 512, "bf16", "gemm", {}, [[]]]),
-)  # fmt: skip
+WHOLE = [
+    own(LINEAR, {"family": "softmax", "operator": "softmax", "precision": "fp32", "count": 1, "rows": 4, "dim": 8}, notes=["x"]),
+    [*artifact.vit_large(2, layers=1), artifact.sdpa(2, 4, 64, 16, 2), *artifact.qwen2(1, 16, layers=1)],
+]
 
 
-@given(st.data())
-def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path_factory, data):
-    whole = [
-        own(LINEAR, {"family": "softmax", "operator": "softmax", "precision": "fp32", "count": 1, "rows": 4, "dim": 8}, notes=["x"]),
-        [*artifact.vit_large(2, layers=1), artifact.sdpa(2, 4, 64, 16, 2), *artifact.qwen2(1, 16, layers=1)],
-    ]
-    document = data.draw(st.sampled_from(whole))
-    document = json.loads(json.dumps(document))
-    spot = document
-    while isinstance(spot, dict | list) and spot:
-        keys = sorted(spot) if isinstance(spot, dict) else list(range(len(spot)))
-        key = data.draw(st.sampled_from(keys))
-        if not isinstance(spot[key], dict | list) or data.draw(st.integers(0, 3)) == 0:
-            spot[key] = data.draw(STRANGE)
-            break
-        spot = spot[key]
-    path = save(tmp_path_factory.getbasetemp(), document, "damaged_b2.json")
-    with contextlib.suppress(WorkloadError):
-        workload = read_workload(path)
-        assert workload.operators
-        assert min(workload.counts) > 0
-        assert all(0 <= size < float("inf") for operator in workload.operators for size in operator.shape)
+@pytest.mark.parametrize("document", WHOLE, ids=["own", "list"])
+def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path, document):
+    whole, chance = json.dumps(document), random.Random(0)
+    for _ in range(100):
+        path = save(tmp_path, mutated_value(json.loads(whole), chance))
+        with contextlib.suppress(WorkloadError):
+            workload = read_workload(path)
+            assert workload.operators
+            assert min(workload.counts) > 0
+            assert all(0 <= size < float("inf") for operator in workload.operators for size in operator.shape)
