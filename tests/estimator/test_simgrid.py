@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.blocks.model import BlockModel, section_of
+from estimator.blocks.model import section_of
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
 from estimator.bundle.files import save_bundle
 from estimator.vocabulary.errors import EstimatorError
 from tests.estimator.estimating import printed
+from tests.estimator.test_block_count import MODEL
 from tests.fitter.measured import planted_bundle
 
 PYTHON = "/usr/bin/python3"
@@ -25,26 +26,18 @@ PYTHON = "/usr/bin/python3"
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simgrid" / "blocks.py"
 
-FERMI = BlockModel(
+FERMI = replace(
     # Boughzala et al., fig. 3: vectorAdd on a Tesla M2075, whose round of 14 blocks is taken to last a second.
+    MODEL,
     kernel="vectorAdd",
-    block_threads=1024,
     num_sms=14,
     blocks_per_sm=1,
     sm_clock_mhz=1150.0,
     times_s=np.array([1e-30, 1e-30, 1.0]),
-    overlap=4.0,
-    time_covariance=np.zeros((4, 4)),
     energies=np.array([(153.65 - 29.4) / 14, 0.0]),
-    energy_covariance=np.zeros((2, 2)),
     static_w=29.4,
-    static_std_w=0.0,
     slope_s=1.0 / 14,
-    intercept_s=0.0,
     slope_j=(153.65 - 29.4) / 14,
-    blocks=(14, 1400),
-    rows=3,
-    scatter={},
     flop_per_block=3413.0 / 14,
 )
 SLOWER = replace(FERMI, sm_clock_mhz=800.0, times_s=np.array([3e-3, 0.4, 0.7]), energies=np.array([5.0, 11.0]), static_w=25.1)

@@ -91,25 +91,26 @@ def test_runs_of_whole_models_have_seen_streams_in_fp32():
     assert "attention" in estimate(mixed("fp32"), bundle)[0].warnings[0]
 
 
-def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is():
-    bundle = bundle_of_rows(*SEEN)
-    own = estimate(mixed("bf16"), bundle, sm_clock_mhz=300.0)[0]  # far below the power limit, which would bound both
-    gpu = override_gpu(bundle.gpu, {"num_sms": "132", "tensor_flop_per_clock.bf16": "4096"})
-    answer = estimate(mixed("bf16"), bundle, gpu=gpu, sm_clock_mhz=300.0)[0]
-    assert answer.validity == "forecast"
-    (line,) = answer.warnings
-    assert line.startswith("forecast: a100-pcie-40gb with num_sms 108 → 132, tensor_flop_per_clock.bf16 2048 → 4096")
-    for quantity, added in zip(("latency_s", "power_w"), forecast_std(bundle.gpu, bundle.gpu), strict=True):
-        assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), added), rel=0.1)
+A100 = load_gpu("a100-pcie-40gb")
+CHANGED = override_gpu(A100, {"num_sms": "132", "tensor_flop_per_clock.bf16": "4096"})
 
 
-def test_an_efficiency_says_what_it_replaces_and_widens_the_interval():
+@pytest.mark.parametrize(
+    "change, said, added",
+    [
+        ({"gpu": CHANGED}, "num_sms 108 → 132, tensor_flop_per_clock.bf16 2048 → 4096", forecast_std(A100, A100)),
+        ({"efficiency": {"dram": 0.5}}, "efficiency of dram → 0.5", EFFICIENCY_STD),
+    ],
+)
+def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is(change, said, added):
     bundle = bundle_of_rows(*SEEN)
-    own, answer = estimate(mixed("bf16"), bundle)[0], estimate(mixed("bf16"), bundle, efficiency={"dram": 0.5})[0]
+    # far below the power limit, which would bound both
+    own, answer = (estimate(mixed("bf16"), bundle, sm_clock_mhz=300.0, **settings)[0] for settings in ({}, change))
     assert answer.validity == "forecast"
     (line,) = answer.warnings
-    assert "efficiency of dram → 0.5" in line
-    assert ln_std(answer, "latency_s") == pytest.approx(math.hypot(ln_std(own, "latency_s"), EFFICIENCY_STD[0]), rel=0.1)
+    assert line.startswith(f"forecast: a100-pcie-40gb with {said}")
+    for quantity, std in zip(("latency_s", "power_w"), added, strict=True):
+        assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), std), rel=0.1)
 
 
 def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():

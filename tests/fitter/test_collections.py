@@ -14,7 +14,6 @@ from estimator.uncertainty.laboratory import ELSEWHERE_STD
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.drafts import draft_from_rows
-from fitter.bundle.runs import fit_runs
 from fitter.errors import CalibrationError
 from fitter.power.limit import with_limit_share
 from fitter.report.check import check_bundle
@@ -204,12 +203,6 @@ def test_anchors_without_energy_and_bundles_of_the_same_board_are_refused():
     silent = replace(runs, energy_j=np.full(2, np.nan), gpus=(H100.name,))
     with pytest.raises(CalibrationError, match="no anchor.s power lies between rest and the limit"):
         anchored(source, selection_of(None, silent), H100)
-
-
-def test_runs_of_one_collection_have_no_scale():
-    truth = planted_bundle()
-    found = fit_runs(workload_rows(truth, various_workloads(), 0.01), A100, planted_tables(truth))
-    assert [(one.name, one.scale, one.ln_std) for one in found.collections] == [("planted", 1.0, 0.0)]
 
 
 def test_tables_of_one_fit_that_name_no_laboratory_are_told(tmp_path):
