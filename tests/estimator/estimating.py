@@ -1,5 +1,7 @@
 """A bundle, a workload, and the command run on them."""
 
+import csv
+import io
 import json
 import shlex
 from dataclasses import replace
@@ -86,6 +88,11 @@ def printed(capsys, *parts):
     status, out, err = run(capsys, *parts, "--json")
     assert status in (0, 3), err
     return json.loads(out)
+
+
+def tabled(capsys, *parts):
+    """Rows of what the command says with --csv."""
+    return list(csv.DictReader(io.StringIO(run(capsys, *parts, "--csv")[1])))
 
 
 def question(workload, bundle, **settings):

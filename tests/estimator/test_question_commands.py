@@ -13,7 +13,7 @@ from estimator.formats import write_workload
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Footprint, UnknownOperator
 from examples.gpt2_prefill import VOCABULARY, gpt2_prefill
-from tests.estimator.estimating import fails, run
+from tests.estimator.estimating import fails, printed, run, tabled
 from tests.estimator.traced import counted
 
 BUNDLE = "a100-pcie-40gb-eager"
@@ -98,9 +98,9 @@ def test_sizes_that_are_unknown_are_empty_or_null(capsys, tmp_path):
     for path in (bare, named):
         write_workload(replace(layers(), name=path.stem), path)
     words = ("sweep", bare, named, f"--bundle {BUNDLE} --freqs 900")
-    found = [(row["batch"], row["sequence"]) for row in csv.DictReader(io.StringIO(run(capsys, words, "--csv")[1]))]
+    found = [(row["batch"], row["sequence"]) for row in tabled(capsys, words)]
     assert found == [("", ""), ("8", "512")]
-    assert [(point["batch"], point["sequence"]) for point in json.loads(run(capsys, words, "--json")[1])] == [(None, None), (8, 512)]
+    assert [(point["batch"], point["sequence"]) for point in printed(capsys, words)] == [(None, None), (8, 512)]
     assert "None" not in run(capsys, words)[1]
     assert "None" not in run(capsys, "compare", bare, named, f"--bundle {BUNDLE}")[1]
 
@@ -108,7 +108,7 @@ def test_sizes_that_are_unknown_are_empty_or_null(capsys, tmp_path):
 def test_a_sweep_and_the_best_point_answer_what_can_run_and_name_what_cannot(capsys, workload):
     words = (workload, f"--bundle {BUNDLE} --freqs 510,1410 --json --precision")
     status, out, err = run(capsys, "sweep", words, "bf16,fp8")
-    points, alone = json.loads(out), json.loads(run(capsys, "sweep", words, "bf16")[1])
+    points, alone = json.loads(out), printed(capsys, "sweep", words, "bf16")
     assert status == 3
     assert [row["energy_j"] for row in points[:2]] == pytest.approx([row["energy_j"] for row in alone], rel=1e-12)
     for row in points[2:]:

@@ -1,7 +1,5 @@
 """What the fit has not seen – precisions, changed boards – is said, marked, and widens the interval."""
 
-import csv
-import io
 import json
 import math
 from dataclasses import replace
@@ -19,7 +17,7 @@ from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.specifications import load_gpu, override_gpu
 from estimator.vocabulary.workload import Workload, make_operator
-from tests.estimator.estimating import question, run
+from tests.estimator.estimating import question, run, tabled
 from tests.estimator.synthetic import addition, attention, matmul, workload_of
 from tests.fitter.measured import planted_bundle
 
@@ -140,7 +138,7 @@ def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path, cap
     status, out, err = run(capsys, call, "--json")
     assert (json.loads(out)["validity"], said in err) == (validity, True)
     assert (status, run(capsys, call, "--strict --quiet")[0]) == (0, 3 if said else 0)
-    (row,) = csv.DictReader(io.StringIO(run(capsys, call, "--csv")[1]))
+    (row,) = tabled(capsys, call)
     assert row["validity"] == validity
     text = run(capsys, call)[1]
     assert text.splitlines()[0].endswith(f"validity {validity}")

@@ -6,13 +6,9 @@ from hypothesis import strategies as st
 
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import (
-    FAMILY_FIELDS,
-    FAMILY_OPERATORS,
-    make_operator,
-    merge_operators,
-)
+from estimator.vocabulary.workload import make_operator, merge_operators
 from tests.estimator.synthetic import matmul
+from tests.estimator.workload_files import MADE, sizes
 
 IMAGE = {
     "batch": 2, "channels": 6, "height": 9, "width": 7, "filters": 4, "kernel_h": 3, "kernel_w": 3, "stride": 2, "padding": 1, "groups": 2,
@@ -24,13 +20,11 @@ def make_matrix(**sizes):
     return make_operator("gemm", "linear", "bf16", **({"batch": 1, "m": 4, "n": 5, "k": 6} | sizes))
 
 
-def test_every_operator_of_every_family_can_be_made():
-    for family, fields in FAMILY_FIELDS.items():
-        for name in FAMILY_OPERATORS[family]:
-            shape = {field: 2 if field == "num_gpus" else 1 for field in fields}
-            operator = make_operator(family, name, "fp16", **shape)
-            assert operator.named_shape() == shape
-            assert operator[fields[-1]] == shape[fields[-1]]
+def test_an_operator_of_every_kind_has_the_sizes_that_it_was_given():
+    for operator in MADE:
+        shape = sizes(operator.family)
+        assert operator.named_shape() == shape
+        assert [operator[name] for name in shape] == [*shape.values()]
 
 
 @pytest.mark.parametrize("value", [-1, 0, float("nan"), float("inf"), 1e30, "4", True, None, [4]])

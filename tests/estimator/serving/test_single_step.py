@@ -1,7 +1,5 @@
 """One step of a served model as a workload: what `estimate --model … --runtime serving` asks about."""
 
-import csv
-import io
 import json
 from dataclasses import replace
 
@@ -13,7 +11,7 @@ from estimator.serving.costs import is_served, single_step
 from estimator.serving.steps import weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.vocabulary.work import workload_work
-from tests.estimator.estimating import fails, run
+from tests.estimator.estimating import fails, run, tabled
 from tests.estimator.serving.test_steps import DENSE as LAYERS
 
 DENSE = LAYERS | {"architectures": ["LlamaForCausalLM"]}
@@ -87,8 +85,7 @@ def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(capsys, tmp_path,
     assert told in run(capsys, words)[1]
     assert told not in run(capsys, words, "--tensor-parallel 1")[1]
     assert told in run(capsys, "compare", asked, "--gpu h100,a100")[1]
-    header, *rows = csv.reader(io.StringIO(run(capsys, words, "--csv")[1]))
-    assert rows[0][header.index("gpus")] == "4"
+    assert tabled(capsys, words)[0]["gpus"] == "4"
 
 
 @pytest.mark.parametrize("command", [(), "sweep", "best", "compare --baselines", "explain"])
