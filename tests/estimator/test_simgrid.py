@@ -123,10 +123,10 @@ def test_the_published_example_has_whole_and_partial_rounds():
     assert simulated_run(FERMI, 145).latency_s == pytest.approx(found[1][0], rel=1e-8)
 
 
-def test_the_command_says_what_simgrid_is_to_execute(tmp_path, capsys):
+def test_the_command_says_what_simgrid_is_to_execute(tmp_path):
     bundle = tmp_path / "blocks.json"
     save_bundle(replace(planted_bundle(), block_models=section_of([FERMI, SLOWER])), bundle)
-    rows = printed(capsys, "blocks", FERMI.kernel, "--bundle", bundle, "--form simgrid --quiet --blocks 140,149,2000000000")
+    rows = printed("blocks", FERMI.kernel, "--bundle", bundle, "--form simgrid --quiet --blocks 140,149,2000000000")
     assert [row["pstate"] for row in rows] == [0, 0, 0, 1, 1, 1]
     assert rows[0]["energy_j"] == pytest.approx(1536.5, rel=1e-12)
     for row in rows:

@@ -186,8 +186,8 @@ def test_a_closed_stderr_breaks_no_trace(user_file, tmp_path):
     assert json.loads((tmp_path / "w.json").read_text())["format"] == "wattprint-workload"
 
 
-def test_a_recurrent_layer_is_said_to_be_overstated(user_file, capsys):
-    status, out, err = run(capsys, f"trace {user_file}:recurrent")
+def test_a_recurrent_layer_is_said_to_be_overstated(user_file):
+    status, out, err = run(f"trace {user_file}:recurrent")
     assert (status, "warning: recurrent layers" in err) == (3, True)
     assert "recurrent layers" in json.loads(out)["warnings"][0]
 

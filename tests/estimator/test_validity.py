@@ -131,18 +131,18 @@ def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
         ("--precision fp16", "extrapolated", "no kernels in fp16"),
     ],
 )
-def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path, capsys):
+def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path):
     file = tmp_path / "list.json"
     write_workload(workload_of(matmul(4096, 3072, 768), 12.0), file)
     call = (file, f"--bundle {BUNDLE} {words}")
-    status, out, err = run(capsys, call, "--json")
+    status, out, err = run(call, "--json")
     assert (json.loads(out)["validity"], said in err) == (validity, True)
-    assert (status, run(capsys, call, "--strict --quiet")[0]) == (0, 3 if said else 0)
-    (row,) = tabled(capsys, call)
+    assert (status, run(call, "--strict --quiet")[0]) == (0, 3 if said else 0)
+    (row,) = tabled(call)
     assert row["validity"] == validity
-    text = run(capsys, call)[1]
+    text = run(call)[1]
     assert text.splitlines()[0].endswith(f"validity {validity}")
-    explained = run(capsys, "explain", call)[1]
+    explained = run("explain", call)[1]
     marks = [("k=768 *\n" in one, "* the fit has seen no kernel like it" in one) for one in (text, explained)]
     assert marks == [(validity == "extrapolated",) * 2] * 2
 

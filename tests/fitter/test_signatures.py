@@ -10,6 +10,7 @@ import pytest
 from fitter.cli import main
 from fitter.errors import SignatureError
 from fitter.release.signatures import verify
+from tests.estimator.estimating import fails, run
 from tests.fitter.measured import planted_bundle, saved
 from tests.words import one_line
 
@@ -107,14 +108,14 @@ def test_a_key_that_is_none_is_refused_in_one_line(tmp_path):
         ("planted-9.9.9.json", COMMENT, 1),
     ],
 )
-def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(tmp_path, capsys, name, comment, status):
+def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(tmp_path, name, comment, status):
     own, bundle = signer(tmp_path), planted_bundle()
     path = saved(bundle, tmp_path)
     path = path.rename(path.with_name(name.format(version=bundle.version)))
-    assert main(["verify", str(path), "--key", str(own.public)]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    words = ("verify", path, "--key", own.public)
+    fails(words, program=main)
     own.sign(path, comment=comment.format(version=bundle.version))
-    assert main(["verify", str(path), "--key", str(own.public)]) == status
-    captured = capsys.readouterr()
-    assert ("under another name" in captured.err) == bool(status)
-    assert ("key: 0706050403020100" in captured.out) != bool(status)
+    found = run(words, program=main)
+    assert found.status == status
+    assert ("under another name" in found.err) == bool(status)
+    assert ("key: 0706050403020100" in found.out) != bool(status)
