@@ -47,17 +47,12 @@ def test_energy_is_equation_4_and_errors_of_kernels_with_the_same_energies_add_u
 # Several modules -----------------------------------------------------------------------------------------------------------------
 
 
-def efficiency(one, several, modules, exponent=1.0):
-    """EDⁱPSE of (energy [J], time [s])."""
-    runs = [
-        CountedEnergy(name="", launches=1.0, time_s=time, energy_j=energy, energy_std_j=0.0, parts_j={}) for energy, time in (one, several)
-    ]
-    return scaling(*runs, modules, exponent)["scaling_efficiency_percent"]
-
-
 @given(energy=POSITIVE, time=POSITIVE, modules=st.integers(1, 64), exponent=st.floats(0, 3))
 def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy, time, modules, exponent):
-    assert efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
+    """EDⁱPSE."""
+    one = CountedEnergy(name="", launches=1.0, time_s=time, energy_j=energy, energy_std_j=0.0, parts_j={})
+    found = scaling(one, replace(one, time_s=time / modules), modules, exponent)
+    assert found["scaling_efficiency_percent"] == pytest.approx(100.0, rel=1e-9)
 
 
 @pytest.mark.parametrize("modules", range(2, 34))

@@ -164,8 +164,7 @@ def test_times_at_a_few_clocks_tell_those_at_all(count, clocked, p):
     assert len(nodes) <= CURVE_CLOCKS
 
     def seconds(clocks):
-        result = ((clocked * 900.0 / clocks) ** p + (1.0 - clocked) ** p) ** (1.0 / p)
-        return result
+        return ((clocked * 900.0 / clocks) ** p + (1.0 - clocked) ** p) ** (1.0 / p)
 
     assert_allclose(np.exp(weights @ np.log(seconds(nodes))), seconds(clocks), rtol=2e-2 if p > 3.0 else 2e-4)
 

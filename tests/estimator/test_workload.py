@@ -16,10 +16,6 @@ IMAGE = {
 HEADS = {"batch": 2, "queries": 64, "context": 64, "heads": 8, "kv_heads": 2, "head_dim": 32, "window": 0, "causal": 1}
 
 
-def make_matrix(**sizes):
-    return make_operator("gemm", "linear", "bf16", **({"batch": 1, "m": 4, "n": 5, "k": 6} | sizes))
-
-
 def test_an_operator_of_every_kind_has_the_sizes_that_it_was_given():
     for operator in MADE:
         shape = sizes(operator.family)
@@ -65,7 +61,7 @@ def test_a_geometry_that_cannot_be_is_refused(family, name, shape, message):
 
 @given(st.lists(st.integers(0, 3), max_size=30))
 def test_merging_keeps_every_occurrence_once_in_first_seen_order(picks):
-    choices = [make_matrix(m=m) for m in (1, 2, 3, 4)]
+    choices = [matmul(m, 5, 6) for m in (1, 2, 3, 4)]
     operators, counts = merge_operators(choices[i] for i in picks)
     assert sum(counts) == len(picks)
     assert [choices.index(operator) for operator in operators] == list(dict.fromkeys(picks))
