@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.estimator.estimating import fails, run
+from tests.estimator.estimating import run
 
 
 def test_a_full_disk_behind_stdout_is_one_line(bundle, workload):
@@ -27,9 +27,3 @@ def test_workloads_of_one_name_stay_apart(bundle, workload, tmp_path):
     _, out, _ = run(workload, other, f"--bundle {bundle} --freq 900")
     assert out.count("kernels of layers") == 2
     assert f"kernels of layers ({other}) at" in out
-
-
-@pytest.mark.parametrize("option", ["--out", "--bundle", "--gpu-spec"])
-def test_an_empty_name_of_a_file_is_wrong_usage(bundle, workload, option):
-    words = {"--bundle": bundle} | {option: ""}
-    assert "empty" in fails(workload, *words.items(), status=2)

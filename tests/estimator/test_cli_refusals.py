@@ -44,6 +44,8 @@ def test_wrong_usage_is_one_line_and_status_2(bundle, workload, words):
         ("--efficiency dram=1e-300", 2, "0.001<=x<=1.5"),
         ("--precision fp17", 2, "unknown precision 'fp17'; known: fp64"),
         ("--precision ''", 2, "empty name"),
+        ("--out ''", 2, "empty"),
+        ("--gpu-spec ''", 2, "empty"),
         ("--precision bf16,fp32", 2, "`estimate sweep` takes several"),
     ],
 )
@@ -53,4 +55,5 @@ def test_what_cannot_be_asked_for_is_one_line(bundle, workload, words, status, m
 
 def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(workload):
     assert "estimate bundles" in fails(workload, "--bundle ./tests")
+    assert "empty" in fails(workload, "--bundle ''", status=2)
     assert len(fails(workload, "--bundle", "x" * 100_000)) < 3000

@@ -44,14 +44,6 @@ SLOWER = replace(FERMI, sm_clock_mhz=800.0, times_s=np.array([3e-3, 0.4, 0.7]), 
 OTHER = replace(FERMI, kernel='a<b>&"c', blocks_per_sm=3, flop_per_block=math.nan)
 
 
-def test_the_published_example_is_ten_rounds_of_153_65_w():
-    run = simulated_run(FERMI, 140)
-    assert (run.rounds, run.rest) == (10, 0.0)
-    assert run.latency_s == pytest.approx(10.0, rel=1e-12)
-    assert run.energy_j == pytest.approx(1536.5, rel=1e-12)
-    assert FERMI.energy_j(140, "rounds") == pytest.approx(1536.5, rel=1e-12)
-
-
 def test_clocks_are_states_of_one_host_fastest_first_and_names_are_quoted():
     root = ET.fromstring(platform_xml([SLOWER, OTHER, FERMI]))
     hosts = {host.get("id"): host for host in root.iter("host")}
