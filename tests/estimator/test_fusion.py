@@ -14,7 +14,7 @@ from estimator.tracing.rules import rule_of
 from estimator.tracing.torch_trace import lower_calls
 from estimator.vocabulary.work import operator_work, workload_work
 from tests.estimator.estimating import fails, run
-from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, counted, products, tally
+from tests.estimator.traced import DECODER, GPT2, WIDER, counted, need_torch, products, tally
 
 ROWS, WIDTH = 64, 96
 
@@ -171,7 +171,7 @@ SETTINGS = {
 
 
 def traced(model, **asked):
-    pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
+    need_torch()
     from estimator.tracing.torch_trace import trace_workload
 
     return trace_workload(TraceRequest(model=model, batch=2, sequence=24, settings=SETTINGS.get(model, {}), **asked))
@@ -237,7 +237,7 @@ def itself():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("function, runtime", [("plain", ""), ("whole", "compiled"), ("inner", "compiled"), ("itself", "compiled")])
 def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_path, function, runtime):
-    pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
+    need_torch()
     path = tmp_path / "lab.py"
     path.write_text(WRAPPED)
     status, out, err = run(f"trace {path}:{function}")

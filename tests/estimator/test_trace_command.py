@@ -1,10 +1,10 @@
 """`estimate trace` from words to text and exit status; what needs PyTorch is skipped without it."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -14,15 +14,12 @@ from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.vocabulary.errors import WorkloadError
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
-
-HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch and Transformers are not installed (pip install 'wattprint[torch]')")
+from tests.estimator.traced import need_torch
 
 SMALL = "--set n_layer=1 --set n_embd=64 --set n_head=4 --set vocab_size=100 --sequence 16"
 
 
-def run(*arguments):
-    return estimate("trace", *arguments)
+run = partial(estimate, "trace")
 
 
 def lines(text):
@@ -126,9 +123,9 @@ def test_a_name_states_the_sizes_that_the_inputs_have_and_no_others():
 # With PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-@needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(tmp_path):
+    need_torch()
     status, out, err = run("gpt2", SMALL)
     assert status == 0
     assert "note: traced on the meta device" in err
@@ -139,9 +136,9 @@ def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(tmp_path):
     assert printed(path, "--bundle a100-pcie-40gb-eager")["latency_s"] > 0.0
 
 
-@needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_operators_that_cannot_be_modelled_are_said_and_end_in_3(tmp_path):
+    need_torch()
     lab = tmp_path / "lab.py"
     lab.write_text(
         "import torch\n\nclass Spectrum(torch.nn.Module):\n    def forward(self, x):\n        return torch.fft.fft(x).real + 1\n\n"
@@ -180,9 +177,9 @@ def lab(tmp_path):
     return path
 
 
-@needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(lab):
+    need_torch()
     for words, sizes in (("fixed", ""), ("images --batch 2", "-b2"), ("tokens --sequence 4", "-b1-s4")):
         name = printed(f"trace {lab}:{words}")["name"]
         assert name == f"lab.py:{words.split()[0]}-prefill{sizes}-bf16-eager"
@@ -191,8 +188,8 @@ def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(lab):
     assert "leave --image-size out" in fails("trace gpt2", SMALL, "--image-size 9")
 
 
-@needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_splits_launch_nothing_and_code_that_ends_the_program_is_one_line(lab):
+    need_torch()
     assert printed(f"trace {lab}:lstm --batch 2 --sequence 3").get("unknown", []) == []
     assert "its code ends the program" in fails(f"trace {lab}:ends")

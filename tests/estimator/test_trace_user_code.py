@@ -12,12 +12,11 @@ from estimator.tracing.models import TraceRequest
 from estimator.tracing.torch_trace import trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from tests.estimator.estimating import run
-from tests.estimator.traced import REASON, tally
+from tests.estimator.traced import need_torch, tally
 from tests.words import one_line
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
-pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
-pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
+need_torch()
 
 USER_CODE = """
 import torch

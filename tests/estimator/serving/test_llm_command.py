@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -20,12 +21,7 @@ BIG = {
 }  # fmt: skip
 
 
-def run(*words):
-    return estimate("llm", *words)
-
-
-def answers(*words):
-    return printed("llm", words)
+run, answers = (partial(asked, "llm") for asked in (estimate, printed))
 
 
 def test_a_power_limit_holds_the_mean_of_all_steps():
