@@ -42,6 +42,16 @@ def flop(workload):
     return workload_work(workload).flop
 
 
+def counted_by_pytorch(trace):
+    """What a trace gives, whose flop must be those that PyTorch counts."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        workload = trace()
+    assert flop(workload) == counter.get_total_flops() > 0.0
+    return workload
+
+
 def global_state():
     return (
         torch.get_rng_state().tolist(),
@@ -76,12 +86,7 @@ def test_traced_products_equal_those_of_the_published_list(shared_data, name):
 @pytest.mark.parametrize("family", TINY)
 @pytest.mark.parametrize("phase", ["prefill", "train"])
 def test_flop_equal_those_that_pytorch_counts(family, phase):
-    from torch.utils.flop_counter import FlopCounterMode
-
-    counter = FlopCounterMode(display=False)
-    with counter:
-        workload = trace_workload(tiny(family, phase=phase))
-    assert flop(workload) == counter.get_total_flops() > 0.0
+    counted_by_pytorch(lambda: trace_workload(tiny(family, phase=phase)))
 
 
 # Phases, precisions, attention ----------------------------------------------------------------------------------------
@@ -161,14 +166,10 @@ NAMED = {
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_towers_speech_and_images_are_built_from_a_configuration(tmp_path, kind):
-    from torch.utils.flop_counter import FlopCounterMode
-
     model = configuration(tmp_path, model_type=kind, **NAMED[kind])
-    counter, asked = FlopCounterMode(display=False), () if kind == "resnet" else ("sequence",)
-    with counter:
-        traced = trace_calls(TraceRequest(model=model, batch=2, sequence=16), asked).workload
+    asked = () if kind == "resnet" else ("sequence",)
+    traced = counted_by_pytorch(lambda: trace_calls(TraceRequest(model=model, batch=2, sequence=16), asked).workload)
     twice = trace_workload(TraceRequest(model=model, batch=4, sequence=16))
-    assert flop(traced) == counter.get_total_flops() > 0.0
     assert flop(twice) / flop(traced) == pytest.approx(2.0, rel=0.01)  # the scores of two towers grow with its square
     assert traced.unknown == ()
     with pytest.raises(WorkloadError, match="longer than" if asked else "no sequence to choose"):
