@@ -13,7 +13,7 @@ from estimator.vocabulary.workload import (
     UnknownOperator,
 )
 from tests.estimator import artifact_lists as artifact
-from tests.estimator.workload_files import LINEAR, own, save
+from tests.estimator.workload_files import LINEAR, own, recorded, save
 from tests.fuzz.mutate import mutated_value
 from tests.words import one_line
 
@@ -129,9 +129,8 @@ def test_every_recorded_list_is_read_without_a_warning(shared_data):
 
 
 def test_resnet_101_computes_its_published_multiply_adds(shared_data):
-    path = shared_data / "energaizer" / "workloads" / "resnet101__pbf16_b8_freq900.json"
     published = 7.80e9  # multiply-adds of one 224 × 224 image, convolutions and classifier (torchvision 0.20, model card)
-    assert workload_work(read_workload(path)).flop / 2 / 8 == pytest.approx(published, rel=0.01)
+    assert workload_work(recorded(shared_data, "resnet101__pbf16_b8_freq900")).flop / 2 / 8 == pytest.approx(published, rel=0.01)
 
 
 # Anything at all ------------------------------------------------------------------------------------------------------

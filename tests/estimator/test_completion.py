@@ -12,10 +12,7 @@ from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.traced import counted
-
-
-def recorded(folder, name, completion=True):
-    return read_workload(folder / "energaizer" / "workloads" / f"{name}.json", completion=completion)
+from tests.estimator.workload_files import recorded
 
 
 def completed(entries):

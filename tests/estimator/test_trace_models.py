@@ -6,13 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from estimator.formats import read_workload
 from estimator.tracing.models import TraceRequest, load_model_config, model_names
 from estimator.tracing.torch_trace import trace_calls, trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import workload_work
 from tests.estimator.estimating import printed
 from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, configuration, counted, products, tally
+from tests.estimator.workload_files import recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
 torch = pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
@@ -74,7 +74,7 @@ def global_state():
 @pytest.mark.parametrize("name", LISTS)
 def test_traced_products_equal_those_of_the_published_list(shared_data, name):
     model, head = LISTS[name]
-    listed = read_workload(shared_data / "energaizer" / "workloads" / f"{name}.json", completion=False)
+    listed = recorded(shared_data, name, completion=False)
     length = re.search(r"_s(\d+)_", name)
     request = TraceRequest(model=model, head=head, batch=int(re.search(r"_b(\d+)", name)[1]), sequence=int(length[1]) if length else 512)
     traced = trace_workload(request)

@@ -1,12 +1,10 @@
 """Operators and workloads: what is checked when they are made, how they merge, what they move and compute."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import make_operator, merge_operators
+from estimator.vocabulary.workload import make_operator
 from tests.estimator.synthetic import matmul
 from tests.estimator.workload_files import MADE, sizes
 
@@ -57,14 +55,6 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do(names, message):
 def test_a_geometry_that_cannot_be_is_refused(family, name, shape, message):
     with pytest.raises(WorkloadError, match=message):
         make_operator(family, name, "bf16", **shape)
-
-
-@given(st.lists(st.integers(0, 3), max_size=30))
-def test_merging_keeps_every_occurrence_once_in_first_seen_order(picks):
-    choices = [matmul(m, 5, 6) for m in (1, 2, 3, 4)]
-    operators, counts = merge_operators(choices[i] for i in picks)
-    assert sum(counts) == len(picks)
-    assert [choices.index(operator) for operator in operators] == list(dict.fromkeys(picks))
 
 
 def test_work_of_a_grouped_convolution_counts_only_its_own_channels():

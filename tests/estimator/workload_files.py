@@ -2,6 +2,7 @@
 
 import json
 
+from estimator.formats import read_workload
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, make_operator
 
 
@@ -9,6 +10,11 @@ def save(folder, document, name="model_x_b2.json"):
     path = folder / name
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     return path
+
+
+def recorded(shared_data, name, completion=True):
+    """A published list of operators."""
+    return read_workload(shared_data / "energaizer" / "workloads" / f"{name}.json", completion=completion)
 
 
 def own(*operators, **top):
