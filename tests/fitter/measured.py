@@ -31,6 +31,11 @@ def planted_bundle():
     return replace(known_bundle(load_gpu(GPU_NAME)), name="planted", version="0.1.0", provenance=origin, collections=own)
 
 
+def coefficients(fit):
+    """Coefficients of every group of a fit or a bundle."""
+    return {key: group.coefficients for key, group in fit.groups.items()}
+
+
 def various_operators(count, seed=0):
     """Matrix products, softmax and element-wise kernels of random size."""
     rng = np.random.default_rng(seed)

@@ -23,7 +23,7 @@ from fitter.transfer.prior_bundle import equation_errors, transfer_source, with_
 from fitter.transfer.probes import choose_probes
 from fitter.validate.predictions import predict_kernel_rows
 from tests.estimator.estimating import run
-from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
+from tests.fitter.measured import coefficients, kernel_rows, planted_bundle, selection_of, various_operators
 
 A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_gpu("h100-sxm")
 
@@ -43,10 +43,6 @@ def bundle_with(values, gpu=A100, rows=100):
     """A bundle with these coefficients only."""
     groups = {key: replace(PLANTED.groups["softmax"], coefficients=dict(own), rows=rows) for key, own in values.items()}
     return replace(PLANTED, gpu=gpu, groups=groups)
-
-
-def coefficients(fit):
-    return {key: one.coefficients for key, one in fit.groups.items()}
 
 
 def fitted(rows, gpu):
