@@ -10,7 +10,7 @@ models       errors of whole models held out: halves, families, other clocks [%]
 kernels      errors of kernel tables held out: a fifth of the shapes [%], and the share inside
 campaign     a simulated campaign's bundle on another simulated card of the same kind [%] (simulated)
 recordings   results from real recordings of power sensors
-sensors      sensors of a simulation that shares no code with the product (simulated; needs a clone, for tests/sensor_world)
+sensors      sensors of a simulation that shares no code with the product (simulated)
 speed        processor time of estimates over that of parsing the same workload as JSON
 """
 

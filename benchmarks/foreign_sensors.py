@@ -2,7 +2,7 @@
 
     python -m benchmarks.foreign_sensors [--count 24] [--seed 0] [--json]
 
-`tests/sensor_world.py` draws boards, sensors and recordings; the command reads their files in this process and this
+`benchmarks/sensor_world.py` draws boards, sensors and recordings; the command reads their files in this process and this
 benchmark evaluates its JSON, independently of the method.  For recordings with a meter and with only load stamps it prints
 the number of right, wrong and undetermined responses, the share of periods within 0.1 ms and of widths within 1 ms, and per
 quantity the share within one and within two stated errors, with the root mean square of error over stated error (a calibrated
@@ -26,7 +26,7 @@ import click
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.sensor_world import draw
+from benchmarks.sensor_world import draw
 
 Row = dict[str, Any]
 Figures = dict[str, dict[str, object]]

@@ -62,8 +62,7 @@ class Browser:
             answer = self._next(deadline)
             if answer.get("id") == self._last:
                 assert "error" not in answer, f"{method}: {answer['error']}"
-                result = answer["result"]
-                return result
+                return answer["result"]
             self.events.append(answer)
 
     def _next(self, deadline):
@@ -73,8 +72,7 @@ class Browser:
                 raise NoAnswerError(f"no answer within {self._deadline_s:g} s" if not ready else "the browser has ended")
             self._buffer += piece
         line, _, self._buffer = self._buffer.partition(b"\0")
-        message = json.loads(line)
-        return message
+        return json.loads(line)
 
     def open_page(self):
         """An empty page with its events switched on."""

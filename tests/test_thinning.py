@@ -14,16 +14,15 @@ from fitter.latency.intervals import folds_of, interval_quantiles
 from fitter.latency.residual_tier import GroupErrors, fit_pattern, forecast, no_forecast, shape_errors, tier_document
 from scripts.thinning import thinned
 from tests.fitter.measured import various_products
-from tests.fitter.test_trees import features
+from tests.fitter.test_trees import abrupt, features
 
 GROUP = "gemm.linear.bf16"
 BUNDLE = load_bundle("a10-eager")
 
 
 def errors_of(operators, seed):
-    """A library that divides the reduction of large products only, and measurements that do not repeat exactly."""
-    work = np.array([operator["m"] * operator["n"] * operator["k"] for operator in operators])
-    return np.where(work < 2.0**21, 0.2, -0.1) + np.random.default_rng(seed).normal(0.0, 0.01, len(operators))
+    """Those of the trees' library, in measurements that do not repeat exactly."""
+    return abrupt(operators) + np.random.default_rng(seed).normal(0.0, 0.01, len(operators))
 
 
 def tier_of(operators, error, own):

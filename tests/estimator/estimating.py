@@ -1,8 +1,12 @@
 """A bundle, a workload, and the command run on them."""
 
+import csv
+import io
 import json
 import shlex
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from typing import NamedTuple
 
 from estimator.cli import main
 from estimator.model.power_limit import UNLIMITED_W
@@ -66,26 +70,41 @@ def command_line(*parts):
     return found
 
 
-def run(capsys, *parts):
-    status = main(command_line(*parts))
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    return status, printed.out, printed.err
+class Outcome(NamedTuple):
+    """Exit status of a command, and what it wrote to the two streams."""
+
+    status: int
+    out: str
+    err: str
 
 
-def fails(capsys, *parts, status=1):
+def run(*parts, program=main):
+    """A command run in this process, `estimate` unless another program is named."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+    with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+        status = program(command_line(*parts))
+    outcome = Outcome(status, *(stream.buffer.getvalue().decode() for stream in streams))
+    assert "Traceback" not in outcome.err
+    return outcome
+
+
+def fails(*parts, status=1, program=main):
     """The command fails with one line on stderr, nothing on stdout."""
-    found, out, err = run(capsys, *parts)
-    assert (found, out) == (status, "")
-    assert err.count("\n") == 1
-    return err
+    found = run(*parts, program=program)
+    assert (found.status, found.out, found.err.count("\n")) == (status, "", 1), found
+    return found.err
 
 
-def printed(capsys, *parts):
+def printed(*parts):
     """What the command says with --json."""
-    status, out, err = run(capsys, *parts, "--json")
+    status, out, err = run(*parts, "--json")
     assert status in (0, 3), err
     return json.loads(out)
+
+
+def tabled(*parts):
+    """Rows of what the command says with --csv."""
+    return list(csv.DictReader(io.StringIO(run(*parts, "--csv").out)))
 
 
 def question(workload, bundle, **settings):

@@ -18,6 +18,7 @@ from estimator import (
 )
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.estimating import question
+from tests.words import one_line
 
 BUNDLE = load_bundle("a10-eager")
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llama-8b-decode.json"
@@ -57,10 +58,9 @@ WRONG = {
 @pytest.mark.parametrize("case", sorted(WRONG))
 def test_an_argument_of_the_wrong_kind_is_named(case):
     call, reason = WRONG[case]
-    with pytest.raises(EstimatorError) as caught:
+    with one_line(EstimatorError) as caught:
         call()
     assert reason in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("clocks", [900, 900.0, np.float32(900), [900], (900, 1005.0), np.array([900, 1005]), range(900, 960, 15)])

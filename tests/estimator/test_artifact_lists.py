@@ -2,10 +2,9 @@
 
 import contextlib
 import json
+import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from estimator.formats import read_workload
 from estimator.vocabulary.errors import WorkloadError
@@ -14,7 +13,9 @@ from estimator.vocabulary.workload import (
     UnknownOperator,
 )
 from tests.estimator import artifact_lists as artifact
-from tests.estimator.workload_files import LINEAR, own, save
+from tests.estimator.workload_files import LINEAR, own, recorded, save
+from tests.fuzz.mutate import mutated_value
+from tests.words import one_line
 
 # EnergAIzer lists -----------------------------------------------------------------------------------------------------
 
@@ -100,10 +101,9 @@ GEMM = artifact.gemm(1, 64, 32, 16)
     ],
 )  # fmt: skip
 def test_a_wrong_list_is_one_line_that_names_the_fault(tmp_path, document, message):
-    with pytest.raises(WorkloadError, match=message) as caught:
+    with one_line(WorkloadError, match=message) as caught:
         read_workload(save(tmp_path, document))
     assert "model_x_b2.json" in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -129,38 +129,25 @@ def test_every_recorded_list_is_read_without_a_warning(shared_data):
 
 
 def test_resnet_101_computes_its_published_multiply_adds(shared_data):
-    path = shared_data / "energaizer" / "workloads" / "resnet101__pbf16_b8_freq900.json"
     published = 7.80e9  # multiply-adds of one 224 × 224 image, convolutions and classifier (torchvision 0.20, model card)
-    assert workload_work(read_workload(path)).flop / 2 / 8 == pytest.approx(published, rel=0.01)
+    assert workload_work(recorded(shared_data, "resnet101__pbf16_b8_freq900")).flop / 2 / 8 == pytest.approx(published, rel=0.01)
 
 
 # Anything at all ------------------------------------------------------------------------------------------------------
 
-STRANGE = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=3), st.lists(st.integers(0, 2), max_size=2),
-    st.sampled_from([10**40, 1e30, 512, "bf16", "gemm", {}, [[]]]),
-)  # fmt: skip
+WHOLE = [
+    own(LINEAR, {"family": "softmax", "operator": "softmax", "precision": "fp32", "count": 1, "rows": 4, "dim": 8}, notes=["x"]),
+    [*artifact.vit_large(2, layers=1), artifact.sdpa(2, 4, 64, 16, 2), *artifact.qwen2(1, 16, layers=1)],
+]
 
 
-@given(st.data())
-def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path_factory, data):
-    whole = [
-        own(LINEAR, {"family": "softmax", "operator": "softmax", "precision": "fp32", "count": 1, "rows": 4, "dim": 8}, notes=["x"]),
-        [*artifact.vit_large(2, layers=1), artifact.sdpa(2, 4, 64, 16, 2), *artifact.qwen2(1, 16, layers=1)],
-    ]
-    document = data.draw(st.sampled_from(whole))
-    document = json.loads(json.dumps(document))
-    spot = document
-    while isinstance(spot, dict | list) and spot:
-        keys = sorted(spot) if isinstance(spot, dict) else list(range(len(spot)))
-        key = data.draw(st.sampled_from(keys))
-        if not isinstance(spot[key], dict | list) or data.draw(st.integers(0, 3)) == 0:
-            spot[key] = data.draw(STRANGE)
-            break
-        spot = spot[key]
-    path = save(tmp_path_factory.getbasetemp(), document, "damaged_b2.json")
-    with contextlib.suppress(WorkloadError):
-        workload = read_workload(path)
-        assert workload.operators
-        assert min(workload.counts) > 0
-        assert all(0 <= size < float("inf") for operator in workload.operators for size in operator.shape)
+@pytest.mark.parametrize("document", WHOLE, ids=["own", "list"])
+def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path, document):
+    whole, chance = json.dumps(document), random.Random(0)
+    for _ in range(100):
+        path = save(tmp_path, mutated_value(json.loads(whole), chance))
+        with contextlib.suppress(WorkloadError):
+            workload = read_workload(path)
+            assert workload.operators
+            assert min(workload.counts) > 0
+            assert all(0 <= size < float("inf") for operator in workload.operators for size in operator.shape)

@@ -17,7 +17,7 @@ from tests.fitter.measured import planted_bundle
 A100 = load_bundle("a100-pcie-40gb-eager")
 
 
-def test_files_of_the_store_are_bundles_by_their_names_but_none_replaces_a_shipped_one(tmp_path, monkeypatch, capsys):
+def test_files_of_the_store_are_bundles_by_their_names_but_none_replaces_a_shipped_one(tmp_path, monkeypatch):
     shipped = bundle_names()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     for name in ("lab-7", "a10-eager"):
@@ -26,13 +26,13 @@ def test_files_of_the_store_are_bundles_by_their_names_but_none_replaces_a_shipp
     assert set(bundle_names()) == {*shipped, "lab-7", "broken"}
     assert load_bundle("lab-7").provenance == planted_bundle().provenance
     assert load_bundle("a10-eager").gpu.name == "a10"
-    status, out, err = run(capsys, "bundles --json")
+    status, out, err = run("bundles --json")
     kept = {row["name"]: Path(row["path"]).parent == tmp_path for row in json.loads(out)}
     assert (status, kept) == (3, {**dict.fromkeys(shipped, False), "lab-7": True, "broken": True})
     assert "broken.json: not valid JSON" in err
-    status, out, _ = run(capsys, "bundles")
+    status, out, _ = run("bundles")
     assert (status, [line.split()[0] for line in out.splitlines()]) == (3, ["name", *sorted([*shipped, "lab-7"])])
-    fails(capsys, "bundles --card", status=2)
+    fails("bundles --card", status=2)
 
 
 def test_the_store_is_the_user_s_data_folder_unless_named(monkeypatch, tmp_path):
@@ -55,12 +55,12 @@ def test_bundles_that_share_name_and_version_have_labels_of_their_own(tmp_path):
     assert [each.version for each in told_apart([one, two, other], "xyz")] == [f"{A100.version} (x)", f"{A100.version} (y)", "9"]
 
 
-def test_a_printed_card_is_the_file_beside_the_bundle_if_it_is_of_that_bundle(tmp_path, capsys):
+def test_a_printed_card_is_the_file_beside_the_bundle_if_it_is_of_that_bundle(tmp_path):
     file = bundle_path("a10-eager").with_suffix(".md").read_text(encoding="utf-8")
     (tmp_path / "b.md").write_text(file, encoding="utf-8")
     save_bundle(planted_bundle(), tmp_path / "b.json")
     for name, begins in (("a10-eager", f"{file}\ngroups\n"), (tmp_path / "b.json", "name: planted\n")):
-        assert run(capsys, f"bundles {name} --card")[1].startswith(begins)
+        assert run(f"bundles {name} --card")[1].startswith(begins)
 
 
 @pytest.mark.parametrize("bundle", [*map(load_bundle, ("a10-eager", "a100-pcie-40gb-eager")), planted_bundle()], ids=lambda one: one.name)

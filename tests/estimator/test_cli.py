@@ -19,8 +19,8 @@ from tests.estimator.estimating import OPERATORS, bundle_document, printed, run
 from tests.test_repository import ALL_OPTIONAL
 
 
-def test_json_holds_exactly_the_promised_fields_in_si_units(capsys, bundle, workload):
-    status, out, err = run(capsys, workload, f"--bundle {bundle} --freq 705 --json")
+def test_json_holds_exactly_the_promised_fields_in_si_units(bundle, workload):
+    status, out, err = run(workload, f"--bundle {bundle} --freq 705 --json")
     result = json.loads(out)
     assert (status, err) == (0, f"note: layers: {SIMULATED.format('test')}\n")
     assert result["notes"] == [SIMULATED.format("test")]
@@ -39,8 +39,8 @@ def test_json_holds_exactly_the_promised_fields_in_si_units(capsys, bundle, work
     assert result["latency_s"] == pytest.approx(total, rel=0.05)
 
 
-def test_the_table_says_that_the_board_was_simulated_and_shows_as_many_kernels_as_asked(capsys, bundle, workload):
-    few, every, none = (run(capsys, workload, f"--bundle {bundle} --freq 900 --kernels", most)[1] for most in (1, "all", 0))
+def test_the_table_says_that_the_board_was_simulated_and_shows_as_many_kernels_as_asked(bundle, workload):
+    few, every, none = (run(workload, f"--bundle {bundle} --freq 900 --kernels", most)[1] for most in (1, "all", 0))
     told = (
         ", fitted on a simulated board",
         "900 MHz",
@@ -56,37 +56,37 @@ def test_the_table_says_that_the_board_was_simulated_and_shows_as_many_kernels_a
     assert "bf16" not in none
 
 
-def test_control_characters_of_a_file_never_reach_the_terminal(capsys, tmp_path, bundle):
+def test_control_characters_of_a_file_never_reach_the_terminal(tmp_path, bundle):
     path = tmp_path / "w.json"
     name = "a\x1b[31m\nb"
     path.write_text(json.dumps({"format": "wattprint-workload", "format_version": "1.0", "name": name, "operators": OPERATORS}))
-    _, out, err = run(capsys, path, f"--bundle {bundle} --gpu-spec a10")
+    _, out, err = run(path, f"--bundle {bundle} --gpu-spec a10")
     assert "\x1b" not in out + err
     assert "workload a?[31m?b, " in out
 
 
-def test_unknown_power_is_null_and_never_nan(capsys, tmp_path, workload):
+def test_unknown_power_is_null_and_never_nan(tmp_path, workload):
     path = tmp_path / "latency-only.json"
     save_bundle(bundle_from_document(bundle_document(power=None, uncertainty={})), path)
     asked = (workload, "--bundle", path, "--freq 900")
-    result = json.loads(run(capsys, asked, "--json")[1], parse_constant=pytest.fail)
+    result = json.loads(run(asked, "--json")[1], parse_constant=pytest.fail)
     assert result["latency_s"] > 0
     assert [result[name] for name in ("power_w", "power_w_std", "energy_j", "energy_j_std", "latency_s_std")] == [None] * 5
-    assert all("nan" not in run(capsys, asked, words)[1] for words in ((), "--csv"))
+    assert all("nan" not in run(asked, words)[1] for words in ((), "--csv"))
 
 
-def test_warning_goes_to_stderr_and_into_the_result_and_makes_a_strict_status_3(capsys, bundle, workload):
-    status, out, err = run(capsys, workload, f"--bundle {bundle} --gpu-spec a10 --json")
+def test_warning_goes_to_stderr_and_into_the_result_and_makes_a_strict_status_3(bundle, workload):
+    status, out, err = run(workload, f"--bundle {bundle} --gpu-spec a10 --json")
     assert status == 0
     assert any("forecast" in warning for warning in json.loads(out)["warnings"])
     assert err.startswith("warning: layers: forecast")
-    status, _, err = run(capsys, workload, f"--bundle {bundle} --gpu-spec a10 --quiet --strict")
+    status, _, err = run(workload, f"--bundle {bundle} --gpu-spec a10 --quiet --strict")
     assert (status, err) == (3, "")
 
 
-def test_settings_change_the_result_the_way_physics_says(capsys, bundle, workload):
+def test_settings_change_the_result_the_way_physics_says(bundle, workload):
     def asked(*words):
-        return printed(capsys, workload, f"--bundle {bundle}", words)
+        return printed(workload, f"--bundle {bundle}", words)
 
     base = asked("--freq", 900)
     slower = {"--set dram_bytes_per_s=1e12": 1.0, "--set num_sms=54": 1.5, "--efficiency dram=0.5": 1.0, "--precision fp32": 2.0}
@@ -99,12 +99,12 @@ def test_settings_change_the_result_the_way_physics_says(capsys, bundle, workloa
     assert capped["power_w"] <= 150
 
 
-def test_the_ending_of_the_file_names_the_form_as_a_flag_does_and_csv_has_the_numbers_of_json(capsys, tmp_path, bundle, workload):
+def test_the_ending_of_the_file_names_the_form_as_a_flag_does_and_csv_has_the_numbers_of_json(tmp_path, bundle, workload):
     asked, printed = (workload, f"--bundle {bundle} --freqs 510,900"), {}
     for ending in ("json", "csv", ""):
-        printed[ending] = run(capsys, asked, *([f"--{ending}"] if ending else []))[1]
+        printed[ending] = run(asked, *([f"--{ending}"] if ending else []))[1]
         out = tmp_path / f"out{ending and '.'}{ending}"
-        assert run(capsys, asked, "-o", out)[:2] == (0, "")
+        assert run(asked, "-o", out)[:2] == (0, "")
         assert out.read_text() == printed[ending]
     for row, result in zip(csv.DictReader(io.StringIO(printed["csv"])), json.loads(printed["json"]), strict=True):
         assert [row[name] for name in SUMMARY_FIELDS[:5]] == [str(result[name]) for name in SUMMARY_FIELDS[:5]]

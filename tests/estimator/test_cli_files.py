@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.estimator.estimating import fails, run
+from tests.estimator.estimating import run
 
 
 def test_a_full_disk_behind_stdout_is_one_line(bundle, workload):
@@ -20,16 +20,10 @@ def test_a_full_disk_behind_stdout_is_one_line(bundle, workload):
     assert "stdout cannot be written (No space left" in done.stderr
 
 
-def test_workloads_of_one_name_stay_apart(capsys, bundle, workload, tmp_path):
+def test_workloads_of_one_name_stay_apart(bundle, workload, tmp_path):
     other = tmp_path / "other.json"
     document = json.loads(Path(workload).read_text())
     other.write_text(json.dumps({**document, "operators": document["operators"][:1]}))
-    _, out, _ = run(capsys, workload, other, f"--bundle {bundle} --freq 900")
+    _, out, _ = run(workload, other, f"--bundle {bundle} --freq 900")
     assert out.count("kernels of layers") == 2
     assert f"kernels of layers ({other}) at" in out
-
-
-@pytest.mark.parametrize("option", ["--out", "--bundle", "--gpu-spec"])
-def test_an_empty_name_of_a_file_is_wrong_usage(capsys, bundle, workload, option):
-    words = {"--bundle": bundle} | {option: ""}
-    assert "empty" in fails(capsys, workload, *words.items(), status=2)

@@ -24,9 +24,9 @@ WRONG_USAGE = [
 
 
 @pytest.mark.parametrize("words", WRONG_USAGE)
-def test_wrong_usage_is_one_line_and_status_2(capsys, bundle, workload, words):
+def test_wrong_usage_is_one_line_and_status_2(bundle, workload, words):
     asked = words.replace("WORKLOAD", workload).replace("BUNDLE", bundle)
-    assert "--help" in fails(capsys, asked or (), status=2)
+    assert "--help" in fails(asked or (), status=2)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,16 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, bundle, workload, words):
         ("--efficiency dram=1e-300", 2, "0.001<=x<=1.5"),
         ("--precision fp17", 2, "unknown precision 'fp17'; known: fp64"),
         ("--precision ''", 2, "empty name"),
+        ("--out ''", 2, "empty"),
+        ("--gpu-spec ''", 2, "empty"),
         ("--precision bf16,fp32", 2, "`estimate sweep` takes several"),
     ],
 )
-def test_what_cannot_be_asked_for_is_one_line(capsys, bundle, workload, words, status, message):
-    assert message in fails(capsys, workload, f"--bundle {bundle}", words, status=status)
+def test_what_cannot_be_asked_for_is_one_line(bundle, workload, words, status, message):
+    assert message in fails(workload, f"--bundle {bundle}", words, status=status)
 
 
-def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(capsys, workload):
-    assert "estimate bundles" in fails(capsys, workload, "--bundle ./tests")
-    assert len(fails(capsys, workload, "--bundle", "x" * 100_000)) < 3000
+def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(workload):
+    assert "estimate bundles" in fails(workload, "--bundle ./tests")
+    assert "empty" in fails(workload, "--bundle ''", status=2)
+    assert len(fails(workload, "--bundle", "x" * 100_000)) < 3000

@@ -12,18 +12,11 @@ from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.traced import counted
-
-
-def listing_of(entries):
-    return read_energaizer(json.loads(json.dumps(entries)), "list")
-
-
-def recorded(folder, name, completion=True):
-    return read_workload(folder / "energaizer" / "workloads" / f"{name}.json", completion=completion)
+from tests.estimator.workload_files import recorded
 
 
 def completed(entries):
-    operators, counts = complete(listing_of(entries))
+    operators, counts = complete(read_energaizer(json.loads(json.dumps(entries)), "list"))
     return Workload(name="list", operators=operators, counts=counts)
 
 

@@ -3,21 +3,23 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.bundle.files import save_bundle
-from estimator.commands.counts import counts_command
 from estimator.counts.activities import METRICS, CountedKernel, load_energy_table, read_activities
 from estimator.counts.counted_energy import PARTS, CountedEnergy, counted_energies, scaling
 from estimator.counts.energies import Activity, section_of
 from estimator.counts.modules import Links, mean_hops, spread_over
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import CountsError
+from tests.estimator.estimating import printed
+from tests.estimator.estimating import run as estimate
 from tests.fitter.measured import planted_bundle
+from tests.words import one_line
 
 K40 = load_energy_table("tesla-k40")
 NANO = 1e-9
@@ -46,17 +48,12 @@ def test_energy_is_equation_4_and_errors_of_kernels_with_the_same_energies_add_u
 # Several modules -----------------------------------------------------------------------------------------------------------------
 
 
-def efficiency(one, several, modules, exponent=1.0):
-    """EDⁱPSE of (energy [J], time [s])."""
-    runs = [
-        CountedEnergy(name="", launches=1.0, time_s=time, energy_j=energy, energy_std_j=0.0, parts_j={}) for energy, time in (one, several)
-    ]
-    return scaling(*runs, modules, exponent)["scaling_efficiency_percent"]
-
-
 @given(energy=POSITIVE, time=POSITIVE, modules=st.integers(1, 64), exponent=st.floats(0, 3))
 def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy, time, modules, exponent):
-    assert efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
+    """EDⁱPSE."""
+    one = CountedEnergy(name="", launches=1.0, time_s=time, energy_j=energy, energy_std_j=0.0, parts_j={})
+    found = scaling(one, replace(one, time_s=time / modules), modules, exponent)
+    assert found["scaling_efficiency_percent"] == pytest.approx(100.0, rel=1e-9)
 
 
 @pytest.mark.parametrize("modules", range(2, 34))
@@ -183,21 +180,15 @@ def ptx(instructions, lines, **changes):
 def test_counts_that_cannot_be_used_say_why(text, message, tmp_path):
     path = tmp_path / "counts"
     path.write_text(text)
-    with pytest.raises(CountsError, match=message) as caught:
+    with one_line(CountsError, match=message) as caught:
         read_activities(path, "sass")
     assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 # The command ---------------------------------------------------------------------------------------------------------------------
 
 
-def run(words):
-    return CliRunner().invoke(counts_command, words.split(), standalone_mode=False, catch_exceptions=True)
-
-
-def answer(words):
-    return json.loads(run(words).stdout)
+run, answer = (partial(asked, "counts") for asked in (estimate, printed))
 
 
 def test_the_command_prints_parts_and_scaling(tmp_path):
@@ -206,13 +197,13 @@ def test_the_command_prints_parts_and_scaling(tmp_path):
     two.write_text(ptx(1e12, 1e9, time_s=0.55, link_bytes=1e9))
     words = "--energies tesla-k40 --constant-w 25 --dram-pj-per-bit 21.1"
     pair = f"{two} {words} --modules 2 --integration on-package --against {one}"
-    document, alone = answer(f"{pair} --json"), answer(f"{one} {words} --json")
+    document, alone = answer(pair), answer(one, words)
     assert alone["parts_j"]["dram"] == pytest.approx(1e9 * 256 * 21.1e-12)
     assert document["parts_j"]["link"] == pytest.approx(8e9 * 0.54e-12)
     assert document["parts_j"]["constant"] == pytest.approx(25.0 * 1.5 * 0.55)
     expected = 100 * alone["energy_j"] * 1.0 / (2 * document["energy_j"] * 0.55)
     assert document["scaling_efficiency_percent"] == pytest.approx(expected)
-    assert "scaling_efficiency_percent: " in run(pair).stdout
+    assert "scaling_efficiency_percent: " in run(pair).out
 
 
 def test_the_command_predicts_several_modules_from_the_counts_of_one(tmp_path):
@@ -220,14 +211,14 @@ def test_the_command_predicts_several_modules_from_the_counts_of_one(tmp_path):
     path.write_text(ptx(1e11, 8e9, time_s=1.0))
     words = f"{path} --energies tesla-k40 --constant-w 25 --link-gbps 128 --json --integration"
     found = run(f"{words} on-board --modules 1,2,32 --local-share 0.25")
-    one, two, many = json.loads(found.stdout)
+    one, two, many = json.loads(found.out)
     assert (one["speedup"], one["energy_ratio"], one["scaling_efficiency_percent"]) == (1.0, 1.0, 100.0)
     # 256 GB, three quarters of them over one link of 128 GB/s each way of two modules: 0.75 s instead of 0.5 s.
     assert two["time_s"] == pytest.approx(0.75)
     assert two["link_j"] == pytest.approx(0.75 * 256e9 * 8 * 10e-12)
     assert two["constant_j"] == pytest.approx(25.0 * 2 * 0.75)
     assert many["time_s"] == pytest.approx(0.75 * 256 * (256 / 31) / (32 * 128))
-    assert "the DRAM's traffic is 25 % local" in found.stderr
+    assert "the DRAM's traffic is 25 % local" in found.err
     (switched,) = answer(f"{words} switched --modules 32")
     assert (switched["topology"], switched["local_share"]) == ("switch", 1 / 32)
     assert switched["time_s"] == pytest.approx(31 / 32 * 256 / (32 * 128))
@@ -249,11 +240,12 @@ def test_the_command_predicts_several_modules_from_the_counts_of_one(tmp_path):
     ],
 )
 def test_the_command_refuses_what_it_cannot_do(words, message):
-    assert message in str(run(words).exception)
+    found = run(words or ())
+    assert (found.out, message in found.err) == ("", True)
 
 
 def test_the_command_names_the_metrics_that_it_reads():
-    assert run("--metrics").stdout.strip() == ",".join(METRICS)
+    assert run("--metrics").out.strip() == ",".join(METRICS)
 
 
 @pytest.fixture
@@ -277,13 +269,13 @@ def test_the_answer_says_its_clock_and_whether_it_holds(clock_mhz, validity, war
     path = tmp_path / "counts.json"
     path.write_text(ptx(1e9, 1e6, time_s=1.0))
     found = run(f"{path} --bundle {bundle} --constant-w 40 --json {f'--freq {clock_mhz}' if clock_mhz else ''}")
-    document = json.loads(found.stdout)
+    document = json.loads(found.out)
     assert document["sm_clock_mhz"] == (clock_mhz or 1410)
     assert (document["validity"], document["simulated"]) == (validity, True)
-    assert found.return_value == (3 if warning else 0)
-    assert warning in found.stderr
-    assert found.stderr.count("warning: ") == bool(warning)
-    assert f"note: {SIMULATED.format('planted')}" in found.stderr, "as estimate and estimate blocks say"
+    assert found.status == (3 if warning else 0)
+    assert warning in found.err
+    assert found.err.count("warning: ") == bool(warning)
+    assert f"note: {SIMULATED.format('planted')}" in found.err, "as estimate and estimate blocks say"
 
 
 def test_constant_power_must_be_known_and_classes_too():

@@ -21,10 +21,6 @@ def explained(workload, bundle=A100, **settings):
     return explain(question(workload, bundle, sm_clock_mhz=(900.0,), **settings))
 
 
-def alone(operator, count=1000.0):
-    return workload_of(operator, count)
-
-
 @pytest.mark.parametrize("bundle", [A100, PLANTED])
 @pytest.mark.parametrize("workload", [gpt2_prefill(8, 512), transformer(64, 256, 3)])
 def test_parts_of_time_and_energy_add_up(workload, bundle):
@@ -66,7 +62,7 @@ def test_every_phase_has_a_limit():
     ],
 )
 def test_what_limits_a_kernel_is_named(operator, limit):
-    kernel = explained(alone(operator)).kernels[0]
+    kernel = explained(workload_of(operator, 1000.0)).kernels[0]
     assert kernel.limit == limit
     assert (kernel.ideal_s > 0.6 * kernel.time_s) == (limit in ("tensor cores", "CUDA cores", "DRAM")), kernel
 

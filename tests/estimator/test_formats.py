@@ -1,6 +1,7 @@
 """Workload files: what is read is what was written, and what is wrong is named in one line."""
 
 import json
+from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -10,19 +11,33 @@ from hypothesis import strategies as st
 from estimator.formats import read_workload
 from estimator.formats.own import own_text, read_own
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import workload_warnings
-from estimator.vocabulary.workload import (
-    Footprint,
-    UnknownOperator,
-    Workload,
-    merge_counts,
+from estimator.vocabulary.workload import CACHED, Footprint, UnknownOperator, Workload, make_operator, merge_counts
+from tests.estimator.workload_files import LINEAR, MADE, own, save
+from tests.words import one_line
+
+PRECISIONS = st.sampled_from(sorted(BYTES_PER_ELEMENT))
+OPERATORS = st.builds(
+    replace,
+    st.sampled_from(
+        [
+            *MADE,
+            *[replace(one, precision_kv="fp8") for one in MADE if one.family in CACHED],
+            make_operator("copy", "contiguous", "bf16", elements=2**40 - 1, reads=1e15 / 7),
+        ]
+    ),
+    precision=PRECISIONS,
+    precision_out=st.just("") | PRECISIONS,
+    cuda_cores=st.booleans(),
+    host_share=st.floats(0, 10),
+    origin=st.sampled_from(["listed", "completed:batch_norm", "rewritten:attention"]),
 )
-from tests.estimator.workload_files import LINEAR, operators, own, save
 
 
 @st.composite
 def workloads(draw):
-    chosen = draw(st.lists(operators(), min_size=1, max_size=6))
+    chosen = draw(st.lists(OPERATORS, min_size=1, max_size=6))
     merged, counts = merge_counts(chosen, draw(st.lists(st.floats(1e-3, 1e6), min_size=len(chosen), max_size=len(chosen))))
     return Workload(
         name=draw(st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable())),
@@ -98,7 +113,6 @@ def test_operators_of_the_source_that_no_family_describes_are_counted_with_their
     ],
 )
 def test_a_wrong_own_file_is_one_line_that_names_the_fault(tmp_path, document, message):
-    with pytest.raises(WorkloadError, match=message) as caught:
+    with one_line(WorkloadError, match=message) as caught:
         read_workload(save(tmp_path, document))
     assert "model_x_b2.json" in str(caught.value)
-    assert "\n" not in str(caught.value)

@@ -14,7 +14,7 @@ from estimator.tracing.rules import rule_of
 from estimator.tracing.torch_trace import lower_calls
 from estimator.vocabulary.work import operator_work, workload_work
 from tests.estimator.estimating import fails, run
-from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, counted, products, tally
+from tests.estimator.traced import DECODER, GPT2, WIDER, counted, need_torch, products, tally
 
 ROWS, WIDTH = 64, 96
 
@@ -154,10 +154,10 @@ def test_every_call_runs_once_and_the_kernels_can_run_one_after_another(data):
     assert sum(merged.counts) == len(groups) <= sum(eager.counts)
 
 
-def test_a_list_of_operators_is_not_compiled(capsys):
+def test_a_list_of_operators_is_not_compiled():
     words = "examples/gpt2-prefill.json --gpu a100 -q --runtime"
-    assert "--model" in fails(capsys, words, "compiled", status=2)
-    assert run(capsys, words, "eager")[0] == 0
+    assert "--model" in fails(words, "compiled", status=2)
+    assert run(words, "eager")[0] == 0
 
 
 # With PyTorch ---------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ SETTINGS = {
 
 
 def traced(model, **asked):
-    pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
+    need_torch()
     from estimator.tracing.torch_trace import trace_workload
 
     return trace_workload(TraceRequest(model=model, batch=2, sequence=24, settings=SETTINGS.get(model, {}), **asked))
@@ -236,11 +236,11 @@ def itself():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("function, runtime", [("plain", ""), ("whole", "compiled"), ("inner", "compiled"), ("itself", "compiled")])
-def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_path, capsys, function, runtime):
-    pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
+def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_path, function, runtime):
+    need_torch()
     path = tmp_path / "lab.py"
     path.write_text(WRAPPED)
-    status, out, err = run(capsys, f"trace {path}:{function}")
+    status, out, err = run(f"trace {path}:{function}")
     assert (status, json.loads(out)["name"].endswith("-compiled"), "runtime compiled-1" in err) == (0, bool(runtime), bool(runtime))
-    eager = json.loads(run(capsys, f"trace {path}:{function} --runtime eager")[1])
+    eager = json.loads(run(f"trace {path}:{function} --runtime eager")[1])
     assert sum(o["count"] for o in eager["operators"] if o["family"] == "elementwise") == 3 * (1 + (function == "inner"))

@@ -24,6 +24,7 @@ from estimator.counts.energies import (
 )
 from estimator.counts.opcodes import LANES, loop_classes, sass_class
 from estimator.vocabulary.errors import BundleError
+from tests.words import one_line
 
 TERMS = (CONSTANT, STALL, ISSUE, LOOP, f"{INSTRUCTION}FFMA", f"{INSTRUCTION}LOP3", f"{TRANSACTION}l2", f"{TRANSACTION}dram")
 VALUES = np.array([60.0, 5e-11, 7e-11, 2e-12, 4e-12, 2e-12, 5e-10, 1.5e-9])
@@ -132,6 +133,5 @@ def test_the_section_gives_the_energies_back():
     ],
 )
 def test_a_damaged_section_is_refused_in_one_line(change, complaint):
-    with pytest.raises(BundleError, match=complaint) as error:
+    with one_line(BundleError, match=complaint):
         energies_from_section({**section_of(ENERGIES), **change})
-    assert "\n" not in str(error.value)

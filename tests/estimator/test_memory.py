@@ -22,22 +22,16 @@ from tests.estimator.synthetic import attention, matmul, workload_of
 A100 = load_bundle("a100-pcie-40gb-eager")
 
 
-def product(rows):
-    """C of rows × 2^17 in bf16: a quarter of a MiB a row, and A of 2 KiB a row."""
-    operator = matmul(rows, 2**17, 1024)
-    return workload_of(operator, name="large")
-
-
 def told(workload, **settings):
     return [line for line in estimate(workload, A100, **settings)[0].warnings if "GiB" in line]
 
 
 @given(st.integers(1, 500_000))
 def test_an_operator_is_warned_about_where_its_tensors_exceed_the_memory_and_nowhere_else(rows):
-    workload = product(rows)
-    work = operator_work(workload.operators[0])
-    size = work.read_byte + work.write_byte
-    assert len(told(workload)) == (size > A100.gpu.dram_bytes)
+    """C of rows × 2^17 in bf16 takes a quarter of a MiB a row, and A 2 KiB a row."""
+    product = matmul(rows, 2**17, 1024)
+    work = operator_work(product)
+    assert len(told(workload_of(product))) == (work.read_byte + work.write_byte > A100.gpu.dram_bytes)
 
 
 LAYERS = 32.0

@@ -95,7 +95,7 @@ def workload(tmp_path):
     return str(tmp_path / "w.json")
 
 
-def test_broken_bundles_of_the_store_are_named_and_the_others_answer(workload, tmp_path, monkeypatch, capsys):
+def test_broken_bundles_of_the_store_are_named_and_the_others_answer(workload, tmp_path, monkeypatch):
     whole = bundle_path("h100-sxm").read_text()
     broken = {"cut": whole[:-9], "deep": '{"gpu": {"a":' + "[" * 10**5, "empty": '{"gpu": {"specification": {}}}'}
     (tmp_path / "store").mkdir()
@@ -106,29 +106,29 @@ def test_broken_bundles_of_the_store_are_named_and_the_others_answer(workload, t
         assert bundle_for("h100")[0].name == "h100-sxm"
     assert [name in str(one.message) for one, name in zip(warned, broken, strict=True)] == [True] * 3
     for words in ("gpus h100", (workload, "--gpu h100")):
-        status, out, err = run(capsys, words)
+        status, out, err = run(words)
         assert (status, "h100-sxm" in out, err.count("note: left out: bundle ")) == (0, True, 3)
-    assert "cut.json: not valid JSON" in fails(capsys, workload, "--bundle cut")
+    assert "cut.json: not valid JSON" in fails(workload, "--bundle cut")
 
 
-def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workload, capsys, tmp_path):
+def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workload, tmp_path):
     own = tmp_path / "mine.toml"
     text = (load_gpu.__globals__["resource_folder"]("gpus") / "a10.toml").read_text()
     own.write_text(text.replace('name = "a10"', 'name = "mine"').replace("num_sms = 72", "num_sms = 80"))
-    found = printed(capsys, workload, "--gpu", f"a10,h100-nvl,{own}")
+    found = printed(workload, "--gpu", f"a10,h100-nvl,{own}")
     told = [(one["gpu"], one["bundle"], one["validity"]) for one in found]
     a10, h100 = (f"{name} {load_bundle(name).version}" for name in ("a10-eager", "h100-sxm"))
     assert told[1:] == [("h100-nvl", h100, "forecast"), ("mine", a10, "forecast")]
     assert told[0][:2] == ("a10", a10)
-    assert found[1] == printed(capsys, workload, "--bundle h100-sxm --gpu-spec h100-nvl")
-    assert found[0] == printed(capsys, workload, "--bundle a10-eager") == printed(capsys, workload, "--bundle a10-eager --gpu a10")
+    assert found[1] == printed(workload, "--bundle h100-sxm --gpu-spec h100-nvl")
+    assert found[0] == printed(workload, "--bundle a10-eager") == printed(workload, "--bundle a10-eager --gpu a10")
     own.write_text(text.replace("num_sms = 72", "num_sms = 80"))  # a file counts even under a known name
-    assert printed(capsys, workload, "--gpu", own)["validity"] == "forecast"
-    _, out, _ = run(capsys, "explain", workload, "--gpu h100-nvl --csv")
+    assert printed(workload, "--gpu", own)["validity"] == "forecast"
+    _, out, _ = run("explain", workload, "--gpu h100-nvl --csv")
     assert all(line.endswith(f",{h100},h100-nvl,forecast") for line in out.splitlines()[1:])
-    points = printed(capsys, "sweep", workload, "--gpu a10,h100-nvl")
+    points = printed("sweep", workload, "--gpu a10,h100-nvl")
     assert [(one["gpu"], one["validity"]) for one in points] == [(one["gpu"], one["validity"]) for one in found[:2]]
-    head = run(capsys, workload, "--gpu h100-nvl")[1].splitlines()[0]
+    head = run(workload, "--gpu h100-nvl")[1].splitlines()[0]
     assert f"bundle {h100}, gpu h100-nvl" in head
     assert head.endswith(", validity forecast")
 
@@ -149,8 +149,8 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
         ("--gpu h100 --idle-power 90@", 2, "--idle-power"),
     ],
 )
-def test_what_cannot_be_is_one_line(words, status, message, workload, capsys):
-    assert message in fails(capsys, workload, words, status=status)
+def test_what_cannot_be_is_one_line(words, status, message, workload):
+    assert message in fails(workload, words, status=status)
 
 
 def idle_w(**settings):
@@ -167,11 +167,11 @@ def test_power_at_rest_that_was_read_replaces_the_rule_and_keeps_its_course_over
     assert idle_w(gpu=gpu, sm_clock_mhz=(600.0,)) == pytest.approx(expected[0])
 
 
-def test_a_reading_without_a_clock_is_of_the_highest_one_asked_for(workload, capsys):
+def test_a_reading_without_a_clock_is_of_the_highest_one_asked_for(workload):
     words = (workload, "--gpu l40s --freqs 600,2520 --idle-power")
-    assert printed(capsys, words, "90") == printed(capsys, words, "90@2520") != printed(capsys, words, "90@600")
+    assert printed(words, "90") == printed(words, "90@2520") != printed(words, "90@600")
     words = (workload, "--gpu l40s --idle-power")
-    assert printed(capsys, words, "90") == printed(capsys, words, f"90@{load_gpu('l40s').sm_clock_max_mhz}")
+    assert printed(words, "90") == printed(words, f"90@{load_gpu('l40s').sm_clock_max_mhz}")
 
 
 @pytest.mark.parametrize("name, narrower", [("l40s", True), ("h100-sxm", False), ("new", False), ("a10", False)])
@@ -190,12 +190,12 @@ def test_a_reading_narrows_a_forecast_that_rests_on_the_rule(name, narrower):
     assert (widths[1] < widths[0]) == narrower
 
 
-def test_the_list_of_gpus_says_who_answers_and_how_well(capsys, repository):
-    lines = {line.split()[0]: line for line in run(capsys, "gpus")[1].splitlines()}
+def test_the_list_of_gpus_says_who_answers_and_how_well(repository):
+    lines = {line.split()[0]: line for line in run("gpus")[1].splitlines()}
     assert [*lines] == ["name", *gpu_names()]
     assert "forecast from a10 " in lines["a40"]
     assert "own" in lines["a10"].split()
-    h100, nvl, a10, old = printed(capsys, "gpus h100 h100-nvl 'NVIDIA A10'", repository / "examples" / "m2075.toml")
+    h100, nvl, a10, old = printed("gpus h100 h100-nvl 'NVIDIA A10'", repository / "examples" / "m2075.toml")
     assert (h100["short_names"][0], h100["idle_power_w"], h100["idle_power_from"], h100["asleep_w"]) == ("h100", 118.22, "table", 68.0)
     assert [nvl["latency_90"], nvl["power_90"]] == pytest.approx(
         [math.exp(NORMAL_90 * std) for std in forecast_std(load_gpu(nvl["bundle_gpu"]), load_gpu("h100-nvl"))]
@@ -203,7 +203,7 @@ def test_the_list_of_gpus_says_who_answers_and_how_well(capsys, repository):
     assert (a10["bundle"], a10["latency_90"], a10["idle_power_from"]) == ("a10-eager", None, "rule")
     assert a10["idle_power_w"] == pytest.approx(idle_w(power_cap_w=UNLIMITED_W))
     assert (old["name"], old["asleep_w"]) == ("m2075", None)
-    assert "unknown GPU" in fails(capsys, "gpus x1")
+    assert "unknown GPU" in fails("gpus x1")
 
 
 def test_power_asleep_is_in_no_estimate_and_in_no_bundle(tmp_path):

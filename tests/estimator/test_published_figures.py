@@ -35,18 +35,16 @@ def test_every_load_is_one_without_a_host():
         assert row["unit"] in MEASURES
 
 
-def test_rates_become_times():
-    square = {"family": "gemm", "shape": "batch=1 m=1000 n=1000 k=1000", "value": "2", "unit": "TFLOP/s"}
-    assert seconds_of(square) == pytest.approx(1e-3)
-    causal = {
-        "family": "attention",
-        "shape": "batch=1 queries=1000 context=1000 heads=1 head_dim=500 causal=1",
-        "value": "1",
-        "unit": "TFLOP/s",
-    }
-    assert seconds_of(causal) == pytest.approx(1e-3)
-    ring = {"family": "communication", "shape": "num_gpus=2 message_bytes=1e9", "value": "1", "unit": "busGB/s"}
-    assert seconds_of(ring) == pytest.approx(1.0)
+@pytest.mark.parametrize(
+    "family, shape, value, unit, seconds",
+    [
+        ("gemm", "batch=1 m=1000 n=1000 k=1000", "2", "TFLOP/s", 1e-3),
+        ("attention", "batch=1 queries=1000 context=1000 heads=1 head_dim=500 causal=1", "1", "TFLOP/s", 1e-3),
+        ("communication", "num_gpus=2 message_bytes=1e9", "1", "busGB/s", 1.0),
+    ],
+)
+def test_rates_become_times(family, shape, value, unit, seconds):
+    assert seconds_of({"family": family, "shape": shape, "value": value, "unit": unit}) == pytest.approx(seconds)
 
 
 def test_a_line_has_the_mean_of_ratios_and_the_worst_row():

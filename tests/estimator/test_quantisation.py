@@ -15,7 +15,7 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.specifications import load_gpu
 from tests.estimator.synthetic import transformer
-from tests.estimator.traced import REASON, configuration, counted
+from tests.estimator.traced import configuration, counted, need_torch
 
 
 def compressed(weights, inputs=None, groups=1, **more):
@@ -127,7 +127,7 @@ STORED = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96)
 
 
 def traced(tmp_path, stored, model=LLAMA, **asked):
-    pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
+    need_torch()
     from estimator.tracing.torch_trace import trace_workload
 
     folder = configuration(tmp_path, **model, **({"quantization_config": stored} if stored else {}))

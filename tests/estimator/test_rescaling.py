@@ -11,7 +11,7 @@ from estimator.vocabulary.errors import WorkloadError
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.traced import counted
-from tests.estimator.workload_files import save
+from tests.estimator.workload_files import recorded, save
 
 
 def contents(workload):
@@ -49,7 +49,7 @@ def test_a_workload_is_rescaled_right_or_not_at_all(batch, length, to_batch, to_
 )
 def test_a_recorded_list_becomes_the_list_recorded_at_other_sizes_or_is_refused(source, target, shared_data):
     at, to = sizes_in_name(source), sizes_in_name(target)
-    files = [read_workload(shared_data / "energaizer" / "workloads" / f"{name}.json") for name in (source, target)]
+    files = [recorded(shared_data, name) for name in (source, target)]
     rescaled = rescaled_or_none(files[0], at, to)
     assert (rescaled is None) == (source in REFUSED)
     assert rescaled is None or contents(rescaled) == contents(files[1])

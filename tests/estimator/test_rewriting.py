@@ -1,6 +1,5 @@
 """Attention fused and written out, precision changed: what goes, what stays, and what is refused."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -12,6 +11,7 @@ from estimator.vocabulary.work import operator_work, workload_work
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.synthetic import attention, workload_of
 from tests.estimator.traced import counted
+from tests.estimator.workload_files import recorded, save
 
 MODELS = {
     "bertmodel_large_pbf16_b8_s256_modeprefill": (24, {"batch": 8, "heads": 16, "queries": 256, "head_dim": 64, "causal": 0}),
@@ -21,13 +21,8 @@ MODELS = {
 }
 
 
-def recorded(folder, name, completion=True):
-    return read_workload(folder / "energaizer" / "workloads" / f"{name}.json", completion=completion)
-
-
 def built(folder, entries, completion=True):
-    (folder / "built.json").write_text(json.dumps(entries))
-    return read_workload(folder / "built.json", completion=completion)
+    return read_workload(save(folder, entries), completion=completion)
 
 
 def pairs(workload, family):

@@ -1,7 +1,5 @@
 """A roofline beside our model: its laws, on made and on published workloads."""
 
-import csv
-import io
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +15,7 @@ from estimator import (
 from estimator.formats import write_workload
 from estimator.questions.estimates import roofline_latency_s, roofline_seconds
 from estimator.vocabulary.specifications import load_gpu
-from tests.estimator.estimating import printed, question, run, unlimited
+from tests.estimator.estimating import printed, question, run, tabled, unlimited
 from tests.estimator.synthetic import matmul, transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
@@ -62,11 +60,11 @@ def test_it_runs_at_the_clock_that_the_power_limit_leaves():
     assert np.isnan(roofline_latency_s(question(foreign, BUNDLE, gpu=load_gpu("v100-pcie-32gb"))))
 
 
-def test_a_comparison_with_a_roofline_needs_no_second_thing(capsys, tmp_path):
+def test_a_comparison_with_a_roofline_needs_no_second_thing(tmp_path):
     file = tmp_path / "made_b2_s128.json"
     write_workload(replace(transformer(256, 512, 2), name="made_b2_s128"), file)
     words = ("compare", file, "--bundle a100-pcie-40gb-eager --freqs 900 --baselines --quiet")
-    assert [line.split()[0] for line in run(capsys, words)[1].splitlines()[2:4]] == ["900", "roofline"]
-    point = printed(capsys, words)["reference"]
-    (row,) = csv.DictReader(io.StringIO(run(capsys, words, "--csv")[1]))
+    assert [line.split()[0] for line in run(words)[1].splitlines()[2:4]] == ["900", "roofline"]
+    point = printed(words)["reference"]
+    (row,) = tabled(words)
     assert point["latency_s"] > point["roofline_s"] == float(row["roofline_s"]) > 0.0

@@ -2,19 +2,15 @@
 
 import copy
 import pickle
-from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from estimator import Workload, estimate, load_bundle
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.unseen import fitted_precisions
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.workload import Listing, make_operator
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.synthetic import transformer
 
@@ -22,14 +18,6 @@ from tests.estimator.synthetic import transformer
 @pytest.fixture(scope="module")
 def bundle():
     return load_bundle("a100-pcie-40gb-eager")
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.sets(st.integers(0, 5)))
-def test_places_are_those_where_an_operator_stands(order, wanted):
-    operators = tuple(make_operator("elementwise", "add", "bf16", elements=i + 1, reads=i + 1) for i in range(6))
-    counter = Counter(order)
-    listing = Listing(operators=operators, order=tuple(order), counts=tuple(float(counter[i]) for i in range(6)))
-    assert listing.places(wanted) == [place for place, number in enumerate(order) if number in wanted]
 
 
 def test_the_order_of_operators_and_of_equal_ones_changes_no_total(bundle):

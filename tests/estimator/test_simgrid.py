@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.blocks.model import BlockModel, section_of
+from estimator.blocks.model import section_of
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
 from estimator.bundle.files import save_bundle
 from estimator.vocabulary.errors import EstimatorError
 from tests.estimator.estimating import printed
+from tests.estimator.test_block_count import MODEL
 from tests.fitter.measured import planted_bundle
 
 PYTHON = "/usr/bin/python3"
@@ -25,38 +26,22 @@ PYTHON = "/usr/bin/python3"
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simgrid" / "blocks.py"
 
-FERMI = BlockModel(
+FERMI = replace(
     # Boughzala et al., fig. 3: vectorAdd on a Tesla M2075, whose round of 14 blocks is taken to last a second.
+    MODEL,
     kernel="vectorAdd",
-    block_threads=1024,
     num_sms=14,
     blocks_per_sm=1,
     sm_clock_mhz=1150.0,
     times_s=np.array([1e-30, 1e-30, 1.0]),
-    overlap=4.0,
-    time_covariance=np.zeros((4, 4)),
     energies=np.array([(153.65 - 29.4) / 14, 0.0]),
-    energy_covariance=np.zeros((2, 2)),
     static_w=29.4,
-    static_std_w=0.0,
     slope_s=1.0 / 14,
-    intercept_s=0.0,
     slope_j=(153.65 - 29.4) / 14,
-    blocks=(14, 1400),
-    rows=3,
-    scatter={},
     flop_per_block=3413.0 / 14,
 )
 SLOWER = replace(FERMI, sm_clock_mhz=800.0, times_s=np.array([3e-3, 0.4, 0.7]), energies=np.array([5.0, 11.0]), static_w=25.1)
 OTHER = replace(FERMI, kernel='a<b>&"c', blocks_per_sm=3, flop_per_block=math.nan)
-
-
-def test_the_published_example_is_ten_rounds_of_153_65_w():
-    run = simulated_run(FERMI, 140)
-    assert (run.rounds, run.rest) == (10, 0.0)
-    assert run.latency_s == pytest.approx(10.0, rel=1e-12)
-    assert run.energy_j == pytest.approx(1536.5, rel=1e-12)
-    assert FERMI.energy_j(140, "rounds") == pytest.approx(1536.5, rel=1e-12)
 
 
 def test_clocks_are_states_of_one_host_fastest_first_and_names_are_quoted():
@@ -130,10 +115,10 @@ def test_the_published_example_has_whole_and_partial_rounds():
     assert simulated_run(FERMI, 145).latency_s == pytest.approx(found[1][0], rel=1e-8)
 
 
-def test_the_command_says_what_simgrid_is_to_execute(tmp_path, capsys):
+def test_the_command_says_what_simgrid_is_to_execute(tmp_path):
     bundle = tmp_path / "blocks.json"
     save_bundle(replace(planted_bundle(), block_models=section_of([FERMI, SLOWER])), bundle)
-    rows = printed(capsys, "blocks", FERMI.kernel, "--bundle", bundle, "--form simgrid --quiet --blocks 140,149,2000000000")
+    rows = printed("blocks", FERMI.kernel, "--bundle", bundle, "--form simgrid --quiet --blocks 140,149,2000000000")
     assert [row["pstate"] for row in rows] == [0, 0, 0, 1, 1, 1]
     assert rows[0]["energy_j"] == pytest.approx(1536.5, rel=1e-12)
     for row in rows:

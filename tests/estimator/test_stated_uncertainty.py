@@ -26,8 +26,8 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize("command", [(), "sweep", "best --goal latency", "compare --baselines"])
 @pytest.mark.parametrize("bundle, reason", [("silent", "states no uncertainty"), ("powerless", "has no power coefficients"), (KNOWN, "")])
-def test_a_note_says_why_numbers_are_unknown(capsys, files, command, bundle, reason):
-    status, out, err = run(capsys, command, files["w"], "--bundle", files.get(bundle, bundle), "--freqs 900")
+def test_a_note_says_why_numbers_are_unknown(files, command, bundle, reason):
+    status, out, err = run(command, files["w"], "--bundle", files.get(bundle, bundle), "--freqs 900")
     assert status in (0, 3)
     told = [line for line in err.splitlines() if "the bundle" in line and line.startswith("note")]
     assert told == ([f"note: made_b2_s512: the bundle {reason}"] if reason else [])

@@ -1,10 +1,10 @@
 """`estimate trace` from words to text and exit status; what needs PyTorch is skipped without it."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -14,15 +14,12 @@ from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.vocabulary.errors import WorkloadError
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
-
-HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch and Transformers are not installed (pip install 'wattprint[torch]')")
+from tests.estimator.traced import need_torch
 
 SMALL = "--set n_layer=1 --set n_embd=64 --set n_head=4 --set vocab_size=100 --sequence 16"
 
 
-def run(capsys, *arguments):
-    return estimate(capsys, "trace", *arguments)
+run = partial(estimate, "trace")
 
 
 def lines(text):
@@ -32,13 +29,13 @@ def lines(text):
 # Without PyTorch ------------------------------------------------------------------------------------------------------
 
 
-def test_the_list_names_every_shipped_model(capsys):
-    assert [line.split()[0] for line in run(capsys, "--list")[1].splitlines()[1:]] == list(model_names())
-    assert [row["name"] for row in printed(capsys, "trace --list")] == list(model_names())
+def test_the_list_names_every_shipped_model():
+    assert [line.split()[0] for line in run("--list")[1].splitlines()[1:]] == list(model_names())
+    assert [row["name"] for row in printed("trace --list")] == list(model_names())
 
 
-def test_an_unknown_model_is_refused_with_the_known_ones(capsys):
-    said = fails(capsys, "trace gpt9")
+def test_an_unknown_model_is_refused_with_the_known_ones():
+    said = fails("trace gpt9")
     assert all(name in said for name in model_names())
 
 
@@ -49,8 +46,8 @@ def test_an_unknown_model_is_refused_with_the_known_ones(capsys):
         "gpt2 --set a=1 --set a=2", "''", "gpt2 -o ''", "gpt2 --image-size 0",
     ],
 )  # fmt: skip
-def test_wrong_usage_is_one_line_and_2(capsys, words):
-    fails(capsys, f"trace {words}", status=2)
+def test_wrong_usage_is_one_line_and_2(words):
+    fails(f"trace {words}", status=2)
 
 
 def test_without_pytorch_one_line_says_what_to_install():
@@ -58,12 +55,6 @@ def test_without_pytorch_one_line_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()})
     assert (done.returncode, done.stdout, lines(done.stderr)) == (1, "", 1)
     assert "pip install 'wattprint[torch]'" in done.stderr
-
-
-def test_the_estimator_does_not_load_pytorch_by_itself():
-    loaded = "import sys, estimator.commands.estimate, estimator.tracing.torch_trace"
-    code = f"{loaded}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.getcwd()}).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -132,28 +123,28 @@ def test_a_name_states_the_sizes_that_the_inputs_have_and_no_others():
 # With PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-@needs_torch
 @pytest.mark.filterwarnings("ignore")
-def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(capsys, tmp_path):
-    status, out, err = run(capsys, "gpt2", SMALL)
+def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(tmp_path):
+    need_torch()
+    status, out, err = run("gpt2", SMALL)
     assert status == 0
     assert "note: traced on the meta device" in err
     path = tmp_path / "w.json"
     path.write_text(out)
     workload = read_workload(path)
     assert workload.name == "gpt2-prefill-b1-s16-bf16-eager"
-    assert printed(capsys, path, "--bundle a100-pcie-40gb-eager")["latency_s"] > 0.0
+    assert printed(path, "--bundle a100-pcie-40gb-eager")["latency_s"] > 0.0
 
 
-@needs_torch
 @pytest.mark.filterwarnings("ignore")
-def test_operators_that_cannot_be_modelled_are_said_and_end_in_3(capsys, tmp_path):
+def test_operators_that_cannot_be_modelled_are_said_and_end_in_3(tmp_path):
+    need_torch()
     lab = tmp_path / "lab.py"
     lab.write_text(
         "import torch\n\nclass Spectrum(torch.nn.Module):\n    def forward(self, x):\n        return torch.fft.fft(x).real + 1\n\n"
         "def build():\n    return Spectrum(), (torch.zeros(4, 16, dtype=torch.complex64),)\n"
     )
-    status, out, err = run(capsys, f"{lab}:build")
+    status, out, err = run(f"{lab}:build")
     assert status == 3
     assert "aten._fft_c2c ×1" in err
     assert [(item["name"], item["count"]) for item in json.loads(out)["unknown"]] == [("aten._fft_c2c", 1)]
@@ -186,19 +177,19 @@ def lab(tmp_path):
     return path
 
 
-@needs_torch
 @pytest.mark.filterwarnings("ignore")
-def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(capsys, lab):
+def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(lab):
+    need_torch()
     for words, sizes in (("fixed", ""), ("images --batch 2", "-b2"), ("tokens --sequence 4", "-b1-s4")):
-        name = printed(capsys, f"trace {lab}:{words}")["name"]
+        name = printed(f"trace {lab}:{words}")["name"]
         assert name == f"lab.py:{words.split()[0]}-prefill{sizes}-bf16-eager"
     for words, missing in (("fixed --batch 2", "batch"), ("images --sequence 9", "sequence"), ("fixed --image-size 9", "image-size")):
-        assert f"leave --{missing} out" in fails(capsys, f"trace {lab}:{words}")
-    assert "leave --image-size out" in fails(capsys, "trace gpt2", SMALL, "--image-size 9")
+        assert f"leave --{missing} out" in fails(f"trace {lab}:{words}")
+    assert "leave --image-size out" in fails("trace gpt2", SMALL, "--image-size 9")
 
 
-@needs_torch
 @pytest.mark.filterwarnings("ignore")
-def test_splits_launch_nothing_and_code_that_ends_the_program_is_one_line(capsys, lab):
-    assert printed(capsys, f"trace {lab}:lstm --batch 2 --sequence 3").get("unknown", []) == []
-    assert "its code ends the program" in fails(capsys, f"trace {lab}:ends")
+def test_splits_launch_nothing_and_code_that_ends_the_program_is_one_line(lab):
+    need_torch()
+    assert printed(f"trace {lab}:lstm --batch 2 --sequence 3").get("unknown", []) == []
+    assert "its code ends the program" in fails(f"trace {lab}:ends")

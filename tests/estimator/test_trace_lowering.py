@@ -12,6 +12,7 @@ from estimator.tracing.torch_trace import lower_calls
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work
 from tests.estimator.traced import counted
+from tests.words import one_line
 
 MODELS = ("gpt2", "qwen2-flash", "gpt2-train-fp16", "opt-fp16", "resnet", "resnet-train", "mixtral", "qwen2-decode")
 
@@ -150,32 +151,14 @@ def test_a_group_norm_reads_its_tensor_for_the_statistics_and_again_to_scale_it(
     assert sum(operator_work(o).read_byte for o in found.values()) >= 2 * 2 * image.elements
 
 
-def test_the_gradient_of_a_strided_convolution_has_the_multiplications_of_the_forward_pass_for_each_side():
-    forward = convolution(stride=2)
-    inputs = {"grad_output": forward.outputs[0], "input": forward.tensor("input"), "weight": forward.tensor("weight")}
+def test_fused_attention_costs_the_host_one_launch_each_way_and_that_of_one_query_is_decoding():
+    def lowered(name, queries):
+        inputs = {key: tensor(2, 12, queries if key == "query" else 128, 64) for key in ("query", "key", "value")}
+        return lower_calls([call(name, inputs, tensor(2, 12, queries, 64), causal=True, window=0)])
 
-    def flop(mask):
-        numbers = dict(forward.numbers) | {"output_mask": mask}
-        lowered = lower_calls([call("aten.convolution_backward", inputs, forward.outputs[0], **numbers)])
-        return sum(count * operator_work(o).flop for o, count in counted(lowered))
-
-    one = sum(operator_work(o).flop for o in lower_calls([forward]).operators)
-    assert flop((0, 1, 0)) == one
-    assert flop((1, 1, 1)) == 2 * one
-
-
-def test_fused_attention_keeps_its_key_heads_and_its_backward_pass_costs_two_and_a_half():
-    inputs = {"query": tensor(2, 12, 128, 64), "key": tensor(2, 4, 128, 64), "value": tensor(2, 4, 128, 64)}
-    forward = lower_calls([call(ATTENTION, inputs, tensor(2, 12, 128, 64), causal=True, window=0)])
-    backward = lower_calls([call(ATTENTION_BACKWARD, inputs, tensor(2, 12, 128, 64), causal=True, window=0)])
-    operator = only(forward)
-    assert operator.named_shape() == {
-        "batch": 2, "queries": 128, "context": 128, "heads": 12, "kv_heads": 4, "head_dim": 64, "window": 0, "causal": 1,
-    }  # fmt: skip
-    assert backward.counts == (2.5,)
-    assert backward.counts[0] * only(backward).host_share == pytest.approx(operator.host_share)
-    step = {name: tensor(2, 12, 1 if name == "query" else 128, 64) for name in ("query", "key", "value")}
-    decode = only(lower_calls([call(ATTENTION, step, tensor(2, 12, 1, 64), causal=True, window=0)]))
+    forward, backward = (lowered(name, 128) for name in (ATTENTION, ATTENTION_BACKWARD))
+    assert backward.counts[0] * only(backward).host_share == pytest.approx(only(forward).host_share)
+    decode = only(lowered(ATTENTION, 1))
     assert (decode.operator, decode["queries"], decode["causal"]) == ("decode", 1, 0)
 
 
@@ -213,6 +196,5 @@ def test_views_memory_and_empty_tensors_launch_nothing():
     ],
 )
 def test_a_call_that_contradicts_itself_is_refused_by_name(broken):
-    with pytest.raises(WorkloadError) as caught:
+    with one_line(WorkloadError):
         lower_calls([broken])
-    assert "\n" not in str(caught.value)

@@ -6,13 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from estimator.formats import read_workload
 from estimator.tracing.models import TraceRequest, load_model_config, model_names
 from estimator.tracing.torch_trace import trace_calls, trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import workload_work
 from tests.estimator.estimating import printed
 from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, configuration, counted, products, tally
+from tests.estimator.workload_files import recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
 torch = pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
@@ -42,6 +42,16 @@ def flop(workload):
     return workload_work(workload).flop
 
 
+def counted_by_pytorch(trace):
+    """What a trace gives, whose flop must be those that PyTorch counts."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        workload = trace()
+    assert flop(workload) == counter.get_total_flops() > 0.0
+    return workload
+
+
 def global_state():
     return (
         torch.get_rng_state().tolist(),
@@ -64,7 +74,7 @@ def global_state():
 @pytest.mark.parametrize("name", LISTS)
 def test_traced_products_equal_those_of_the_published_list(shared_data, name):
     model, head = LISTS[name]
-    listed = read_workload(shared_data / "energaizer" / "workloads" / f"{name}.json", completion=False)
+    listed = recorded(shared_data, name, completion=False)
     length = re.search(r"_s(\d+)_", name)
     request = TraceRequest(model=model, head=head, batch=int(re.search(r"_b(\d+)", name)[1]), sequence=int(length[1]) if length else 512)
     traced = trace_workload(request)
@@ -76,12 +86,7 @@ def test_traced_products_equal_those_of_the_published_list(shared_data, name):
 @pytest.mark.parametrize("family", TINY)
 @pytest.mark.parametrize("phase", ["prefill", "train"])
 def test_flop_equal_those_that_pytorch_counts(family, phase):
-    from torch.utils.flop_counter import FlopCounterMode
-
-    counter = FlopCounterMode(display=False)
-    with counter:
-        workload = trace_workload(tiny(family, phase=phase))
-    assert flop(workload) == counter.get_total_flops() > 0.0
+    counted_by_pytorch(lambda: trace_workload(tiny(family, phase=phase)))
 
 
 # Phases, precisions, attention ----------------------------------------------------------------------------------------
@@ -161,14 +166,10 @@ NAMED = {
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_towers_speech_and_images_are_built_from_a_configuration(tmp_path, kind):
-    from torch.utils.flop_counter import FlopCounterMode
-
     model = configuration(tmp_path, model_type=kind, **NAMED[kind])
-    counter, asked = FlopCounterMode(display=False), () if kind == "resnet" else ("sequence",)
-    with counter:
-        traced = trace_calls(TraceRequest(model=model, batch=2, sequence=16), asked).workload
+    asked = () if kind == "resnet" else ("sequence",)
+    traced = counted_by_pytorch(lambda: trace_calls(TraceRequest(model=model, batch=2, sequence=16), asked).workload)
     twice = trace_workload(TraceRequest(model=model, batch=4, sequence=16))
-    assert flop(traced) == counter.get_total_flops() > 0.0
     assert flop(twice) / flop(traced) == pytest.approx(2.0, rel=0.01)  # the scores of two towers grow with its square
     assert traced.unknown == ()
     with pytest.raises(WorkloadError, match="longer than" if asked else "no sequence to choose"):
@@ -197,10 +198,10 @@ def test_a_decoding_step_attends_to_what_an_encoder_made_and_does_not_run_it(tmp
     assert found.footprint.cache_byte == 2 * 3 * 32 * (15 + encoded) * 2
 
 
-def test_a_question_takes_the_options_of_a_trace(capsys, tmp_path):
+def test_a_question_takes_the_options_of_a_trace(tmp_path):
     model = configuration(tmp_path, model_type="resnet", **NAMED["resnet"])
     asked = ("--model", model, "--gpu", "a100", "--phase", "train", "--kernels", "0")
-    times = [printed(capsys, *asked, *words)["latency_s"] for words in ((), ("--master",), ("--image-size", "448"))]
+    times = [printed(*asked, *words)["latency_s"] for words in ((), ("--master",), ("--image-size", "448"))]
     assert times[0] < min(times[1:])
 
 

@@ -12,11 +12,11 @@ from estimator.tracing.models import TraceRequest
 from estimator.tracing.torch_trace import trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from tests.estimator.estimating import run
-from tests.estimator.traced import REASON, tally
+from tests.estimator.traced import need_torch, tally
+from tests.words import one_line
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
-pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
-pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
+need_torch()
 
 USER_CODE = """
 import torch
@@ -185,8 +185,8 @@ def test_a_closed_stderr_breaks_no_trace(user_file, tmp_path):
     assert json.loads((tmp_path / "w.json").read_text())["format"] == "wattprint-workload"
 
 
-def test_a_recurrent_layer_is_said_to_be_overstated(user_file, capsys):
-    status, out, err = run(capsys, f"trace {user_file}:recurrent")
+def test_a_recurrent_layer_is_said_to_be_overstated(user_file):
+    status, out, err = run(f"trace {user_file}:recurrent")
     assert (status, "warning: recurrent layers" in err) == (3, True)
     assert "recurrent layers" in json.loads(out)["warnings"][0]
 
@@ -217,6 +217,5 @@ def test_a_module_without_inputs_is_given_tokens(traced):
     ],
 )
 def test_what_cannot_be_traced_is_said_in_one_line(user_file, model, changes, expected):
-    with pytest.raises(WorkloadError, match=re.escape(expected)) as caught:
+    with one_line(WorkloadError, match=re.escape(expected)):
         trace_workload(TraceRequest(model=model.replace("FILE", user_file), **changes))
-    assert "\n" not in str(caught.value)

@@ -1,7 +1,5 @@
 """What the fit has not seen – precisions, changed boards – is said, marked, and widens the interval."""
 
-import csv
-import io
 import json
 import math
 from dataclasses import replace
@@ -19,7 +17,7 @@ from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.specifications import load_gpu, override_gpu
 from estimator.vocabulary.workload import Workload, make_operator
-from tests.estimator.estimating import question, run
+from tests.estimator.estimating import question, run, tabled
 from tests.estimator.synthetic import addition, attention, matmul, workload_of
 from tests.fitter.measured import planted_bundle
 
@@ -91,25 +89,26 @@ def test_runs_of_whole_models_have_seen_streams_in_fp32():
     assert "attention" in estimate(mixed("fp32"), bundle)[0].warnings[0]
 
 
-def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is():
-    bundle = bundle_of_rows(*SEEN)
-    own = estimate(mixed("bf16"), bundle, sm_clock_mhz=300.0)[0]  # far below the power limit, which would bound both
-    gpu = override_gpu(bundle.gpu, {"num_sms": "132", "tensor_flop_per_clock.bf16": "4096"})
-    answer = estimate(mixed("bf16"), bundle, gpu=gpu, sm_clock_mhz=300.0)[0]
-    assert answer.validity == "forecast"
-    (line,) = answer.warnings
-    assert line.startswith("forecast: a100-pcie-40gb with num_sms 108 → 132, tensor_flop_per_clock.bf16 2048 → 4096")
-    for quantity, added in zip(("latency_s", "power_w"), forecast_std(bundle.gpu, bundle.gpu), strict=True):
-        assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), added), rel=0.1)
+A100 = load_gpu("a100-pcie-40gb")
+CHANGED = override_gpu(A100, {"num_sms": "132", "tensor_flop_per_clock.bf16": "4096"})
 
 
-def test_an_efficiency_says_what_it_replaces_and_widens_the_interval():
+@pytest.mark.parametrize(
+    "change, said, added",
+    [
+        ({"gpu": CHANGED}, "num_sms 108 → 132, tensor_flop_per_clock.bf16 2048 → 4096", forecast_std(A100, A100)),
+        ({"efficiency": {"dram": 0.5}}, "efficiency of dram → 0.5", EFFICIENCY_STD),
+    ],
+)
+def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is(change, said, added):
     bundle = bundle_of_rows(*SEEN)
-    own, answer = estimate(mixed("bf16"), bundle)[0], estimate(mixed("bf16"), bundle, efficiency={"dram": 0.5})[0]
+    # far below the power limit, which would bound both
+    own, answer = (estimate(mixed("bf16"), bundle, sm_clock_mhz=300.0, **settings)[0] for settings in ({}, change))
     assert answer.validity == "forecast"
     (line,) = answer.warnings
-    assert "efficiency of dram → 0.5" in line
-    assert ln_std(answer, "latency_s") == pytest.approx(math.hypot(ln_std(own, "latency_s"), EFFICIENCY_STD[0]), rel=0.1)
+    assert line.startswith(f"forecast: a100-pcie-40gb with {said}")
+    for quantity, std in zip(("latency_s", "power_w"), added, strict=True):
+        assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), std), rel=0.1)
 
 
 def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
@@ -132,18 +131,18 @@ def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
         ("--precision fp16", "extrapolated", "no kernels in fp16"),
     ],
 )
-def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path, capsys):
+def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path):
     file = tmp_path / "list.json"
     write_workload(workload_of(matmul(4096, 3072, 768), 12.0), file)
     call = (file, f"--bundle {BUNDLE} {words}")
-    status, out, err = run(capsys, call, "--json")
+    status, out, err = run(call, "--json")
     assert (json.loads(out)["validity"], said in err) == (validity, True)
-    assert (status, run(capsys, call, "--strict --quiet")[0]) == (0, 3 if said else 0)
-    (row,) = csv.DictReader(io.StringIO(run(capsys, call, "--csv")[1]))
+    assert (status, run(call, "--strict --quiet")[0]) == (0, 3 if said else 0)
+    (row,) = tabled(call)
     assert row["validity"] == validity
-    text = run(capsys, call)[1]
+    text = run(call)[1]
     assert text.splitlines()[0].endswith(f"validity {validity}")
-    explained = run(capsys, "explain", call)[1]
+    explained = run("explain", call)[1]
     marks = [("k=768 *\n" in one, "* the fit has seen no kernel like it" in one) for one in (text, explained)]
     assert marks == [(validity == "extrapolated",) * 2] * 2
 

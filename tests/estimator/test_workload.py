@@ -1,18 +1,12 @@
 """Operators and workloads: what is checked when they are made, how they merge, what they move and compute."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import (
-    FAMILY_FIELDS,
-    FAMILY_OPERATORS,
-    make_operator,
-    merge_operators,
-)
+from estimator.vocabulary.workload import make_operator
 from tests.estimator.synthetic import matmul
+from tests.estimator.workload_files import MADE, sizes
 
 IMAGE = {
     "batch": 2, "channels": 6, "height": 9, "width": 7, "filters": 4, "kernel_h": 3, "kernel_w": 3, "stride": 2, "padding": 1, "groups": 2,
@@ -20,17 +14,11 @@ IMAGE = {
 HEADS = {"batch": 2, "queries": 64, "context": 64, "heads": 8, "kv_heads": 2, "head_dim": 32, "window": 0, "causal": 1}
 
 
-def make_matrix(**sizes):
-    return make_operator("gemm", "linear", "bf16", **({"batch": 1, "m": 4, "n": 5, "k": 6} | sizes))
-
-
-def test_every_operator_of_every_family_can_be_made():
-    for family, fields in FAMILY_FIELDS.items():
-        for name in FAMILY_OPERATORS[family]:
-            shape = {field: 2 if field == "num_gpus" else 1 for field in fields}
-            operator = make_operator(family, name, "fp16", **shape)
-            assert operator.named_shape() == shape
-            assert operator[fields[-1]] == shape[fields[-1]]
+def test_an_operator_of_every_kind_has_the_sizes_that_it_was_given():
+    for operator in MADE:
+        shape = sizes(operator.family)
+        assert operator.named_shape() == shape
+        assert [operator[name] for name in shape] == [*shape.values()]
 
 
 @pytest.mark.parametrize("value", [-1, 0, float("nan"), float("inf"), 1e30, "4", True, None, [4]])
@@ -67,14 +55,6 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do(names, message):
 def test_a_geometry_that_cannot_be_is_refused(family, name, shape, message):
     with pytest.raises(WorkloadError, match=message):
         make_operator(family, name, "bf16", **shape)
-
-
-@given(st.lists(st.integers(0, 3), max_size=30))
-def test_merging_keeps_every_occurrence_once_in_first_seen_order(picks):
-    choices = [make_matrix(m=m) for m in (1, 2, 3, 4)]
-    operators, counts = merge_operators(choices[i] for i in picks)
-    assert sum(counts) == len(picks)
-    assert [choices.index(operator) for operator in operators] == list(dict.fromkeys(picks))
 
 
 def test_work_of_a_grouped_convolution_counts_only_its_own_channels():

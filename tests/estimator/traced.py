@@ -3,7 +3,15 @@
 import json
 from collections import Counter
 
+import pytest
+
 REASON = "PyTorch and Transformers are not installed (pip install 'wattprint[torch]')"
+
+
+def need_torch():
+    """Skip a test, or a whole module, where PyTorch or Transformers is missing."""
+    for name in ("torch", "transformers"):
+        pytest.importorskip(name, reason=REASON, exc_type=ImportError)
 
 
 def counted(workload):

@@ -1,5 +1,6 @@
 """Rows that a known bundle would give, for laws of the fitter that need no measurement."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,8 +8,10 @@ import numpy as np
 from estimator.bundle.content import CollectionRecord, DatasetRecord, Provenance
 from estimator.engine.kernel_table import predict_kernels
 from estimator.questions.estimates import estimate
+from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
+from fitter.latency.residual_tier import GroupErrors, shape_errors, tier_document
 from fitter.rows.columns import Dataset, KernelRows, Selection, WorkloadRows
 from tests.estimator.synthetic import addition, known_bundle, matmul, transformer
 
@@ -26,6 +29,11 @@ def planted_bundle():
     )
     own = (CollectionRecord(name="planted", rows=2),)
     return replace(known_bundle(load_gpu(GPU_NAME)), name="planted", version="0.1.0", provenance=origin, collections=own)
+
+
+def coefficients(fit):
+    """Coefficients of every group of a fit or a bundle."""
+    return {key: group.coefficients for key, group in fit.groups.items()}
 
 
 def various_operators(count, seed=0):
@@ -112,6 +120,14 @@ def selection_of(kernels=None, workloads=None):
         if rows is not None
     ]
     return Selection(kernels=kernels, workloads=workloads, datasets=tuple(records))
+
+
+def written_tier(operators, error, pattern, beyond_share=1.0):
+    """The residual tier of these errors and their pattern, as a bundle holds it."""
+    parts = GroupErrors(
+        ln_error=error, left_out=np.abs(error), beyond_share=1.0, quantiles=(2.0, 3.0, 0.4), pattern=(pattern, beyond_share)
+    )
+    return json.loads(json.dumps(plain(tier_document(shape_errors(operators), parts, None, seed=0))))
 
 
 def spec():

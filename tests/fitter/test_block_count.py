@@ -19,7 +19,7 @@ from fitter.rows.block_table import read_block_table
 from fitter.rows.columns import BlockRows, join_rows
 from fitter.rows.tables import Table, open_table
 from tests.collector.dataset_rows import rows_to_table
-from tests.estimator.estimating import command_line, printed
+from tests.estimator.estimating import printed, run
 from tests.fitter.test_instruction_rows import ROW
 
 GPU = load_gpu("a100-pcie-40gb")
@@ -165,26 +165,26 @@ def test_a_row_that_cannot_be_is_rejected_with_its_reason(line, reason, tmp_path
 
 
 @pytest.mark.parametrize("name", [",Tesla M2075", ""])
-def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(name, repository, tmp_path, capsys):
+def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(name, repository, tmp_path):
     """The published M2075: rounds of 14 blocks, one an SM, at the published powers, with the GPU named in the table or not."""
     spec, out = tmp_path / "own.toml", tmp_path / "m2075.json"
     spec.write_text((repository / "examples" / "m2075.toml").read_text())
     lines = [f"vectorAdd,1024,1,{14 * n},{n * ROUND_S},{ROUND_W},{REST_W}{name}" for n in (1, 2, 3, 10)]
     header = "kernel,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w" + (",gpu" if name else "")
     (tmp_path / "grids.csv").write_text("\n".join([header, *lines]))
-    assert fit(command_line(tmp_path / "grids.csv", "--gpu", spec, "-o", out, "--quiet")) == 0
+    assert run(tmp_path / "grids.csv", "--gpu", spec, "-o", out, "--quiet", program=fit).status == 0
     bundle = load_bundle(out)
     assert (bundle.gpu.name, bundle.gpu.num_sms) == ("m2075", 14)
-    capsys.readouterr()
     other = f"sgemm,1024,1,14,{ROUND_S},{ROUND_W},{REST_W}{name}"
     (tmp_path / "again.csv").write_text("\n".join([header, *lines, other]))
-    assert fit(command_line("check", out, tmp_path / "again.csv", "--gpu", spec, "--json --quiet --strict")) == 3
-    checked = json.loads(capsys.readouterr().out)
+    found = run("check", out, tmp_path / "again.csv", "--gpu", spec, "--json --quiet --strict", program=fit)
+    assert found.status == 3
+    checked = json.loads(found.out)
     assert [(row["operator"], row["n"]) for row in checked["errors"]] == [("vectorAdd/1024", 4)]
     assert max(checked["errors"][0][quantity]["p95"] for quantity in ("latency", "power")) < 1.0
     assert any("no block-count model of sgemm" in line for line in checked["warnings"])
     spec.unlink()  # the bundle holds it
-    found = printed(capsys, "blocks vectorAdd --bundle", out, "--blocks 14,15,140 --form rounds")
+    found = printed("blocks vectorAdd --bundle", out, "--blocks 14,15,140 --form rounds")
     assert [row["latency_s"] / ROUND_S for row in found] == pytest.approx([1.0, 2.0, 10.0])
     assert [row["energy_j"] / row["latency_s"] for row in found] == pytest.approx([ROUND_W] * 3)
 

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from estimator.bundle.content import CollectionRecord
+from estimator.engine.board import board_tables, carried_power
 from estimator.engine.kernel_table import predict_kernels
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
 from estimator.questions.estimates import estimate
@@ -14,13 +15,12 @@ from estimator.uncertainty.laboratory import ELSEWHERE_STD
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.drafts import draft_from_rows
-from fitter.bundle.runs import fit_runs
 from fitter.errors import CalibrationError
 from fitter.power.limit import with_limit_share
 from fitter.report.check import check_bundle
 from fitter.rows.columns import join_rows
 from fitter.rows.selection import read_selection
-from fitter.transfer.anchor import USUAL_RATIO, anchored
+from fitter.transfer.anchor import USUAL_RATIO, _scaled, anchored
 from fitter.validate.predictions import predict_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
 
@@ -43,7 +43,7 @@ def test_a_factor_between_two_laboratories_comes_back_from_kernels_of_both(facto
     truth = planted_bundle()
     labs = enumerate((("one", 1.0), ("two", factor)))
     rows = join_rows([of(kernel_rows(truth, various_operators(90, seed), 0.02, seed), *lab) for seed, lab in labs])
-    found = draft_from_rows(rows, None, A100, planted_tables(truth), seed=0).bundle
+    found = draft_from_rows(rows, None, A100, board_tables(truth, A100), seed=0).bundle
     scales = log_scales(found)
     assert scales["two"] - scales["one"] == pytest.approx(np.log(factor), abs=0.025)
     errors = predict_rows(found, rows)
@@ -51,18 +51,12 @@ def test_a_factor_between_two_laboratories_comes_back_from_kernels_of_both(facto
     assert bias.abs().max() < 0.02
 
 
-def planted_tables(bundle):
-    from estimator.engine.board import board_tables
-
-    return board_tables(bundle, bundle.gpu)
-
-
 def test_runs_of_a_slower_laboratory_leave_the_kernels_of_another_as_they_are():
     truth = planted_bundle()
     kernels = of(kernel_rows(truth, various_operators(150), 0.02), "kernels")
     lab = (CollectionRecord(name="runs", rows=1, scale=1.1),)
     slower = replace(workload_rows(replace(truth, collections=lab), various_workloads(), 0.01), collections=("runs",))
-    tables = planted_tables(truth)
+    tables = board_tables(truth, A100)
     alone, joint = (draft_from_rows(kernels, other, A100, tables, seed=0).bundle for other in (None, slower))
     scales = log_scales(joint)
     assert 0.015 < scales["runs"] - scales["kernels"] < 0.13  # host and unmeasured groups take up a part
@@ -124,13 +118,8 @@ def test_a_misspelt_load_is_named(read_table):
     assert (rejected.reason, rejected.detail) == ("BAD_LOAD", "'long'; known: burst, sustained")
 
 
-def hungry(bundle):
-    """The bundle on a board whose limit large products exceed."""
-    return replace(bundle, gpu=replace(bundle.gpu, power_limit_w=150.0))
-
-
 def test_sustained_kernels_run_at_the_clock_that_the_limit_leaves_and_bursts_at_their_own():
-    bundle = hungry(planted_bundle())
+    bundle = replace(planted_bundle(), gpu=replace(A100, power_limit_w=150.0))  # large products exceed it
     operators, highest = various_operators(60), np.full(60, A100.sm_clock_limit_mhz)
     table = predict_kernels(operators, bundle, bundle.gpu, sm_clock_mhz=highest, warm=np.ones(60, dtype=bool))
     unknown = dict.fromkeys(("power_w", "sm_clock_mhz", "sm_clock_asked_mhz"), np.full(60, np.nan))
@@ -153,7 +142,7 @@ def test_times_at_the_limit_without_a_clock_are_not_fitted_at_the_nominal_one():
     latency = np.where(limited, 1.5, 1.0) * rows.latency_s
     slow = replace(rows, latency_s=latency, sm_clock_mhz=np.full(len(rows), np.nan), at_limit=limited)
     both = (slow, replace(slow, sm_clock_mhz=rows.sm_clock_mhz))
-    bundles = [draft_from_rows(one, None, A100, planted_tables(truth), seed=0).bundle for one in both]
+    bundles = [draft_from_rows(one, None, A100, board_tables(truth, A100), seed=0).bundle for one in both]
     ratio, mixed = (predict_rows(one, rows.select(~limited))["predicted_latency"] / rows.latency_s[~limited] for one in bundles)
     assert np.abs(np.log(ratio)).mean() < 0.02 < np.log(mixed).mean()
 
@@ -175,7 +164,7 @@ def test_the_share_of_the_limit_comes_from_throttled_runs(share, count):
 def test_an_anchor_corrects_by_half_shrinks_the_interval_and_tells_of_a_board_of_another_kind(hungrier):
     source = replace(planted_bundle(), uncertainty=STATED)
     board = replace(H100, power_limit_w=1e6)
-    truth, _ = anchored_truth(source, board, hungrier)
+    truth = anchored_truth(source, board, hungrier)
     runs = workload_rows(truth, various_workloads(), clocks_mhz=(1500.0,))
     runs = replace(runs, gpus=(board.name,), collections=("anchors",))
     found, warnings = anchored(source, selection_of(None, runs.select(np.arange(1))), board)
@@ -189,11 +178,8 @@ def test_an_anchor_corrects_by_half_shrinks_the_interval_and_tells_of_a_board_of
 
 def anchored_truth(source, board, factor):
     """A board of another kind whose core draws more by a factor than the rules say."""
-    from estimator.engine.board import carried_power
-    from fitter.transfer.anchor import _scaled
-
     power = _scaled(carried_power(source, source.power, board), factor)
-    return replace(source, gpu=board, power=power, voltage=None, idle=board.idle_w), factor
+    return replace(source, gpu=board, power=power, voltage=None, idle=board.idle_w)
 
 
 def test_anchors_without_energy_and_bundles_of_the_same_board_are_refused():
@@ -204,12 +190,6 @@ def test_anchors_without_energy_and_bundles_of_the_same_board_are_refused():
     silent = replace(runs, energy_j=np.full(2, np.nan), gpus=(H100.name,))
     with pytest.raises(CalibrationError, match="no anchor.s power lies between rest and the limit"):
         anchored(source, selection_of(None, silent), H100)
-
-
-def test_runs_of_one_collection_have_no_scale():
-    truth = planted_bundle()
-    found = fit_runs(workload_rows(truth, various_workloads(), 0.01), A100, planted_tables(truth))
-    assert [(one.name, one.scale, one.ln_std) for one in found.collections] == [("planted", 1.0, 0.0)]
 
 
 def test_tables_of_one_fit_that_name_no_laboratory_are_told(tmp_path):

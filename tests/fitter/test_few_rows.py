@@ -27,8 +27,7 @@ LEAST_STD = 0.05
 @pytest.fixture(scope="module")
 def measured(shared_data):
     tables = (read_selection([shared_data / "neusight" / f"{name}_train.csv"], GPU_NAME).kernels for name in ("vector", "bmm"))
-    rows = join_rows([table for table in tables if table is not None])
-    return rows
+    return join_rows([*tables])
 
 
 def random_subsets(rows, seed):

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +15,7 @@ from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.section import fitted_rows, instruction_section, link_energies
 from fitter.rows.columns import InstructionRows, Selection
-from fitter.rows.instruction_dataset import read_instruction_rows
-from fitter.rows.tables import Table
-from tests.collector.dataset_rows import rows_to_table
-from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row
+from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row, read_rows
 
 GPU = load_gpu("a100-pcie-40gb")
 OF_KERNELS = ("loop_", "active_", "grid_", "iterations", "launch_mode", "unroll")
@@ -31,9 +27,7 @@ COPY = {
 
 
 def rows_of(*given_rows):
-    table = rows_to_table([{**row, "row_id": str(number)} for number, row in enumerate(given_rows)], {})
-    found = read_instruction_rows(Table.of(table, Path("x.parquet")))
-    rows, rejected = found.instructions, list(found.rejected)
+    rows, rejected = read_rows(*({**row, "row_id": str(number)} for number, row in enumerate(given_rows)))
     assert rejected == []
     return rows.rows
 

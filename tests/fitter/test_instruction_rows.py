@@ -50,11 +50,15 @@ ROW = {
 }  # fmt: skip
 
 
+def read_rows(*rows):
+    """Instructions that rows of a data set hold, and what of them is rejected."""
+    found = read_instruction_rows(Table.of(rows_to_table(list(rows), {}), Path("x.parquet")))
+    return found.instructions, list(found.rejected)
+
+
 def read_one(**change):
-    table = rows_to_table([{**ROW, **change}], {})
-    found = read_instruction_rows(Table.of(table, Path("x.parquet")))
-    rows, rejected = found.instructions, list(found.rejected)
-    return rows.rows[0] if rows is not None else rejected[0]
+    found, rejected = read_rows({**ROW, **change})
+    return rejected[0] if rejected else found.rows[0]
 
 
 def made_row(name, body, operations, *, blocks, lanes, speed, mode="full"):

@@ -97,10 +97,8 @@ def drawn(rng, shape, size):
     if shape == "exponential":
         return rng.exponential(1.0, size)
     if shape == "normal":
-        normal = np.abs(rng.standard_normal(size)) / np.sqrt(2.0 / np.pi)
-        return normal
-    heavy = np.abs(rng.standard_t(4.0, size))  # the mean magnitude of Student's t with four degrees of freedom is 1
-    return heavy
+        return np.abs(rng.standard_normal(size)) / np.sqrt(2.0 / np.pi)
+    return np.abs(rng.standard_t(4.0, size))  # the mean magnitude of Student's t with four degrees of freedom is 1
 
 
 @pytest.mark.parametrize("count", [12, 20, FEWEST_LOCAL - 1])

@@ -16,7 +16,7 @@ from fitter.latency.intervals import FOLDS, folds_of
 from fitter.latency.residual_tier import shape_errors
 from fitter.rows.columns import Selection
 from tests.estimator.synthetic import matmul
-from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
+from tests.fitter.measured import coefficients, kernel_rows, planted_bundle, various_operators
 
 BUNDLE = planted_bundle()
 COUNT = 240
@@ -45,11 +45,10 @@ def test_each_library_has_its_own_times_and_the_one_with_the_most_rows_answers_f
     slower = some.latency_s * np.where(by == fewer, 2.0, 1.0)
     mixed = replace(some, operators=operators, operator_index=np.arange(len(some)), latency_s=slower)
     found = fit_kernel_groups(mixed, BUNDLE.gpu, seed=0, refine=False)
-    coefficients = {key: group.coefficients for key, group in found.groups.items()}
     seconds = {}
     for library in ("trtllm", "vllm", "sglang", ""):
         asked = [replace(operator, library=library) for operator in operators]
-        times = kernel_times(asked, BUNDLE.gpu, coefficients, sm_clock_mhz=mixed.sm_clock_mhz, warm=mixed.l2_warm)
+        times = kernel_times(asked, BUNDLE.gpu, coefficients(found), sm_clock_mhz=mixed.sm_clock_mhz, warm=mixed.l2_warm)
         seconds[library] = times.equations_s
     assert np.median(seconds[fewer] / seconds["trtllm"]) == pytest.approx(2.0, rel=0.1)
     for library in {"sglang", "vllm", ""} - {fewer}:
@@ -99,25 +98,15 @@ def test_a_library_without_its_own_group_has_the_one_of_all_and_16_bits_are_alik
     assert longest_prefix(key, known) == found
 
 
-def test_rows_of_one_shape_are_left_out_together():
-    operators = various_operators(30) * 3
-    gemm = [operator for operator in operators if operator.family == "gemm"]
-    shapes = shape_errors(gemm)
-    fold = folds_of(shapes, seed=0)
-    for shape in range(len(shapes.operators)):
-        assert len(set(fold[shapes.index == shape].tolist())) == 1
-
-
 @pytest.mark.parametrize("heads", [(8,), (8, 16), (4, 8, 16, 32, 64)], ids=len)
-def test_rows_of_one_site_are_left_out_together_however_few_sites(heads):
-    shapes = shape_errors(
-        [
-            make_operator("mla", "mla_decode", "bf16", batch=1, queries=1, context=64.0 * step, heads=count)
-            for count in heads
-            for step in range(1, 9)
-        ]
-    )
-    fold = folds_of(shapes, seed=0)
+def test_rows_of_one_shape_and_of_one_site_are_left_out_together_however_few_sites(heads):
+    operators = [
+        make_operator("mla", "mla_decode", "bf16", batch=1, queries=1, context=64.0 * step, heads=count)
+        for count in heads
+        for step in range(1, 9)
+    ]
+    fold, again = np.split(folds_of(shape_errors(operators * 2), seed=0), 2)
+    np.testing.assert_array_equal(fold, again)
     site = np.repeat(np.arange(len(heads)), 8)
     parts = [len(np.unique(fold[site == number])) for number in range(len(heads))]
     assert parts == [1] * len(heads) if len(heads) > 1 else parts[0] > 1
@@ -132,12 +121,11 @@ def test_known_tiles_are_predicted_with_what_known_tiles_left_over():
     known = KnownTiles(tile_m=tile, tile_n=tile, split=np.ones(300))
     exact = kernel_rows(BUNDLE, operators)
     arguments = {"sm_clock_mhz": exact.sm_clock_mhz, "warm": exact.l2_warm}
-    planted = {key: group.coefficients for key, group in BUNDLE.groups.items()}
     drift = np.array([0.1 * np.sin(np.log2(operator["k"])) for operator in operators])
-    seconds = kernel_times(operators, BUNDLE.gpu, planted, known=known, **arguments).equations_s * np.exp(drift)
+    seconds = kernel_times(operators, BUNDLE.gpu, coefficients(BUNDLE), known=known, **arguments).equations_s * np.exp(drift)
     named = replace(exact, latency_s=seconds, tile_m=tile, tile_n=tile, split_k=np.ones(300))
     found = fit_kernel_groups(named, BUNDLE.gpu, seed=0)
-    groups = {key: group.coefficients for key, group in found.groups.items()}
+    groups = coefficients(found)
     told = kernel_times(
         operators, BUNDLE.gpu, groups, known=known, tile_predictors=found.tile_predictors, residuals=found.residuals, **arguments
     )

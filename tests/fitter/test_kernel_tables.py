@@ -9,6 +9,7 @@ import pytest
 from benchmarks.kernel_tables import SPLITS, cell_rows, evaluate, fp32_cells, gemm_cells, shorter_rows
 from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.groups import Siblings, fit_kernel_groups
+from tests.fitter.measured import coefficients
 
 ROUNDING = 0.05
 """Targets are stated to a tenth of a percent."""
@@ -68,8 +69,7 @@ def test_a_hundred_rows_suffice_and_twenty_beside_a_sibling(shared_data):
     order = np.random.default_rng(0).permutation(np.flatnonzero(train))
     test = rows.select(~train)
     assert evaluate(heir, "few", rows.select(order[:100]), test, refine=False).equations[0] <= 6.5
-    known = fit_kernel_groups(cell_rows(donor, shared_data), load_gpu(donor.gpu), seed=0, refine=False).groups
-    sibling = {key: group.coefficients for key, group in known.items()}
+    sibling = coefficients(fit_kernel_groups(cell_rows(donor, shared_data), load_gpu(donor.gpu), seed=0, refine=False))
     assert evaluate(heir, "few", rows.select(order[:20]), test, refine=False, siblings=Siblings(values=sibling)).equations[0] <= 7.5
 
 

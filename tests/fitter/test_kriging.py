@@ -1,18 +1,15 @@
 """Kriging: kernels that spend their time alike correct one another, and hold back where nothing resembles them."""
 
-import json
-
 import numpy as np
 
 from estimator.model.kriging import SHARES, PhaseFeatures, kriged
 from estimator.model.residuals import LARGEST_CORRECTION, log_corrections
-from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.group_fit import kernel_problem, predicted_features
-from fitter.latency.residual_tier import GroupErrors, fit_kriging, shape_errors, tier_document
+from fitter.latency.residual_tier import fit_kriging, shape_errors
 from fitter.priors import kernel_priors
 from tests.estimator.synthetic import matmul
-from tests.fitter.measured import various_products
+from tests.fitter.measured import various_products, written_tier
 
 GROUP = "gemm.linear.bf16"
 ROWS = 90
@@ -61,11 +58,9 @@ OPERATORS, FEATURES = various_products(ROWS), features_of(ROWS, 0)
 
 
 def tier(error, beyond_share=1.0):
-    """A tier of a bundle, through JSON."""
+    """A tier of a bundle."""
     shapes = shape_errors(OPERATORS)
-    kriging = (fit_kriging(shapes.points[shapes.index], FEATURES, error), beyond_share)
-    parts = GroupErrors(ln_error=error, left_out=np.abs(error), beyond_share=1.0, quantiles=(2.0, 3.0, 0.4), pattern=kriging)
-    return dict(json.loads(json.dumps(plain(tier_document(shapes, parts, None, seed=0)))))
+    return written_tier(OPERATORS, error, fit_kriging(shapes.points[shapes.index], FEATURES, error), beyond_share)
 
 
 def corrections(tiers, features, operators=OPERATORS):

@@ -27,8 +27,7 @@ def table(shared_data):
 
 @pytest.fixture(scope="module")
 def gb200(table):
-    rows = read_selection([str(table)], "gb200").kernels
-    return rows
+    return read_selection([str(table)], "gb200").kernels
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from collector.cli import main as collect
 from estimator import bundle_names
 from fitter.cli import main as fit
 from fitter.transfer.probes import MEASURING_ERROR, after_measuring, unknown_errors, variance_gains
+from tests.estimator.estimating import run
 
 
 @settings(max_examples=30)
@@ -29,10 +30,10 @@ def test_measurements_lower_the_variance_by_their_gain_to_that_of_a_gaussian_pro
 
 
 @pytest.mark.parametrize("bundle", [name for name in bundle_names() if not name.endswith("-eager")])
-def test_collect_measures_the_probes_of_every_shipped_bundle_of_kernels(bundle, tmp_path, capsys):
-    plan = str(tmp_path / "probes.toml")
-    assert fit(["probes", bundle, "--gpu", "h100", "-n", "20", "-o", plan]) == 0
-    capsys.readouterr()
-    assert collect(["--gpu", "sim:h100", "--campaign", plan, "--dry-run", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_collect_measures_the_probes_of_every_shipped_bundle_of_kernels(bundle, tmp_path):
+    plan = tmp_path / "probes.toml"
+    assert run("probes", bundle, "--gpu h100 -n 20 -o", plan, program=fit).status == 0
+    status, out, _ = run("--gpu sim:h100 --campaign", plan, "--dry-run --json", program=collect)
+    assert status == 0
+    document = json.loads(out)
     assert sum(document["kernels"].values()) == 20 - sum(document["skipped"].values()) >= 15

@@ -70,6 +70,7 @@ def test_planted_energies_come_back_within_their_stated_uncertainty(a100):
 
 def test_predictions_of_unseen_runs_are_as_good_as_the_noise(a100):
     bundle = unlimited(fit_runs(runs(a100), a100, tables(a100)))
+    assert [(one.name, one.scale, one.ln_std) for one in bundle.collections] == [("planted", 1.0, 0.0)]
     fresh = runs(a100, seed=1, noise=0.0)
     for i in range(0, len(fresh), 5):
         answer = estimate(fresh.row_workloads()[i], bundle, sm_clock_mhz=float(fresh.sm_clock_asked_mhz[i]))[0]

@@ -10,7 +10,9 @@ import pytest
 from fitter.cli import main
 from fitter.errors import SignatureError
 from fitter.release.signatures import verify
+from tests.estimator.estimating import fails, run
 from tests.fitter.measured import planted_bundle, saved
+from tests.words import one_line
 
 KEY_NUMBER = bytes(range(8))
 COMMENT = "timestamp:1700000000\tfile:planted.json\thashed"
@@ -85,17 +87,15 @@ def test_a_damaged_signature_is_refused_in_one_line(tmp_path, name):
     bundle = saved(planted_bundle(), tmp_path)
     text, message = DAMAGED[name]
     Path(f"{bundle}.minisig").write_text(text, encoding="utf-8")
-    with pytest.raises(SignatureError, match=message) as caught:
+    with one_line(SignatureError, match=message):
         verify(bundle, key_file(tmp_path, b"Ed" + KEY_NUMBER + bytes(32)))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_key_that_is_none_is_refused_in_one_line(tmp_path):
     bundle = saved(planted_bundle(), tmp_path)
     for key in (tmp_path / "none.pub", Path("\0"), bundle, tmp_path, key_file(tmp_path, b"AA"), key_file(tmp_path, b"XX" + bytes(40))):
-        with pytest.raises(SignatureError) as caught:
+        with one_line(SignatureError):
             verify(bundle, key)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_a_key_that_is_none_is_refused_in_one_line(tmp_path):
         ("planted-9.9.9.json", COMMENT, 1),
     ],
 )
-def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(tmp_path, capsys, name, comment, status):
+def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(tmp_path, name, comment, status):
     own, bundle = signer(tmp_path), planted_bundle()
     path = saved(bundle, tmp_path)
     path = path.rename(path.with_name(name.format(version=bundle.version)))
-    assert main(["verify", str(path), "--key", str(own.public)]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    words = ("verify", path, "--key", own.public)
+    fails(words, program=main)
     own.sign(path, comment=comment.format(version=bundle.version))
-    assert main(["verify", str(path), "--key", str(own.public)]) == status
-    captured = capsys.readouterr()
-    assert ("under another name" in captured.err) == bool(status)
-    assert ("key: 0706050403020100" in captured.out) != bool(status)
+    found = run(words, program=main)
+    assert found.status == status
+    assert ("under another name" in found.err) == bool(status)
+    assert ("key: 0706050403020100" in found.out) != bool(status)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ from fitter.rows.selection import read_selection
 from fitter.transfer.prior_bundle import equation_errors, transfer_source, with_strengths
 from fitter.transfer.probes import choose_probes
 from fitter.validate.predictions import predict_kernel_rows
-from tests.estimator.estimating import command_line
-from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
+from tests.estimator.estimating import run
+from tests.fitter.measured import coefficients, kernel_rows, planted_bundle, selection_of, various_operators
 
 A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_gpu("h100-sxm")
 
@@ -42,10 +43,6 @@ def bundle_with(values, gpu=A100, rows=100):
     """A bundle with these coefficients only."""
     groups = {key: replace(PLANTED.groups["softmax"], coefficients=dict(own), rows=rows) for key, own in values.items()}
     return replace(PLANTED, gpu=gpu, groups=groups)
-
-
-def coefficients(fit):
-    return {key: one.coefficients for key, one in fit.groups.items()}
 
 
 def fitted(rows, gpu):
@@ -219,28 +216,22 @@ def test_a_fit_of_kernels_alone_takes_the_host_of_its_prior_as_one_of_many():
     assert (host.launch_ln_std, host.source) == (HOST_LAUNCH.width, "that of the host behind a100-pcie-40gb-eager")
 
 
-def test_the_command_takes_a_prior_gates_and_plans_probes(tmp_path, shared_data, capsys, monkeypatch):
-    def fit(*parts):
-        capsys.readouterr()
-        return main(command_line(*parts))
-
+def test_the_command_takes_a_prior_gates_and_plans_probes(tmp_path, shared_data, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     old = written(tmp_path / "a100.csv", A100.name, 120, shared_data)
     few = written(tmp_path / "few.csv", V100.name, 10, shared_data)
     prior, out, plan = tmp_path / "a100.json", tmp_path / "v100.json", tmp_path / "probes.toml"
-    assert fit(old, "-o", prior, "-q") == 0
-    assert fit(few, "-o", out, "--prior", prior, "--require latency=60% -q") == 0
+    fit = partial(run, program=main)
+    assert fit(old, "-o", prior, "-q").status == 0
+    assert fit(few, "-o", out, "--prior", prior, "--require latency=60% -q").status == 0
     bundle = load_bundle(out)
     assert bundle.gpu.name == V100.name
     assert [dataset.used for dataset in bundle.provenance.datasets] == [10]
     assert any(note.startswith("prior: a100-pcie-40gb") for note in bundle.notes)
-    assert fit("check", out, few, "--require latency=0.01%,power=4% -q") == 3
-    line = capsys.readouterr().err
-    assert ("latency" in line, "power" in line, line.count("\n")) == (True, True, 1)
-    assert fit("probes", prior, "--gpu v100-pcie-32gb -n 5 -o", plan) == 0
+    status, _, line = fit("check", out, few, "--require latency=0.01%,power=4% -q")
+    assert (status, "latency" in line, "power" in line, line.count("\n")) == (3, True, True, 1)
+    assert fit("probes", prior, "--gpu v100-pcie-32gb -n 5 -o", plan).status == 0
     assert plan.read_text().count("[[kernels]]") == 5
-    capsys.readouterr()
-    dry = ("--gpu sim:v100-pcie-32gb --campaign", plan, "--freqs 900 --dry-run --json --out", tmp_path / "x.parquet")
-    assert collect(command_line(dry)) == 0
-    assert json.loads(capsys.readouterr().out)
-    assert fit("probes", prior, "--gpu no-such-gpu") == 1
+    dry = run("--gpu sim:v100-pcie-32gb --campaign", plan, "--freqs 900 --dry-run --json --out", tmp_path / "x.parquet", program=collect)
+    assert (dry.status, bool(json.loads(dry.out))) == (0, True)
+    assert fit("probes", prior, "--gpu no-such-gpu").status == 1

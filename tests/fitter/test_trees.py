@@ -1,7 +1,5 @@
 """Trees: errors that change abruptly with a size or a product of sizes are found, stored and read again."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,10 @@ from estimator.model.kriging import SHARES, PhaseFeatures
 from estimator.model.residuals import log_corrections, shape_points
 from estimator.model.tier_records import Tier
 from estimator.model.trees import grown, input_count, tree_inputs
-from estimator.vocabulary.reader import FaultError, plain, read
-from fitter.latency.residual_tier import MOST_KRIGED, GroupErrors, fit_pattern, shape_errors, tier_document
+from estimator.vocabulary.reader import FaultError, read
+from fitter.latency.residual_tier import MOST_KRIGED, fit_pattern, shape_errors
 from fitter.latency.trees import COUNT, RATE, fit_trees
-from tests.fitter.measured import various_products
+from tests.fitter.measured import various_products, written_tier
 
 GROUP = "gemm.linear.bf16"
 
@@ -48,8 +46,7 @@ def test_one_error_of_all_kernels_is_approached_by_the_share_of_each_tree():
 def document():
     shapes, error = shape_errors(MEASURED), abrupt(MEASURED)
     pattern = fit_pattern(shapes.points[shapes.index], features(4000), error)
-    parts = GroupErrors(ln_error=error, left_out=np.abs(error), beyond_share=1.0, quantiles=(2.0, 3.0, 0.4), pattern=(pattern, 1.0))
-    return json.loads(json.dumps(plain(tier_document(shapes, parts, None, seed=0)))), pattern
+    return written_tier(MEASURED, error, pattern), pattern
 
 
 def test_a_bundle_remembers_trees_of_many_rows_and_few_points():

@@ -29,35 +29,35 @@ def answer(served, name, **settings):
         ({"host_launch_us": 0}, "--host-launch-us 0"),
     ],
 )
-def test_an_answer_holds_the_estimate_as_the_command_prints_it(served, capsys, repository, name, settings, words):
+def test_an_answer_holds_the_estimate_as_the_command_prints_it(served, repository, name, settings, words):
     document = answer(served, name, **settings)
-    expected = printed(capsys, repository / "examples" / f"{name}.json", f"--bundle {BUNDLE} --json", words)
+    expected = printed(repository / "examples" / f"{name}.json", f"--bundle {BUNDLE} --json", words)
     assert document["estimate"] == expected
 
 
-def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(served, capsys, repository):
+def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(served, repository):
     document = answer(served, "gpt2-prefill", batch=16, sequence=256, power_cap_w=150, host_launch_us=90)
     words = "--batch 16 --sequence 256 --freqs all --power-cap 150 --host-launch-us 90"
-    points = printed(capsys, "sweep", repository / "examples" / "gpt2-prefill.json", f"--bundle {BUNDLE}", words)
+    points = printed("sweep", repository / "examples" / "gpt2-prefill.json", f"--bundle {BUNDLE}", words)
     assert document["estimate"]["workload"] == "gpt2-prefill-b8-s512@b16s256" == points[0]["workload"]
     for name, column in document["sweep"].items():
         assert column == [point[name] for point in points], name
 
 
-def test_the_explanation_is_that_of_the_explain_command(served, capsys, repository):
+def test_the_explanation_is_that_of_the_explain_command(served, repository):
     document = answer(served, "llama-8b-decode", clock_mhz=900)
-    expected = printed(capsys, "explain", repository / "examples" / "llama-8b-decode.json", f"--bundle {BUNDLE} --freq 900 --json")
+    expected = printed("explain", repository / "examples" / "llama-8b-decode.json", f"--bundle {BUNDLE} --freq 900 --json")
     for name, value in document["explanation"].items():
         assert value == expected[name], name
 
 
-def test_a_file_from_the_page_is_read_as_the_command_reads_it(served, capsys, shared_data):
+def test_a_file_from_the_page_is_read_as_the_command_reads_it(served, shared_data):
     path = shared_data / "energaizer" / "workloads" / "gpt2model_gpt2_pbf16_b8_s512_modeprefill.json"
     status, _, content = served.request("POST", f"/api/load?name={path.name}", path.read_bytes())
     assert status == 200
     assert json.loads(content)["name"] == path.stem
     document = answer(served, path.stem, clock_mhz=900)
-    assert document["estimate"] == printed(capsys, path, f"--bundle {BUNDLE} --freq 900 --json")
+    assert document["estimate"] == printed(path, f"--bundle {BUNDLE} --freq 900 --json")
 
 
 def test_sizes_of_a_file_that_states_none_can_be_stated(served):
@@ -91,10 +91,10 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
     assert "NaN" not in json.dumps(document)
 
 
-def test_every_gpu_has_the_bundle_that_the_command_takes_for_it(served, capsys, repository):
+def test_every_gpu_has_the_bundle_that_the_command_takes_for_it(served, repository):
     bundles = {bundle["key"]: bundle["name"] for bundle in served.choices()["bundles"]}
     nearest = {entry["gpu"]: bundles[entry["bundle"]] for entry in served.choices()["gpus"]}
-    listed = printed(capsys, "gpus --json")
+    listed = printed("gpus --json")
     assert {gpu: name.split()[0] for gpu, name in nearest.items()} == {one["name"]: one["bundle"] for one in listed}
     assert answer(served, "gpt2-prefill", gpu="a100-pcie-40gb")["estimate"]["validity"] == "extrapolated"
 
@@ -114,10 +114,10 @@ LOAD = {"prompt": 512, "output": 64, "batch": 8}
         ({"model": "llama-3.1-70b", "gpu": "l4"}, "--gpu l4"),
     ],
 )
-def test_a_served_model_is_answered_as_by_the_command(served, capsys, settings, words):
+def test_a_served_model_is_answered_as_by_the_command(served, settings, words):
     status, document = served.ask("/api/served", **LOAD, **settings)
     assert status == 200, document
-    assert document == printed(capsys, "llm", settings["model"], "--prompt 512 --output 64 --batch 8 --json", words)
+    assert document == printed("llm", settings["model"], "--prompt 512 --output 64 --batch 8 --json", words)
     assert bool(document["state"]) == (settings["model"] == "llama-3.1-70b")
 
 

@@ -33,9 +33,8 @@ def shown(page):
     return [float(cell) for cell in cells]
 
 
-def printed(capsys, repository, *words):
-    capsys.readouterr()
-    document = json_of(capsys, repository / "examples" / "gpt2-prefill.json", f"--bundle {BUNDLE}", *words)
+def printed(repository, *words):
+    document = json_of(repository / "examples" / "gpt2-prefill.json", f"--bundle {BUNDLE}", *words)
     return [document[name] for name in ("latency_s", "power_w", "energy_j")]
 
 
@@ -43,9 +42,9 @@ def at_clock(page, clock):
     page.wait_for(f"document.getElementById('results').dataset.clock === '{clock:g}'")
 
 
-def test_keys_move_the_clock_and_the_numbers_are_those_of_the_command(page, capsys, repository):
+def test_keys_move_the_clock_and_the_numbers_are_those_of_the_command(page, repository):
     at_clock(page, 1410)
-    assert shown(page) == printed(capsys, repository)
+    assert shown(page) == printed(repository)
     before = page.evaluate("document.getElementById('chart-energy').innerHTML")
     for _ in range(20):
         page.press("Tab")
@@ -55,7 +54,7 @@ def test_keys_move_the_clock_and_the_numbers_are_those_of_the_command(page, caps
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.press("ArrowLeft", 2)
     at_clock(page, 1380)
-    assert shown(page) == printed(capsys, repository, "--freq", 1380)
+    assert shown(page) == printed(repository, "--freq", 1380)
     page.press("Home")
     at_clock(page, 210)
     assert page.evaluate("document.getElementById('clock').getAttribute('aria-valuetext')") == "210 MHz"

@@ -35,15 +35,15 @@ def test_signals_end_it_cleanly(repository, stop, status, said):
     assert (process.returncode, out, err.strip()) == (status, "", said)
 
 
-def test_a_missing_extra_is_named(capsys, monkeypatch):
+def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'" in fails(capsys, "serve --port 0")
+    assert "uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'" in fails("serve --port 0")
 
 
-def test_a_port_in_use_is_one_line(capsys):
+def test_a_port_in_use_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        said = fails(capsys, "serve --port", port)
+        said = fails("serve --port", port)
     assert said.startswith(f"estimate serve: cannot listen on port {port}: ")
     assert said.endswith("; choose another --port (0: any free one)\n")
 
@@ -56,5 +56,5 @@ def test_a_port_in_use_is_one_line(capsys):
         ("--port 70000", 2, "not in the range"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(capsys, words, status, message):
-    assert message in fails(capsys, "serve", words, status=status)
+def test_what_cannot_be_served_is_one_line(words, status, message):
+    assert message in fails("serve", words, status=status)

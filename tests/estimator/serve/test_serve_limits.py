@@ -19,8 +19,7 @@ def refusal(content):
     assert list(document) == ["error"]
     assert content.count(b"\n") == 1
     assert "Traceback" not in document["error"]
-    text = document["error"]
-    return text
+    return document["error"]
 
 
 @pytest.mark.parametrize(

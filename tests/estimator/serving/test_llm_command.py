@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -20,39 +21,34 @@ BIG = {
 }  # fmt: skip
 
 
-def run(capsys, *words):
-    return estimate(capsys, "llm", *words)
+run, answers = (partial(asked, "llm") for asked in (estimate, printed))
 
 
-def answers(capsys, *words):
-    return printed(capsys, "llm", words)
-
-
-def test_a_power_limit_holds_the_mean_of_all_steps(capsys):
+def test_a_power_limit_holds_the_mean_of_all_steps():
     words = "llama-3.1-8b --gpu h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0 --batch"
-    free = answers(capsys, words, "32 --tensor-parallel 2")
+    free = answers(words, "32 --tensor-parallel 2")
     caps = [factor * free["power_w"] / 2 for factor in (1.05, 0.9, 0.6)]
-    found = [answers(capsys, words, "32 --tensor-parallel 2 --power-cap", cap) for cap in caps]
+    found = [answers(words, "32 --tensor-parallel 2 --power-cap", cap) for cap in caps]
     assert [found[0][name] for name in MEASURES] == pytest.approx([free[name] for name in MEASURES], rel=1e-3)  # prompts alone draw more
     for one, cap in zip(found[1:], caps[1:], strict=True):
         assert 0.93 * cap < one["power_w"] / 2 < cap
     assert found[2]["sm_clock_mhz"] < free["sm_clock_mhz"]
     assert [one["tokens_per_s"] for one in (free, *found[1:])] == sorted({one["tokens_per_s"] for one in found}, reverse=True)
-    crowded = answers(capsys, words, 256)  # more prompts than steps
+    crowded = answers(words, 256)  # more prompts than steps
     assert crowded["power_w_low"] < 0.98 * crowded["power_w"] < 0.98 * 700.0 < crowded["power_w_high"] < 1.03 * 700.0
-    starved = answers(capsys, words, "1 --power-cap 100")
+    starved = answers(words, "1 --power-cap 100")
     assert starved["power_w"] > 100.0
-    assert starved["tpot_s"] == pytest.approx(answers(capsys, words, "1 --freqs", starved["sm_clock_mhz"])["tpot_s"], rel=1e-3)
+    assert starved["tpot_s"] == pytest.approx(answers(words, "1 --freqs", starved["sm_clock_mhz"])["tpot_s"], rel=1e-3)
 
 
 @pytest.mark.parametrize("gpu, ranks, told", [("l40s", 4, True), ("l40s", 2, False), ("h100", 4, False)])
-def test_sums_over_pcie_are_noted(capsys, gpu, ranks, told):
-    found = answers(capsys, "llama-3.1-8b --gpu", gpu, "--prompt 128 --output 128 --batch 1 --tensor-parallel", ranks)
+def test_sums_over_pcie_are_noted(gpu, ranks, told):
+    found = answers("llama-3.1-8b --gpu", gpu, "--prompt 128 --output 128 --batch 1 --tensor-parallel", ranks)
     assert any("over PCIe" in note for note in found["notes"]) == told
 
 
-def test_a_board_without_bf16_serves_in_fp16(capsys):
-    found = answers(capsys, "llama-2-7b --gpu v100 --prompt 128 --output 128 --batch 1")
+def test_a_board_without_bf16_serves_in_fp16():
+    found = answers("llama-2-7b --gpu v100 --prompt 128 --output 128 --batch 1")
     assert (found["weights"], found["state"]) == ("fp16", "")
     # At best all weights cross the memory once for each token.
     assert 2 * 6.7e9 / 9e11 < found["tpot_s"] < 4 * 2 * 6.7e9 / 9e11
@@ -71,17 +67,17 @@ def test_experts_of_an_engine_that_no_table_holds_are_faster_than_the_tables():
     assert times["nvfp4", "sglang"] == pytest.approx(times["nvfp4", "trtllm"])
 
 
-def test_several_gpus_say_whose_power_it_is(capsys):
+def test_several_gpus_say_whose_power_it_is():
     words = ("llama-3-8b", LOAD, "--batch 16")
-    alone, pair, both = (run(capsys, words, "--tensor-parallel", ranks)[1] for ranks in ("1", "2", "1,2"))
+    alone, pair, both = (run(words, "--tensor-parallel", ranks)[1] for ranks in ("1", "2", "1,2"))
     assert "GPUs together" not in alone
     assert "power and energy of all 2 GPUs together" in pair
     assert "power and energy of all GPUs of a point together" in both
 
 
 @pytest.mark.parametrize("load", ["--batch 16", "--rate 0.5"])
-def test_an_answer_has_its_values_and_their_limits(capsys, load):
-    found = answers(capsys, "llama-3-8b", LOAD, load, "--engine vllm-0.12")
+def test_an_answer_has_its_values_and_their_limits(load):
+    found = answers("llama-3-8b", LOAD, load, "--engine vllm-0.12")
     for name in MEASURES:
         slack = 1.0 if name != "tokens_per_s" else 1.0 + 1e-6  # a rate fixes tokens/s
         assert 0 < found[f"{name}_low"] <= found[name] * slack <= found[f"{name}_high"] * slack**2, name
@@ -94,9 +90,9 @@ def test_an_answer_has_its_values_and_their_limits(capsys, load):
         assert found["tokens_per_s"] == pytest.approx(0.5 * 128)
 
 
-def test_an_engine_that_is_not_named_widens_the_interval(capsys):
+def test_an_engine_that_is_not_named_widens_the_interval():
     words = ("llama-3-8b", LOAD, "--batch 64")
-    known, unknown = (answers(capsys, words, more) for more in ("--engine vllm-0.12", ()))
+    known, unknown = (answers(words, more) for more in ("--engine vllm-0.12", ()))
     assert unknown["tokens_per_s"] > known["tokens_per_s"]  # later versions hide more of the host
     assert unknown["tokens_per_s_high"] / unknown["tokens_per_s_low"] > known["tokens_per_s_high"] / known["tokens_per_s_low"]
     assert "no engine named" in unknown["notes"][0]
@@ -129,15 +125,15 @@ def test_a_board_that_waits_for_ever_draws_what_the_runs_showed():
     assert serve_llm(load, bundle, gpu=gpu).power_w == pytest.approx(200.0, rel=0.02)  # at rest 118 W
 
 
-def test_each_further_gpu_takes_the_host_its_time(capsys):
+def test_each_further_gpu_takes_the_host_its_time():
     words = "llama-3.1-8b --gpu h100 --prompt 90 --output 480 --batch 256 --engine vllm-0.5 --tensor-parallel"
-    single, pair = (answers(capsys, words, gpus) for gpus in (1, 2))
+    single, pair = (answers(words, gpus) for gpus in (1, 2))
     assert pair["slot_s"] > single["slot_s"]
 
 
-def test_copies_without_a_request_make_no_tokens(capsys):
+def test_copies_without_a_request_make_no_tokens():
     words = "mixtral-8x7b --gpu h100 --prompt 64 --output 64 --expert-parallel 4 --batch"
-    one, three, four = (answers(capsys, words, batch) for batch in (1, 3, 4))
+    one, three, four = (answers(words, batch) for batch in (1, 3, 4))
     assert [found["running"] for found in (one, three, four)] == [1, 3, 4]
     for found in (one, three, four):
         assert found["tokens_per_s"] == pytest.approx(found["batch"] * 64 / found["slot_s"])
@@ -146,69 +142,69 @@ def test_copies_without_a_request_make_no_tokens(capsys):
     assert (one["tpot_s"], one["power_w"]) == (four["tpot_s"], four["power_w"])
 
 
-def test_lists_make_a_table_in_the_order_of_the_options(capsys):
-    found = answers(capsys, "llama-3-8b", LOAD, "--batch 1,4,5 --freqs 900,1410")
+def test_lists_make_a_table_in_the_order_of_the_options():
+    found = answers("llama-3-8b", LOAD, "--batch 1,4,5 --freqs 900,1410")
     assert [(one["batch"], one["asked_clock_mhz"]) for one in found] == [(b, f) for b in (1, 4, 5) for f in (900.0, 1410.0)]
-    assert found[4]["tokens_per_s"] == answers(capsys, "llama-3-8b", LOAD, "--batch 5 --freqs 900")["tokens_per_s"]
-    text, lines = (run(capsys, "llama-3-8b", LOAD, "--batch 1,4,5", form)[1].splitlines() for form in ((), "--csv"))
+    assert found[4]["tokens_per_s"] == answers("llama-3-8b", LOAD, "--batch 5 --freqs 900")["tokens_per_s"]
+    text, lines = (run("llama-3-8b", LOAD, "--batch 1,4,5", form)[1].splitlines() for form in ((), "--csv"))
     assert len(text) == 5
     assert [line.split(",")[0] for line in lines] == ["model", *["llama-3-8b"] * 3]
 
 
-def test_a_short_prompt_adds_little_to_steps_that_run_anyway(capsys):
-    found = answers(capsys, "llama-3-8b", LOAD, "--batch 64 --prompt 4")
+def test_a_short_prompt_adds_little_to_steps_that_run_anyway():
+    found = answers("llama-3-8b", LOAD, "--batch 64 --prompt 4")
     assert 0.0 < found["parts"]["prompts"] < 0.1
 
 
 @pytest.mark.parametrize("chart, axis", [("energy", "energy of a token [J]"), ("tokens", "output tokens [1/s]")])
-def test_a_chart_has_a_line_for_each_gpu_over_what_varies(capsys, tmp_path, chart, axis):
+def test_a_chart_has_a_line_for_each_gpu_over_what_varies(tmp_path, chart, axis):
     out = tmp_path / "chart.svg"
     words = f"llama-3-8b {LOAD} --gpu a100,h100 -o {out} --chart {chart}"
-    assert run(capsys, words, "--batch 16,1,4")[:2] == (0, "")
+    assert run(words, "--batch 16,1,4")[:2] == (0, "")
     drawing = out.read_text()
     for line in re.findall(r'<polyline[^>]*points="([^"]*)"', drawing):
         left = [float(point.split(",")[0]) for point in line.split()]
         assert left == sorted(left)
     assert [drawing.count(text) for text in ("<polyline", "<polygon", f">{axis}<", ">requests in flight<")] == [2, 2, 1, 1]
-    assert run(capsys, words, "--batch 4 --freqs 1005,1200,1410 --force")[0] in (0, 3)
+    assert run(words, "--batch 4 --freqs 1005,1200,1410 --force")[0] in (0, 3)
     assert ">asked SM clock [MHz]<" in out.read_text()
-    assert "two points of one GPU" in fails(capsys, f"llm {words}", "--batch 4 --force")
+    assert "two points of one GPU" in fails(f"llm {words}", "--batch 4 --force")
 
 
-def test_all_gpus_of_a_group_draw_power(capsys):
-    one, two = answers(capsys, "llama-3-8b", LOAD, "--batch 64 --tensor-parallel 1,2")
+def test_all_gpus_of_a_group_draw_power():
+    one, two = answers("llama-3-8b", LOAD, "--batch 64 --tensor-parallel 1,2")
     assert (one["gpus"], two["gpus"]) == (1, 2)
     assert 1.2 < two["power_w"] / one["power_w"] < 2.0
     assert 1.2 < two["tokens_per_s"] / one["tokens_per_s"] < 2.0
     assert two["parts"]["collectives"] > one["parts"]["collectives"] == 0.0
 
 
-def test_the_best_point_is_the_cheapest_within_the_limits(capsys):
+def test_the_best_point_is_the_cheapest_within_the_limits():
     words = ("llama-3-8b", LOAD, "--batch 1,8,32,64")
-    found = answers(capsys, words)
+    found = answers(words)
     limit_s = found[2]["tpot_s"] * 1.01
-    best = answers(capsys, words, "--best energy_per_token --tpot-limit", limit_s * 1e3)
+    best = answers(words, "--best energy_per_token --tpot-limit", limit_s * 1e3)
     assert best["batch"] == 32
     assert best["energy_per_token_j"] == min(one["energy_per_token_j"] for one in found if one["tpot_s"] <= limit_s)
-    assert "none of 4 points" in fails(capsys, "llm", words, "--best energy_per_token --tpot-limit 0.1")
-    assert "--best looks at 1, 2, 3, " in run(capsys, "llama-3-8b", LOAD, "--best energy_per_token")[2]
+    assert "none of 4 points" in fails("llm", words, "--best energy_per_token --tpot-limit 0.1")
+    assert "--best looks at 1, 2, 3, " in run("llama-3-8b", LOAD, "--best energy_per_token")[2]
 
 
-def test_a_table_shows_the_first_tokens_that_a_limit_holds(capsys):
+def test_a_table_shows_the_first_tokens_that_a_limit_holds():
     """Under load they come later the more requests are in flight; in an empty engine they do not."""
     words = ("llama-3-8b", LOAD, "--batch 1,64")
-    small, large = answers(capsys, words)
+    small, large = answers(words)
     assert large["ttft_loaded_s"] > 2.0 * small["ttft_loaded_s"]
-    out = run(capsys, words)[1]
+    out = run(words)[1]
     assert "TTFT under load" in out
     assert f"{1e3 * large['ttft_loaded_s']:.1f} ms" in out or f"{1e3 * large['ttft_loaded_s']:.2f} ms" in out
 
 
 @pytest.mark.parametrize("more", ["", "--power-cap 400", "--power-cap 130"])
-def test_a_point_says_of_itself_the_same_alone_and_in_a_list(capsys, more):
+def test_a_point_says_of_itself_the_same_alone_and_in_a_list(more):
     words = f"llama-3.1-8b --gpu h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0 {more}"
-    table = answers(capsys, words, "--batch 4,32,256")
-    alone = [answers(capsys, words, "--batch", batch) for batch in (4, 32, 256)]
+    table = answers(words, "--batch 4,32,256")
+    alone = [answers(words, "--batch", batch) for batch in (4, 32, 256)]
     for name in ("validity", "warnings"):
         assert [one[name] for one in table] == [one[name] for one in alone], name
     for name in ("sm_clock_mhz", "ttft_s_high", "ttft_loaded_s", *MEASURES):
@@ -216,32 +212,32 @@ def test_a_point_says_of_itself_the_same_alone_and_in_a_list(capsys, more):
     assert [one["parts"] for one in table] == [pytest.approx(one["parts"], rel=1e-9) for one in alone]
 
 
-def test_more_gpus_than_a_node_has_are_no_measured_case(capsys):
-    eight, more = answers(capsys, "llama-3-8b", LOAD, "--batch 8 --tensor-parallel 8,16")
+def test_more_gpus_than_a_node_has_are_no_measured_case():
+    eight, more = answers("llama-3-8b", LOAD, "--batch 8 --tensor-parallel 8,16")
     assert not any("one node" in line for line in eight["warnings"])
     assert (more["validity"], any("16 GPUs: collectives of more than 8" in line for line in more["warnings"])) == ("extrapolated", True)
 
 
-def test_what_does_not_fit_says_so_in_its_headline(capsys, tmp_path):
+def test_what_does_not_fit_says_so_in_its_headline(tmp_path):
     config = tmp_path / "big.json"
     config.write_text(json.dumps(BIG))
-    status, out, error = run(capsys, config, "--gpu a100 --prompt 64 --output 64 --batch 1")
+    status, out, error = run(config, "--gpu a100 --prompt 64 --output 64 --batch 1")
     assert (status, "does not fit" in out.splitlines()[0], "--tensor-parallel" in out) == (3, True, True)
     assert len(error.splitlines()) == 1
-    assert answers(capsys, config, "--gpu a100 --prompt 64 --output 64 --batch 1")["tokens_per_s"] is None
-    status, out, _ = run(capsys, "llama-3-8b", LOAD, "--rate 10000.0")
+    assert answers(config, "--gpu a100 --prompt 64 --output 64 --batch 1")["tokens_per_s"] is None
+    status, out, _ = run("llama-3-8b", LOAD, "--rate 10000.0")
     assert (status, "overloaded" in out.splitlines()[0]) == (3, True)
-    found = answers(capsys, "llama-3-8b", LOAD, "--batch 5000")
+    found = answers("llama-3-8b", LOAD, "--batch 5000")
     assert found["running"] == found["memory"]["sequences"] < 5000
     assert f"memory holds {found['running']:.0f} of 5000" in found["warnings"][0]
 
 
-def test_gpus_of_a_list_whose_memory_is_too_small_are_named_and_left_out(capsys):
+def test_gpus_of_a_list_whose_memory_is_too_small_are_named_and_left_out():
     load = "llama-3.1-70b --prompt 64 --output 8 --batch 1,2 --gpu"
-    status, out, error = run(capsys, load, "h100,b200,a100")
+    status, out, error = run(load, "h100,b200,a100")
     assert (status, "h100" in out, "b200-sxm" in out) == (0, False, True)
     assert [f"left out: {name} does not fit" in error for name in ("h100-sxm", "a100-sxm-80gb", "b200-sxm")] == [True, True, False]
-    status, out, error = run(capsys, load, "h100,a100")
+    status, out, error = run(load, "h100,a100")
     assert (status, out.count("does not fit"), "left out" in error) == (3, 4, False)
 
 
@@ -265,14 +261,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("words, status, line", REFUSED)
-def test_bad_input_is_one_line(capsys, words, status, line):
-    assert line in fails(capsys, "llm llama-3-8b", LOAD, words, status=status)
+def test_bad_input_is_one_line(words, status, line):
+    assert line in fails("llm llama-3-8b", LOAD, words, status=status)
 
 
-def test_python_gives_what_the_command_gives(capsys):
+def test_python_gives_what_the_command_gives():
     bundle, gpu = bundle_for("a100")
     serving = Serving(model="llama-3-8b", prompt=512, output=128, batch=16, weights="bf16")
-    assert serve_llm(serving, bundle, gpu=gpu).tokens_per_s == answers(capsys, "llama-3-8b", LOAD, "--batch 16")["tokens_per_s"]
+    assert serve_llm(serving, bundle, gpu=gpu).tokens_per_s == answers("llama-3-8b", LOAD, "--batch 16")["tokens_per_s"]
     with pytest.raises(OperatingPointError, match="2 clocks"):
         serve_llm(serving, bundle, gpu=gpu, sm_clock_mhz=[900.0, 1410.0])
     with pytest.raises(ArgumentError):

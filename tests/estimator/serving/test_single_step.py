@@ -1,7 +1,5 @@
 """One step of a served model as a workload: what `estimate --model … --runtime serving` asks about."""
 
-import csv
-import io
 import json
 from dataclasses import replace
 
@@ -13,7 +11,7 @@ from estimator.serving.costs import is_served, single_step
 from estimator.serving.steps import weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.vocabulary.work import workload_work
-from tests.estimator.estimating import fails, run
+from tests.estimator.estimating import fails, run, tabled
 from tests.estimator.serving.test_steps import DENSE as LAYERS
 
 DENSE = LAYERS | {"architectures": ["LlamaForCausalLM"]}
@@ -53,25 +51,25 @@ def test_narrow_weights_and_cache_make_a_decoding_step_shorter():
     assert times[2] < 0.75 * times[0]
 
 
-def test_decoding_is_that_of_an_engine_unless_something_else_is_asked_for(capsys, tmp_path):
+def test_decoding_is_that_of_an_engine_unless_something_else_is_asked_for(tmp_path):
     config = written(tmp_path)
     words = ("--model", config, "--gpu h100 --batch 2 --sequence 64 --json")
-    status, out, err = run(capsys, words, "--phase decode")
+    status, out, err = run(words, "--phase decode")
     assert (status, "-serving" in json.loads(out)["workload"], "without its host" in err) == (0, True, True)
-    assert run(capsys, words, "--phase decode --runtime serving")[1] == out
-    assert json.loads(run(capsys, words, "--tensor-parallel 2")[1])["workload"].endswith("prefill-b2-s64-bf16-kv-bf16-serving-tp2")
+    assert run(words, "--phase decode --runtime serving")[1] == out
+    assert json.loads(run(words, "--tensor-parallel 2")[1])["workload"].endswith("prefill-b2-s64-bf16-kv-bf16-serving-tp2")
     assert not is_served("resnet-101")
     assert not is_served("lab.py:build")
 
 
 @pytest.mark.parametrize("command", [(), "sweep", "explain"])
-def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(capsys, tmp_path, command):
+def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(tmp_path, command):
     asked = ("--model", written(tmp_path), "--gpu h100 --phase decode --batch 8 --tensor-parallel 4")
     words = (command, asked)
     bundle, gpu = bundle_for("h100")
     step = single_step(written(tmp_path), "decode", batch=8, tensor_parallel=4)
     (one,) = estimate(replace(step.workload, gpus=1), bundle, gpu=gpu)
-    found = json.loads(run(capsys, words, "--json")[1])
+    found = json.loads(run(words, "--json")[1])
     found = found[0] if isinstance(found, list) else found
     assert (found["gpus"], found["latency_s"]) == (4, one.latency_s)
     for name in ("power_w", "power_w_high", "power_w_std", "energy_j", "energy_j_low", "energy_j_std"):
@@ -84,17 +82,16 @@ def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(capsys, tmp_path,
     if command == "sweep":
         assert found["tokens_per_j"] == pytest.approx(8 / found["energy_j"])
     told = "power and energy of all 4 GPUs together"
-    assert told in run(capsys, words)[1]
-    assert told not in run(capsys, words, "--tensor-parallel 1")[1]
-    assert told in run(capsys, "compare", asked, "--gpu h100,a100")[1]
-    header, *rows = csv.reader(io.StringIO(run(capsys, words, "--csv")[1]))
-    assert rows[0][header.index("gpus")] == "4"
+    assert told in run(words)[1]
+    assert told not in run(words, "--tensor-parallel 1")[1]
+    assert told in run("compare", asked, "--gpu h100,a100")[1]
+    assert tabled(words)[0]["gpus"] == "4"
 
 
 @pytest.mark.parametrize("command", [(), "sweep", "best", "compare --baselines", "explain"])
-def test_every_question_takes_a_served_model(capsys, tmp_path, command):
+def test_every_question_takes_a_served_model(tmp_path, command):
     words = (command, "--model", written(tmp_path), "--gpu h100 --phase decode --kv fp8 --weights fp8")
-    assert run(capsys, words)[0] == 0
+    assert run(words)[0] == 0
 
 
 BAD = [
@@ -112,12 +109,12 @@ BAD = [
 
 
 @pytest.mark.parametrize("fields, words, status, line", BAD)
-def test_bad_input_is_one_line_and_writes_nothing(capsys, tmp_path, fields, words, status, line):
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path, fields, words, status, line):
     out = tmp_path / "answer.json"
-    assert line in fails(capsys, "--model", written(tmp_path, **fields), "--gpu h100 --phase decode -o", out, words, status=status)
+    assert line in fails("--model", written(tmp_path, **fields), "--gpu h100 --phase decode -o", out, words, status=status)
     assert not out.exists()
 
 
 @pytest.mark.parametrize("option", ["--weights fp8", "--kv fp8", "--tensor-parallel 2", "--master", "--image-size 64"])
-def test_a_list_of_operators_has_no_options_of_a_model(capsys, option):
-    assert "give the model by --model" in fails(capsys, "examples/gpt2-prefill.json --gpu h100", option, status=2)
+def test_a_list_of_operators_has_no_options_of_a_model(option):
+    assert "give the model by --model" in fails("examples/gpt2-prefill.json --gpu h100", option, status=2)
