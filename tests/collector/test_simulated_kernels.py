@@ -1,6 +1,5 @@
 """Laws of the simulated library and scheduler: no kernel beats its roofline, more work takes longer."""
 
-import tomllib
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,8 @@ from collector.simulated.board import plan_kernel
 from collector.simulated.plan import sm_speeds
 from collector.simulated.profile import board_names, load_board
 from collector.simulated.scheduler import kernel_timing
-from estimator.vocabulary.workload import FAMILY_OPERATORS, TABLED, make_operator
+from estimator.vocabulary.workload import make_operator
+from tests.collector.dataset_rows import operators_of_every_kind
 
 boards = pytest.mark.parametrize("name", board_names())
 
@@ -23,44 +23,12 @@ def seconds(name, operator, l2_state="cold", clock_mhz=None):
     return kernel_timing(profile, plan_kernel(operator, profile), l2_state, clock_mhz or profile.spec.sm_clock_max_mhz, speeds).gpu_s
 
 
-SHAPES = tomllib.loads("""
-gemm = {batch = 2, m = 512, n = 768, k = 1024}
-attention = {batch = 2, queries = 512, context = 512, heads = 16, kv_heads = 4, head_dim = 64, window = 0, causal = 1}
-softmax = {rows = 4096, dim = 512}
-norm = {rows = 4096, dim = 1024}
-reduction = {rows = 1024, dim = 2048}
-elementwise = {elements = 1_048_576, reads = 2_097_152}
-copy = {elements = 1_048_576, reads = 1_048_576}
-[conv]
-batch = 8
-channels = 64
-height = 28
-width = 28
-filters = 128
-kernel_h = 3
-kernel_w = 3
-stride = 1
-padding = 1
-groups = 1
-""")
-
-
-def examples(precision):
-    """One operator of every kind."""
-    result = []
-    for family, operators in FAMILY_OPERATORS.items():
-        for operator in operators if family not in TABLED else ():
-            shape = SHAPES[family] | ({"groups": 64} if operator == "depthwise" else {}) | ({"queries": 1} if operator == "decode" else {})
-            result.append(make_operator(family, operator, precision, **shape))
-    return result
-
-
 @boards
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "bf16"])
 def test_every_kind_of_operator_runs_or_is_refused(name, precision):
     profile = load_board(name)
     gpu = profile.spec
-    for operator in examples(precision):
+    for operator in operators_of_every_kind(precision):
         matrix = operator.family in ("gemm", "attention") or operator.operator == "conv2d"
         known = precision in gpu.tensor_flop_per_clock or (precision == "fp32" and operator.family != "attention")
         if matrix and not known:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import random
-import time
 
 import pytest
 
@@ -27,18 +25,6 @@ with open_board("0") as board:
     print("back", flush=True)
     sys.stdin.read()
 """
-
-
-def test_the_clock_comes_back_from_kills_at_random_moments(environment, boards, tmp_path):
-    chance = random.Random(1)
-    for _ in range(8):
-        holder = piped(*PYTHON, HOLDER, 0.002, env=environment)
-        holder.stdout.readline()
-        time.sleep(chance.uniform(0.0, 0.25))  # from before the record to after the clock is back
-        holder.kill()
-        holder.communicate(timeout=DEADLINE_S)
-        until(lambda: boards.get("lock_high") == 0)
-    until(lambda: left_records(tmp_path / "state") == [], "a guard that was still starting forgets the record later")
 
 
 def test_one_process_at_a_time_holds_a_board(environment, boards):
