@@ -75,17 +75,13 @@ def test_a_run_takes_the_time_that_its_launches_take(runner):
 
 
 @pytest.mark.parametrize("launches", [1, 2, 19, 20, 21, 1000])
-def test_any_number_of_launches_is_run(runner, launches):
-    record = runner.run(runner.prepare(OTHER), launches)
-    assert record.launches == launches
-    assert 1 <= len(record.segment_s) <= launches
-    assert record.end_ns > record.start_ns
-
-
-def test_kernels_take_turns_without_being_prepared_again(runner):
+def test_kernels_that_are_prepared_take_turns_and_run_any_number_of_times(runner, launches):
     prepared = [runner.prepare(operator) for operator in (PRODUCT, OTHER)]
     for one in (*prepared, *prepared):
-        assert runner.run(one, 5).launches == 5
+        record = runner.run(one, launches)
+        assert record.launches == launches
+        assert 1 <= len(record.segment_s) <= launches
+        assert record.end_ns > record.start_ns
 
 
 def test_what_cannot_run_is_refused_before_and_in_prepare(runner):
