@@ -71,6 +71,11 @@ def product(m, n=None, k=None, precision="fp16"):
     return make_operator("gemm", "linear", precision, batch=1, m=m, n=n or m, k=k or m)
 
 
+def addition(elements, precision="fp16"):
+    """A sum of two arrays of so many elements."""
+    return make_operator("elementwise", "add", precision, elements=elements, reads=2 * elements)
+
+
 SHAPES = tomllib.loads("""
 gemm = {batch = 2, m = 512, n = 768, k = 1024}
 attention = {batch = 2, queries = 512, context = 512, heads = 16, kv_heads = 4, head_dim = 64, window = 0, causal = 1}

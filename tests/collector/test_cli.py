@@ -18,9 +18,9 @@ BOARD = "sim:a100-pcie-40gb"
 
 
 @pytest.fixture
-def arguments(calibration, tmp_path, tmp_path_factory):
+def arguments(sensor_file, tmp_path, tmp_path_factory):
     """A small campaign into `d.parquet`."""
-    words = campaign_words(tmp_path_factory.mktemp("words"), calibration, TINY_CAMPAIGN, freqs="510,900")
+    words = campaign_words(tmp_path_factory.mktemp("words"), sensor_file, TINY_CAMPAIGN, freqs="510,900")
     return f"{words} --out {tmp_path / 'd.parquet'} --seed 1"
 
 

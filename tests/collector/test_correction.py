@@ -23,10 +23,10 @@ def a_calibration(**changes):
     )
 
 
-def polled(values, period_s=PERIOD_S, poll_s=0.007, start_s=100.0):
+def polled(values, period_s=PERIOD_S, poll_s=0.007):
     """Polls of a sensor whose update k has value k."""
-    time_s = np.arange(start_s, start_s + len(values) * period_s, poll_s)
-    index = np.minimum(((time_s - start_s) / period_s).astype(int), len(values) - 1)
+    time_s = np.arange(100.0, 100.0 + len(values) * period_s, poll_s)
+    index = np.minimum(((time_s - 100.0) / period_s).astype(int), len(values) - 1)
     return PowerReadings(field="instant", host_ns=np.round(time_s * 1e9).astype(np.int64), power_w=values[index])
 
 

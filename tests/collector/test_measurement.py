@@ -11,7 +11,6 @@ from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
 from collector.sampling import Sampler
 from collector.sensing.steady import settle_time_s
-from estimator.vocabulary.workload import make_operator
 from microbench.sizing import launches_for
 from tests.collector.campaigns import Distorting
 from tests.collector.dataset_rows import product, rows_to_table
@@ -19,7 +18,6 @@ from tests.collector.dataset_rows import product, rows_to_table
 BOARD = "a100-pcie-40gb"
 SETTINGS = MeasurementSettings()
 LINEAR = product(2048)
-ADD = make_operator("elementwise", "add", "fp16", elements=2**24, reads=2**25)
 
 
 class Recording:

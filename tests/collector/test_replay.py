@@ -1,7 +1,6 @@
 """A recorded run is played back to the byte; anything else than the recorded calls is refused in one line."""
 
 import gzip
-import json
 import math
 from dataclasses import replace
 
@@ -19,12 +18,10 @@ BOARD = "sim:a100-pcie-40gb"
 
 
 @pytest.fixture(scope="module")
-def recorded(tiny_file, calibration, tmp_path_factory):
+def recorded(tiny_file, sensor_file, tmp_path_factory):
     """A dataset, the recording of its run, and the options that both were made with."""
     folder = tmp_path_factory.mktemp("recorded")
-    sensor = tmp_path_factory.mktemp("sensor") / "sensor.json"
-    sensor.write_text(json.dumps(calibration.document()))
-    options = f"--freqs 900 --campaign {tiny_file} --sensor {sensor} --seed 1 --quiet".split()
+    options = f"--freqs 900 --campaign {tiny_file} --sensor {sensor_file} --seed 1 --quiet".split()
     dataset, recording = folder / "first.parquet", folder / "run.recording"
     assert main([*options, *f"--gpu {BOARD} --pmd sim --out {dataset} --record {recording}".split()]) == 0
     return dataset, recording, options

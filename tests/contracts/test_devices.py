@@ -7,8 +7,9 @@ from collector.bench import bench_words, open_bench
 from collector.devices.protocols import THROTTLE_BITS
 from collector.errors import ClockError
 from estimator.vocabulary.workload import make_operator
+from tests.collector.dataset_rows import product
 
-PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048)
+PRODUCT = product(2048)
 SMALL = make_operator("softmax", "softmax", "fp32", rows=256, dim=512)
 
 

@@ -5,17 +5,17 @@ import pytest
 
 from collector.bench import open_bench
 from collector.errors import RunnerError
-from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
+from tests.collector.dataset_rows import addition, product
 from tests.hardware.board import open_real_runner
 from tests.microbench_library.conftest import open_fake_board
 
-PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=1024, n=1024, k=1024)
-OTHER = make_operator("gemm", "linear", "fp16", batch=1, m=512, n=256, k=512)
-ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 20, reads=1 << 21)
-IMPOSSIBLE = make_operator("gemm", "linear", "fp16", batch=1, m=2**21, n=2**21, k=2**10)
-FP8 = make_operator("gemm", "linear", "fp8", batch=1, m=64, n=64, k=64)
-UNKNOWN = make_operator("gemm", "linear", "nvfp4", batch=1, m=64, n=64, k=64)
+PRODUCT = product(1024)
+OTHER = product(512, 256, 512)
+ADDITION = addition(1 << 20, "fp32")
+IMPOSSIBLE = product(2**21)
+FP8 = product(64, precision="fp8")
+UNKNOWN = product(64, precision="nvfp4")
 
 
 @pytest.fixture(params=["simulated", "stand-in", pytest.param("real", marks=pytest.mark.gpu)])

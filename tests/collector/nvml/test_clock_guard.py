@@ -33,9 +33,7 @@ def test_one_process_at_a_time_holds_a_board(environment, boards):
     second = piped(*PYTHON, HOLDER, env=environment)
     _, errors = second.communicate(timeout=DEADLINE_S)
     assert f"process {holder.pid} holds the clock" in errors
-    assert (boards.get("lock_calls"), boards.get("reset_calls")) == (1, 0), (
-        "the second one leaves the first one's clock alone"
-    )
+    assert (boards.get("lock_calls"), boards.get("reset_calls")) == (1, 0), "the second one leaves the first one's clock alone"
     holder.kill()
     holder.communicate(timeout=DEADLINE_S)
 

@@ -1,6 +1,5 @@
 """The NVML backend through the real binding, on a stand-in for the driver's library that the tests compile."""
 
-import ctypes
 import json
 
 import numpy as np
@@ -29,13 +28,7 @@ from tests.collector.nvml.stub import (
 from tests.collector.steady import until
 from tests.processes import PYTHON, ended, piped
 
-
-@pytest.fixture(autouse=True)
-def driver(boards, environment, library_folder, monkeypatch):
-    """One H200 on a new driver.  The library stays loaded, but is a driver only where the variable names a block."""
-    ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
-    for name in ("WATTPRINT_NVML_STUB", "WATTPRINT_STATE"):
-        monkeypatch.setenv(name, environment[name])
+pytestmark = pytest.mark.usefixtures("driver")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,9 @@ import pytest
 from collector.devices.clock_helper import LeasedClock
 from collector.devices.clock_record import left_records
 from collector.errors import ClockHelperError
-from tests.collector.privileged.conftest import UUID, Line, stopped
+from tests.collector.privileged.conftest import UUID, stopped
 from tests.collector.steady import until
 from tests.processes import COLLECT, PYTHON, ended, piped
-
-Connect = Callable[[], Line]
 
 HOLDER = """
 import sys

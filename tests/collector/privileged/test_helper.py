@@ -8,7 +8,6 @@ import pwd
 import signal
 import socket
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -26,7 +25,8 @@ PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_MDWE = 24, 38, 65
 SYS_ADMIN, LAST_CAPABILITY = 21, 40
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-Connect = Callable[[], Line]
+
+
 LOCK = {"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}
 LOCK_AND_UNLOCK = (LOCK, {"do": "unlock"})
 
