@@ -124,6 +124,13 @@ def test_a_lost_board_hides_no_other_and_says_what_to_do(code, tmp_path):
     assert [bool(reason) for reason in refused] == [False, True, False]
 
 
+def test_a_clock_that_was_held_is_given_back_at_once(boards):
+    with open_board("0") as opened:
+        opened.gpu.lock_clock_mhz(1500.0)
+        assert (boards.get("lock_low"), boards.get("lock_high")) == (1500, 1500)
+    assert (boards.get("lock_high"), boards.get("reset_calls")) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("code", "reason"), [(GPU_LOST, "fallen off the bus"), (RESET_REQUIRED, "must be reset"), (1, "driver was restarted")]
 )
