@@ -38,7 +38,7 @@ kernels = ["l2_stream"]
 def loads(toolchain):
     """Some loads by kernel, mode, lanes and blocks."""
     groups = [
-        LoadGroup(kernels=("ffma_k8_u64", "ffma_k1_u64"), modes=("full", "sm_sweep")),
+        LoadGroup(kernels=("ffma_k8_u64", "ffma_k1_u64"), modes=("full", "lane_sweep", "sm_sweep")),
         LoadGroup(kernels=("ffma_k8_u64",), pattern="zero"),
         LoadGroup(kernels=("lds_stream", "l2_stream", "dram_read")),
     ]
@@ -66,6 +66,11 @@ def points(loads):
 
 
 def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads):
+    lanes = sorted(one(loads, "ffma_k8_u64", "lane_sweep"), key=lambda load: load.launch.active_lanes)
+    times, powers = zip(*((point.gpu_s, point.added_w) for point in points(lanes)), strict=True)
+    assert np.ptp(times) < 0.001 * times[0]
+    steps = np.diff(powers) / np.diff([load.launch.active_lanes for load in lanes])
+    assert np.ptp(steps) < 0.05 * steps.min()  # the same for every lane, but for the sag of the voltage
     (plain,) = one(loads, "ffma_k8_u64", "full", "random")
     longer = replace(plain, launch=replace(plain.launch, iterations=3 * plain.launch.iterations))
     first, zero, third = points([plain, one(loads, "ffma_k8_u64", "full", "zero")[0], longer])
