@@ -1,6 +1,5 @@
 """Campaigns on the simulated A100 that several tests run, whole or interrupted, and pieces of their files."""
 
-import json
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -89,16 +88,15 @@ class Distorting:
         return tuple(replace(part, power_w=self._change(part)) for part in self._sensor.read())
 
 
-def campaign_words(folder, calibration, campaign, *, more="", freqs="current"):
-    """Words of `collect` for a campaign's text with a known sensor on the simulated A100; `more` is added to the board's profile."""
-    files = {"few.toml": campaign, "sensor.json": json.dumps(calibration.document())}
+def campaign_words(folder, sensor, campaign, *, more="", freqs="current"):
+    """Words of `collect` for a campaign's text with a sensor's file on the simulated A100; `more` is added to the board's profile."""
+    (folder / "few.toml").write_text(campaign, encoding="utf-8")
+    board = BOARD
     if more:
         shipped = (resource_folder("simulated-boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
-        files["board.toml"] = f'name = "a100-pcie-40gb"\n{shipped}\n{more}'
-    for name, content in files.items():
-        (folder / name).write_text(content, encoding="utf-8")
-    board = f"sim:{folder / 'board.toml'}" if more else BOARD
-    return f"--gpu {board} --freqs {freqs} --campaign {folder / 'few.toml'} --sensor {folder / 'sensor.json'}"
+        (folder / "board.toml").write_text(f'name = "a100-pcie-40gb"\n{shipped}\n{more}', encoding="utf-8")
+        board = f"sim:{folder / 'board.toml'}"
+    return f"--gpu {board} --freqs {freqs} --campaign {folder / 'few.toml'} --sensor {sensor}"
 
 
 @contextmanager

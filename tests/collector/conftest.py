@@ -1,5 +1,7 @@
 """A tiny campaign and a sensor calibration that several test files share."""
 
+import json
+
 import pytest
 
 from collector.bench import open_bench
@@ -42,3 +44,11 @@ def calibration():
     with open_bench(BOARD, seed=11, meter=True) as bench:
         bench.gpu.lock_clock_mhz(900)
         return characterise_sensor(bench, Sampler(bench.gpu, bench.sensors))
+
+
+@pytest.fixture(scope="session")
+def sensor_file(calibration, tmp_path_factory):
+    """The file of that sensor."""
+    path = tmp_path_factory.mktemp("sensor") / "sensor.json"
+    path.write_text(json.dumps(calibration.document()))
+    return path

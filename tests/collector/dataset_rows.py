@@ -2,6 +2,7 @@
 
 import json
 import resource
+import tomllib
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow as pa
 from collector.dataset.reader import log_path
 from collector.dataset.schema import checked_row, kernel_schema, operator_columns
 from collector.dataset.writer import open_kernel_writer, write_parquet
-from estimator.vocabulary.workload import FAMILY_FIELDS, make_operator
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, TABLED, make_operator
 
 LINEAR = make_operator("gemm", "linear", "bf16", batch=1, m=128, n=256, k=512)
 METADATA = {"gpu": {"name": "a board"}, "idle": []}
@@ -68,3 +69,40 @@ def disk_with(size):
 def product(m, n=None, k=None, precision="fp16"):
     """A matrix product, square where one size is given."""
     return make_operator("gemm", "linear", precision, batch=1, m=m, n=n or m, k=k or m)
+
+
+def addition(elements, precision="fp16"):
+    """A sum of two arrays of so many elements."""
+    return make_operator("elementwise", "add", precision, elements=elements, reads=2 * elements)
+
+
+SHAPES = tomllib.loads("""
+gemm = {batch = 2, m = 512, n = 768, k = 1024}
+attention = {batch = 2, queries = 512, context = 512, heads = 16, kv_heads = 4, head_dim = 64, window = 0, causal = 1}
+softmax = {rows = 4096, dim = 512}
+norm = {rows = 4096, dim = 1024}
+reduction = {rows = 1024, dim = 2048}
+elementwise = {elements = 1_048_576, reads = 2_097_152}
+copy = {elements = 1_048_576, reads = 1_048_576}
+[conv]
+batch = 8
+channels = 64
+height = 28
+width = 28
+filters = 128
+kernel_h = 3
+kernel_w = 3
+stride = 1
+padding = 1
+groups = 1
+""")
+
+
+def operators_of_every_kind(precision):
+    """One of each."""
+    result = []
+    for family, operators in FAMILY_OPERATORS.items():
+        for operator in operators if family not in TABLED else ():
+            shape = SHAPES[family] | ({"groups": 64} if operator == "depthwise" else {}) | ({"queries": 1} if operator == "decode" else {})
+            result.append(make_operator(family, operator, precision, **shape))
+    return result

@@ -3,7 +3,6 @@
 A host polls what the last update left.  Nothing here knows how clocks are found.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,9 +78,6 @@ def skipped(random):
     update = due + random.normal(0.0, 3e-4, len(due))
     kept = random.random(len(due)) >= random.uniform(0.3, 0.7)
     return polled(update[kept], moving(len(due), random)[kept], random, period_s=period)
-
-
-Kind = Callable[[np.random.Generator], Hostile]
 
 
 def _grid(period_s, span_s):

@@ -5,7 +5,6 @@ import time
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
 
 import pytest
 
@@ -18,7 +17,6 @@ HELD_UP_S = 0.01
 WAITED_S = 0.05
 """Time for which some process of the machine waited for a core, in all [s]."""
 PRESSURE = Path("/proc/pressure/cpu")
-Given = ParamSpec("Given")
 
 
 class Watch:

@@ -22,13 +22,6 @@ def test_a_profile_that_is_missing_is_refused(word):
         pass
 
 
-def test_the_meter_is_a_second_sensor():
-    with open_bench("sim:rtx-3090", meter=True) as bench:
-        assert [sensor.name() for sensor in bench.sensors] == ["nvml", "meter"]
-    with open_bench("sim:rtx-3090") as bench:
-        assert len(bench.sensors) == 1
-
-
 def test_closing_gives_the_clock_back_whatever_happened():
     with suppress(ClockError), open_simulated("a100-pcie-40gb") as board:
         board.gpu.lock_clock_mhz(900.0)

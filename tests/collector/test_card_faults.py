@@ -15,10 +15,9 @@ from collector.devices.protocols import THROTTLE_BITS
 from collector.devices.tracer import NOT_TRACED
 from collector.sampling import Sampler
 from collector.simulated.profile import Faults
-from estimator.vocabulary.workload import make_operator
 from microbench.sizing import launches_for
 from tests.collector.campaigns import Distorting, collected, planned
-from tests.collector.dataset_rows import product, rows_to_table
+from tests.collector.dataset_rows import addition, product, rows_to_table
 
 BOARD = "sim:h100-sxm"
 CLOCKS = (900.0,)
@@ -26,7 +25,7 @@ TRACED = re.compile("kernel_name|registers|shared_bytes|blocks_per_sm|tile_|stag
 """Columns that only a trace tells."""
 
 LARGE = product(8192, precision="bf16")
-ADD = make_operator("elementwise", "add", "bf16", elements=2**26, reads=2**27)
+ADD = addition(2**26, "bf16")
 
 
 def point(operator, **changes):

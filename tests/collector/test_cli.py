@@ -18,9 +18,9 @@ BOARD = "sim:a100-pcie-40gb"
 
 
 @pytest.fixture
-def arguments(calibration, tmp_path, tmp_path_factory):
+def arguments(sensor_file, tmp_path, tmp_path_factory):
     """A small campaign into `d.parquet`."""
-    words = campaign_words(tmp_path_factory.mktemp("words"), calibration, TINY_CAMPAIGN, freqs="510,900")
+    words = campaign_words(tmp_path_factory.mktemp("words"), sensor_file, TINY_CAMPAIGN, freqs="510,900")
     return f"{words} --out {tmp_path / 'd.parquet'} --seed 1"
 
 
@@ -112,6 +112,9 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path, capsys):
     assert played.read_bytes() == out.read_bytes()
     assert document["averaging"] == "low-pass"
     assert document["window_s"] == pytest.approx(2.0 * document["tau_s"])
+    assert document["tau_s"] == pytest.approx(0.0125, abs=0.0008)
+    assert document["transient"] == "instant"
+    assert 0.02 < document["settle_s"] < 0.2
     assert document["gain"] is None
     assert "gain" in document["notes"]
     assert answer(capsys, f"sensor --gpu {BOARD} --pmd sim")["gain"] == pytest.approx(0.954, abs=0.01)

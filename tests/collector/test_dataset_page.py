@@ -22,10 +22,10 @@ def dataset(folder, rows, **metadata):
     return path
 
 
-def a_campaign(count=120):
+def a_campaign():
     """Rows of two clocks, every tenth of which is throttled, with repeated kernels at the end."""
     rows = []
-    for i in range(count):
+    for i in range(120):
         throttled = i % 10 == 0
         clock = (510.0, 1410.0)[i % 2]
         at_limit = {"flags": ["throttled"], "throttle_reasons": POWER_CAP} if throttled else {}

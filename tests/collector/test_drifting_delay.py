@@ -51,15 +51,6 @@ def stated():
     return identify_sensor(record(*square_waves(), 0.0, 1)[0], NAME).calibration
 
 
-@pytest.mark.parametrize("first_s", [0.0, 0.004, 0.016])
-def test_width_and_rate_of_the_delay_are_found(first_s):
-    found = identify_sensor(record(*square_waves(), first_s, 1)[0], NAME)
-    assert found.calibration.averaging == "low-pass"
-    assert abs(found.calibration.window_s - 2.0 * TAU_S) < 2.0 * found.calibration.window_std_s
-    assert found.decision.drift == pytest.approx(UPDATE_S / 0.1 - 1.0, abs=5e-5)
-    assert "on another clock" in found.calibration.notes["delay_s"]
-
-
 def test_a_delay_that_begins_anew_within_the_record_widens_the_errors():
     found = identify_sensor(record(*square_waves(), 0.01, 1)[0], NAME).calibration
     narrow = next(one for one in found.candidates if one.kernel == "low-pass")

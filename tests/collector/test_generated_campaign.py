@@ -38,7 +38,7 @@ kernels = ["l2_stream"]
 def loads(toolchain):
     """Some loads by kernel, mode, lanes and blocks."""
     groups = [
-        LoadGroup(kernels=("ffma_k8_u64", "ffma_k1_u64"), modes=("full", "lane_sweep", "sm_sweep", "single")),
+        LoadGroup(kernels=("ffma_k8_u64", "ffma_k1_u64"), modes=("full", "lane_sweep", "sm_sweep")),
         LoadGroup(kernels=("ffma_k8_u64",), pattern="zero"),
         LoadGroup(kernels=("lds_stream", "l2_stream", "dram_read")),
     ]
@@ -84,9 +84,9 @@ def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads):
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory, toolchain, calibration):
+def dataset(tmp_path_factory, toolchain, sensor_file):
     path = tmp_path_factory.mktemp("generated") / "few.parquet"
-    assert called(f"{campaign_words(path.parent, calibration, CAMPAIGN)} --out {path}") == 0
+    assert called(f"{campaign_words(path.parent, sensor_file, CAMPAIGN)} --out {path}") == 0
     return path
 
 
@@ -158,9 +158,9 @@ def loads_named(toolchain, gpu, *names):
     return {load.kernel.name: load for load in found}
 
 
-def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(toolchain, calibration, tmp_path):
+def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(toolchain, sensor_file, tmp_path):
     out = tmp_path / "few.parquet"
-    words = campaign_words(tmp_path, calibration, TWO_MODES, more='[faults]\ncorrupted = "ffma_k8_u64"\n')
+    words = campaign_words(tmp_path, sensor_file, TWO_MODES, more='[faults]\ncorrupted = "ffma_k8_u64"\n')
     assert called(f"{words} --out {out} --strict") == 3  # done, with rows that are no good
     table = read_kernel_dataset(out).table
     flags = {(row["operator"], row["launch_mode"]): set(row["flags"]) for row in table.to_pylist()}

@@ -34,10 +34,10 @@ def loads(toolchain):
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory, calibration):
+def words(tmp_path_factory, sensor_file):
     """A campaign on a simulated board with another one beside it."""
     link = "[link.peer]\nbytes_per_s = 230e9\nlatency_s = 1.6e-6\npj_per_byte = 28.0\n"
-    return campaign_words(tmp_path_factory.mktemp("links"), calibration, CAMPAIGN, more=link)
+    return campaign_words(tmp_path_factory.mktemp("links"), sensor_file, CAMPAIGN, more=link)
 
 
 @pytest.fixture(scope="module")

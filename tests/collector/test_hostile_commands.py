@@ -23,10 +23,10 @@ def table(path, header, *columns):
     return path
 
 
-def polls(path, *, scale=1.0, missing=0, gap_s=0.0):
+def polls(path, *, missing=0, gap_s=0.0):
     """20 s of a reading that takes a new value every 100 ms; `missing` rows have no power, and there is a gap in the middle."""
     time_s = 0.01 * np.arange(2000)
-    power = [f"{scale * (100 + 0.2 * (index // 10 * 83 % 211)):g}" for index in range(2000)]
+    power = [f"{100 + 0.2 * (index // 10 * 83 % 211):g}" for index in range(2000)]
     power[:missing] = ["nan"] * missing
     late = np.where(time_s > 10.0, gap_s, 0.0)
     return table(path, "t_s,power_w", [f"{value:.2f}" for value in time_s + late], power)

@@ -11,7 +11,7 @@ from collector.campaigns.plan import chosen_plan, plan_campaign
 from collector.campaigns.selection import hastened, kind_of
 from collector.dataset.reader import read_kernel_dataset
 from collector.errors import CampaignError
-from microbench.layouts import LAYOUTS, natural_layout
+from microbench.layouts import LAYOUTS
 from tests.collector.campaigns import SHORT_HEAD, collected
 from tests.words import one_line
 
@@ -47,15 +47,6 @@ def spec_of(*groups):
 def plan_of(*groups, board=BOARD):
     with open_bench(board) as bench:
         return plan_campaign(spec_of(*groups), (900.0,), (), 3, bench)
-
-
-def test_every_product_runs_in_every_layout_asked_for():
-    plan = plan_of({**LINEAR, "transpose": list(LAYOUTS)}, SOFTMAX)
-    products = [point for point in plan.points if point.operator.family == "gemm"]
-    found = {(point.operator, point.transpose or natural_layout(point.operator)) for point in products}
-    assert found == {(operator, layout) for operator in {point.operator for point in products} for layout in LAYOUTS}
-    assert plan.kernels == {"gemm": 8, "softmax": 2}
-    assert len({point.row_id for point in plan.points}) == len(plan.points) == 10
 
 
 @pytest.mark.parametrize(("group", "natural"), [(LINEAR, "tn"), (BMM, "nn")])

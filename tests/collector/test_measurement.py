@@ -11,7 +11,6 @@ from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
 from collector.sampling import Sampler
 from collector.sensing.steady import settle_time_s
-from estimator.vocabulary.workload import make_operator
 from microbench.sizing import launches_for
 from tests.collector.campaigns import Distorting
 from tests.collector.dataset_rows import product, rows_to_table
@@ -19,7 +18,6 @@ from tests.collector.dataset_rows import product, rows_to_table
 BOARD = "a100-pcie-40gb"
 SETTINGS = MeasurementSettings()
 LINEAR = product(2048)
-ADD = make_operator("elementwise", "add", "fp16", elements=2**24, reads=2**25)
 
 
 class Recording:
@@ -61,6 +59,8 @@ def test_power_energy_and_time_are_true_within_their_errors(calibration):
                 deviations.append((row["power_w"] - true_w) / row["power_std_w"])
                 assert row["power_w"] == pytest.approx(true_w, rel=0.012)
                 assert row["energy_j"] == pytest.approx(row["power_w"] * row["latency_s"])
+                relative = math.hypot(row["power_std_w"] / row["power_w"], row["latency_std_s"] / row["latency_s"])
+                assert row["energy_std_j"] == pytest.approx(row["energy_j"] * relative)
                 if "throttled" not in row["flags"]:
                     assert row["latency_s"] == pytest.approx(loaded(runner.prepare(operator))(clock).period_s, rel=0.012)
                     assert row["sm_clock_measured_mhz"] == pytest.approx(clock, rel=0.015)
@@ -115,13 +115,6 @@ def test_a_few_doubtful_readings_are_left_out_and_a_doubtful_sensor_gives_no_pow
 def test_a_clock_that_was_not_held_is_flagged(calibration):
     assert "clock_off_target" in measured(calibration, a_point(clock=900.0), locked=600.0)["flags"]
     assert measured(calibration, a_point(clock=None), locked=600.0)["sm_clock_mhz"] is None
-
-
-def test_a_window_too_short_for_the_sensor_is_flagged(calibration):
-    late = replace(calibration, settle_s=3.0)
-    hurried = MeasurementSettings(updates=4, window_s=0.3, settle_s=0.0)
-    row = measured(late, a_point(), lambda power: np.where(np.arange(len(power)) < len(power) - 30, math.nan, power), hurried)
-    assert set(row["flags"]) & {"few_samples", "short_window", "power_absurd"}
 
 
 def test_launches_fill_the_window():

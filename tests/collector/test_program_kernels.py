@@ -15,7 +15,7 @@ from collector.sampling import Sampler
 from collector.sensing.live import characterise_sensor
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import Workload, make_operator
-from tests.collector.dataset_rows import product
+from tests.collector.dataset_rows import addition, product
 from tests.collector.made_readings import a_sensor
 from tests.words import called, refused
 
@@ -26,8 +26,7 @@ BOARD = "sim:a100-pcie-40gb"
 def workload(tmp_path_factory):
     """Two kernels of very different power."""
     path = tmp_path_factory.mktemp("kernels") / "w.json"
-    sums = make_operator("elementwise", "add", "fp32", elements=2**26, reads=2**27)
-    write_workload(Workload(name="w", operators=(product(4096), sums), counts=(400.0, 300.0)), path)
+    write_workload(Workload(name="w", operators=(product(4096), addition(2**26, "fp32")), counts=(400.0, 300.0)), path)
     return str(path)
 
 

@@ -25,9 +25,9 @@ settle_s = 0.1
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory, calibration):
+def files(tmp_path_factory, sensor_file):
     """Options with a campaign's file and a sensor's."""
-    return campaign_words(tmp_path_factory.mktemp("files"), calibration, CAMPAIGN, freqs="900")
+    return campaign_words(tmp_path_factory.mktemp("files"), sensor_file, CAMPAIGN, freqs="900")
 
 
 @pytest.fixture(scope="module")

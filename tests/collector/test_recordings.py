@@ -24,8 +24,8 @@ BEGIN = datetime(2023, 7, 14, 10, 12, 46, tzinfo=UTC)
 POWER = 60.0 + np.round(40.0 * (np.arange(COUNT) // 15 % 7) / 6.0, 2)
 
 
-def stamp(seconds, begin=BEGIN):
-    moment = begin + timedelta(seconds=seconds)
+def stamp(seconds):
+    moment = BEGIN + timedelta(seconds=seconds)
     return moment.strftime("%Y/%m/%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
 
 

@@ -17,7 +17,6 @@ from collector.campaigns.selection import hastened, kind_of, point_costs
 from collector.dataset.reader import read_kernel_dataset
 from collector.errors import CampaignError
 from collector.sensing.catalogue import given_sensor
-from collector.sensing.live import characterisation_s
 from collector.simulated.profile import board_names
 from tests.collector.campaigns import BOARD, ONE_SOFTMAX, SHORT_HEAD, planned, softmax_of_many_sizes
 from tests.words import called, refused
@@ -122,12 +121,6 @@ def test_what_is_chosen_and_what_cannot_be_is_said(words, capsys):
     enough = capsys.readouterr().err.strip().rpartition("at least ")[2].replace(" ", "")
     assert called(f"{words} --budget {enough} --dry-run") == 0
     assert "too small for one kernel of every kind" in capsys.readouterr().err
-
-
-def test_a_known_sensor_takes_no_time(tiny, calibration):
-    with open_bench(BOARD) as bench:
-        unknown, known = (plan_campaign(tiny, (900.0,), (), 0, bench, sensor=one).fixed_s for one in (None, calibration))
-    assert unknown - known == pytest.approx(characterisation_s(0.1), rel=0.02)
 
 
 @pytest.mark.parametrize("board", board_names())

@@ -11,17 +11,6 @@ from collector.sensing.decision import informative_ratio
 from collector.sensing.regression import Fit
 
 
-def test_the_planted_sensor_is_found_with_a_meter(calibration):
-    assert calibration.averaging == "low-pass"
-    assert calibration.tau_s == pytest.approx(0.0125, abs=0.0008)
-    assert calibration.update_period_s == pytest.approx(0.1012, abs=1e-4)
-    assert calibration.gain == pytest.approx(0.954, abs=3.0 * calibration.gain_std)
-    assert calibration.gain_std < 0.004
-    assert calibration.offset_w == pytest.approx(-1.18, abs=3.0 * calibration.offset_std_w)
-    assert calibration.transient == "instant"
-    assert 0.02 < calibration.settle_s < 0.2
-
-
 def test_a_calibration_survives_json(calibration, tmp_path):
     document = json.loads(json.dumps(calibration.document(), allow_nan=False))
     assert calibration_from_document(document).document() == calibration.document()

@@ -155,19 +155,20 @@ def test_a_slow_board_is_told_from_a_slow_sensor():
     assert found.board_rise_s > 0.04
 
 
-@pytest.mark.parametrize(
-    ("time_s", "power_w"),
-    [
-        (np.arange(500) * 0.01, np.full(500, 60.0)),
-        (np.arange(500) * 0.01, np.full(500, np.nan)),
-        (np.arange(500) * 0.01, np.arange(500.0)),
-        (np.arange(3) * 0.01, np.array([1.0, 2.0, 3.0])),
-        (np.sort(np.random.default_rng(1).uniform(0, 1e-4, 500)), np.random.default_rng(2).normal(50, 9, 500)),
-        (np.cumsum(np.random.default_rng(1).pareto(0.5, 500)), np.repeat(np.random.default_rng(2).normal(50, 9, 100), 5)),
-    ],
-    ids=["constant", "nan", "every poll", "three", "too fast", "wild stamps"],
-)
-def test_records_that_say_nothing_end_in_reasons(time_s, power_w):
+EVEN_S, CHANCE = np.arange(500) * 0.01, np.random.default_rng(1)
+SAYING_NOTHING = {
+    "constant": (EVEN_S, np.full(500, 60.0)),
+    "nan": (EVEN_S, np.full(500, np.nan)),
+    "every poll": (EVEN_S, np.arange(500.0)),
+    "three": (EVEN_S[:3], np.arange(1.0, 4.0)),
+    "too fast": (np.sort(CHANCE.uniform(0, 1e-4, 500)), CHANCE.normal(50, 9, 500)),
+    "wild stamps": (np.cumsum(CHANCE.pareto(0.5, 500)), np.repeat(CHANCE.normal(50, 9, 100), 5)),
+}
+
+
+@pytest.mark.parametrize("what", SAYING_NOTHING)
+def test_records_that_say_nothing_end_in_reasons(what):
+    time_s, power_w = SAYING_NOTHING[what]
     load = LoadStamps(start_s=np.array([1.0, 2.0]), end_s=np.array([1.5, 2.5]))
     found = calibration(SensorRecord(time_s=time_s, power_w=power_w, load=load, meter_s=time_s, meter_w=power_w))
     for key in ("update_period_s", "window_s", "gain", "delay_s", "rise_time_s"):

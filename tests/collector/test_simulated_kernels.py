@@ -1,6 +1,5 @@
 """Laws of the simulated library and scheduler: no kernel beats its roofline, more work takes longer."""
 
-import tomllib
 from dataclasses import replace
 
 import pytest
@@ -12,47 +11,16 @@ from collector.simulated.board import plan_kernel
 from collector.simulated.plan import sm_speeds
 from collector.simulated.profile import board_names, load_board
 from collector.simulated.scheduler import kernel_timing
-from estimator.vocabulary.workload import FAMILY_OPERATORS, TABLED, make_operator
+from estimator.vocabulary.workload import make_operator
+from tests.collector.dataset_rows import addition, operators_of_every_kind, product
 
 boards = pytest.mark.parametrize("name", board_names())
 
 
-def seconds(name, operator, l2_state="cold", clock_mhz=None):
+def seconds(name, operator, l2_state="cold"):
     profile = load_board(name)
     speeds = sm_speeds(profile.schedule, profile.spec.num_sms, 0)
-    return kernel_timing(profile, plan_kernel(operator, profile), l2_state, clock_mhz or profile.spec.sm_clock_max_mhz, speeds).gpu_s
-
-
-SHAPES = tomllib.loads("""
-gemm = {batch = 2, m = 512, n = 768, k = 1024}
-attention = {batch = 2, queries = 512, context = 512, heads = 16, kv_heads = 4, head_dim = 64, window = 0, causal = 1}
-softmax = {rows = 4096, dim = 512}
-norm = {rows = 4096, dim = 1024}
-reduction = {rows = 1024, dim = 2048}
-elementwise = {elements = 1_048_576, reads = 2_097_152}
-copy = {elements = 1_048_576, reads = 1_048_576}
-[conv]
-batch = 8
-channels = 64
-height = 28
-width = 28
-filters = 128
-kernel_h = 3
-kernel_w = 3
-stride = 1
-padding = 1
-groups = 1
-""")
-
-
-def examples(precision):
-    """One operator of every kind."""
-    result = []
-    for family, operators in FAMILY_OPERATORS.items():
-        for operator in operators if family not in TABLED else ():
-            shape = SHAPES[family] | ({"groups": 64} if operator == "depthwise" else {}) | ({"queries": 1} if operator == "decode" else {})
-            result.append(make_operator(family, operator, precision, **shape))
-    return result
+    return kernel_timing(profile, plan_kernel(operator, profile), l2_state, profile.spec.sm_clock_max_mhz, speeds).gpu_s
 
 
 @boards
@@ -60,7 +28,7 @@ def examples(precision):
 def test_every_kind_of_operator_runs_or_is_refused(name, precision):
     profile = load_board(name)
     gpu = profile.spec
-    for operator in examples(precision):
+    for operator in operators_of_every_kind(precision):
         matrix = operator.family in ("gemm", "attention") or operator.operator == "conv2d"
         known = precision in gpu.tensor_flop_per_clock or (precision == "fp32" and operator.family != "attention")
         if matrix and not known:
@@ -89,18 +57,18 @@ sizes = st.integers(min_value=1, max_value=6000) | st.integers(min_value=1, max_
     which=st.integers(0, 3),
 )
 def test_no_product_beats_its_roofline_and_twice_the_work_is_not_faster(name, shape, state, which):
-    def product(factor):
+    def multiplied(factor):
         sides = [side * factor if number == which else side for number, side in enumerate(shape)]
         return make_operator("gemm", "bmm", "fp16", **dict(zip(("batch", "m", "n", "k"), sides, strict=True)))
 
     gpu, (batch, m, n, k) = load_board(name).spec, shape
     compute_s = 2.0 * batch * m * n * k / (gpu.matrix_flop_per_clock("fp16", cuda_cores=False) * gpu.num_sms * gpu.sm_clock_max_mhz * 1e6)
     dram_s = 2.0 * batch * (m * k + n * k + m * n) / gpu.dram_bytes_per_s if state == "cold" else 0.0
-    single = seconds(name, product(1), state)
+    single = seconds(name, multiplied(1), state)
     assert single > max(compute_s, dram_s)
     # A larger tile or another split may decide the time of products of a few elements; an odd row doubled is loaded in wider pieces.
     if n % 8 == k % 8 == 0:
-        assert 1.06 * seconds(name, product(2), state) + 0.5e-6 > single
+        assert 1.06 * seconds(name, multiplied(2), state) + 0.5e-6 > single
 
 
 @settings(max_examples=40)
@@ -114,10 +82,10 @@ def test_no_stream_beats_the_memory(name, elements, inputs):
 def test_data_in_the_l2_are_faster_than_data_in_memory(name):
     profile = load_board(name)
     elements = int(profile.memory.l2_usable_share * profile.spec.l2_bytes / 4 / 3)
-    operator = make_operator("elementwise", "add", "fp16", elements=elements // 2, reads=elements)
+    operator = addition(elements // 2)
     warm, cold = seconds(name, operator, "warm"), seconds(name, operator, "cold")
     assert cold > 1.15 * warm
-    much = make_operator("elementwise", "add", "fp16", elements=100 * elements, reads=200 * elements)
+    much = addition(100 * elements)
     assert seconds(name, much, "cold") == pytest.approx(seconds(name, much, "warm"), rel=1e-3)
 
 
@@ -126,7 +94,7 @@ def test_a_wave_more_costs_a_step(name):
     profile = load_board(name)
     if profile.library.generation == "hopper":
         pytest.skip("persistent kernels share out their last wave")
-    operator = make_operator("gemm", "linear", "fp32", batch=1, m=128, n=128, k=4096)
+    operator = product(128, k=4096, precision="fp32")
     plan, slots = plan_kernel(operator, profile), profile.spec.num_sms
     speeds = sm_speeds(profile.schedule, slots, 0)
 

@@ -10,11 +10,10 @@ from collector.devices.protocols import limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from collector.simulated.world import PowerTrace
-from estimator.vocabulary.workload import make_operator
 from tests.collector.dataset_rows import product
 
 PRODUCT = product(4096)
-ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1 << 23)
+
 
 boards = pytest.mark.parametrize("name", board_names())
 

@@ -9,9 +9,9 @@ from collector.sensing.correct import correct_recording
 from collector.sensing.deconvolve import unread_std_j as unseen_std_j
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates, board_updates
-from tests.collector.made_readings import a_sensor, made
+from tests.collector.made_readings import made
 
-PERIOD_S, STEP_S = 0.1, 1e-3
+PERIOD_S = 0.1
 BOXCAR = SensorResponse(kernel="boxcar", width_s=PERIOD_S, delay_s=0.0)
 REST_W, LOAD_W, END_S = 60.0, 240.0, 20.0
 
@@ -55,27 +55,14 @@ def test_a_hole_outside_of_the_span_costs_nothing():
     assert unseen([(4.001, 6.001)], begin_s=7.0, end_s=11.0) == pytest.approx(unseen([], begin_s=7.0, end_s=11.0), abs=1e-6)
 
 
-@pytest.mark.parametrize("rest_first", [True, False])
-def test_stated_errors_hold_what_a_board_did_in_a_hole(rest_first):
+@pytest.mark.parametrize(("starts_s", "length_s"), [((1.0, 5.1), 2.8), ((1.0, 8.3), 3.9)], ids=["works", "rests"])
+def test_stated_errors_hold_what_a_board_did_in_a_hole(starts_s, length_s):
     """A board that does in the hole what it did not do on either side."""
-    hole_s = 3.0
-    random = np.random.default_rng(4)
-    grid_s = np.arange(0.0, END_S, STEP_S)
-    in_hole = (grid_s > 5.1) & (grid_s < 4.9 + hole_s)
-    working = ((grid_s > 1.0) & (grid_s < 2.0)) | in_hole if rest_first else (grid_s > 1.0) & ~in_hole
-    power = np.where(working, LOAD_W, REST_W)
-    tick_s = np.arange(0.2, END_S, PERIOD_S)
-    energy = np.concatenate([[0.0], np.cumsum(power) * STEP_S])
-    edge_s = np.append(grid_s, END_S)
-    value = (np.interp(tick_s, edge_s, energy) - np.interp(tick_s - PERIOD_S, edge_s, energy)) / PERIOD_S
-    value = np.round(value + random.normal(0.0, 0.3, len(value)), 2)
-    poll_s = np.arange(0.25, END_S - 0.2, 0.004)
-    poll_s = poll_s[(poll_s < 4.9) | (poll_s > 5.3 + hole_s)]
-    calibration = a_sensor(window_std_s=3e-4, delay_std_s=3e-4)
-    span = correct_recording(poll_s, value[np.searchsorted(tick_s, poll_s, side="right") - 1], calibration).span
-    true_j = float(np.interp(span.end_s, edge_s, energy) - np.interp(span.start_s, edge_s, energy))
-    assert abs(span.energy_j - true_j) < 2.0 * span.energy_std_j
-    assert span.energy_std_j < (hole_s + 0.4) * (LOAD_W - REST_W)
+    case, hole_s = made("boxcar", PERIOD_S, PERIOD_S, np.array(starts_s), length_s, seed=4), (4.9, 8.3)
+    kept = (case.time_s < hole_s[0]) | (case.time_s > hole_s[1])
+    span = correct_recording(case.time_s[kept], case.power_w[kept], case.calibration).span
+    assert abs(span.energy_j - case.energy_j(span.start_s, span.end_s)) < 2.0 * span.energy_std_j
+    assert span.energy_std_j < (hole_s[1] - hole_s[0]) * np.ptp(case.power_w)
 
 
 ABSENT_S = (2e3, 1e9)

@@ -5,17 +5,17 @@ import pytest
 
 from collector.bench import open_bench
 from collector.errors import RunnerError
-from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
+from tests.collector.dataset_rows import addition, product
 from tests.hardware.board import open_real_runner
 from tests.microbench_library.conftest import open_fake_board
 
-PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=1024, n=1024, k=1024)
-OTHER = make_operator("gemm", "linear", "fp16", batch=1, m=512, n=256, k=512)
-ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 20, reads=1 << 21)
-IMPOSSIBLE = make_operator("gemm", "linear", "fp16", batch=1, m=2**21, n=2**21, k=2**10)
-FP8 = make_operator("gemm", "linear", "fp8", batch=1, m=64, n=64, k=64)
-UNKNOWN = make_operator("gemm", "linear", "nvfp4", batch=1, m=64, n=64, k=64)
+PRODUCT = product(1024)
+OTHER = product(512, 256, 512)
+ADDITION = addition(1 << 20, "fp32")
+IMPOSSIBLE = product(2**21)
+FP8 = product(64, precision="fp8")
+UNKNOWN = product(64, precision="nvfp4")
 
 
 @pytest.fixture(params=["simulated", "stand-in", pytest.param("real", marks=pytest.mark.gpu)])
@@ -75,17 +75,13 @@ def test_a_run_takes_the_time_that_its_launches_take(runner):
 
 
 @pytest.mark.parametrize("launches", [1, 2, 19, 20, 21, 1000])
-def test_any_number_of_launches_is_run(runner, launches):
-    record = runner.run(runner.prepare(OTHER), launches)
-    assert record.launches == launches
-    assert 1 <= len(record.segment_s) <= launches
-    assert record.end_ns > record.start_ns
-
-
-def test_kernels_take_turns_without_being_prepared_again(runner):
+def test_kernels_that_are_prepared_take_turns_and_run_any_number_of_times(runner, launches):
     prepared = [runner.prepare(operator) for operator in (PRODUCT, OTHER)]
     for one in (*prepared, *prepared):
-        assert runner.run(one, 5).launches == 5
+        record = runner.run(one, launches)
+        assert record.launches == launches
+        assert 1 <= len(record.segment_s) <= launches
+        assert record.end_ns > record.start_ns
 
 
 def test_what_cannot_run_is_refused_before_and_in_prepare(runner):

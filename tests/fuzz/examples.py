@@ -3,13 +3,11 @@
 import gzip
 import io
 import json
-import random
 import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +38,6 @@ ROOT = Path(__file__).parents[2]
 WORKLOAD = ROOT / "examples" / "llama-8b-decode.json"
 BUNDLE = ROOT / "bundles" / "a10-eager.json"
 REFUSALS = (EstimatorError, FitterError, CollectorError)
-Change = Callable[[random.Random, Callable[[Any, random.Random], Any], Callable[[str, random.Random], bytes]], bytes]
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Example:
     content: bytes
     suffix: str
     run: Callable[[Path], int]
-    changed: Change | None = None
+    changed: Callable[..., bytes] | None = None
     binary: bool = False
 
 

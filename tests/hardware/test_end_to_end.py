@@ -48,9 +48,13 @@ def test_errors_are_of_the_estimate_relative_to_the_measurement():
     assert "+10.0 %" in lines_of({"m": one})[1]
 
 
+def without_programs(folder):
+    """Status of a check all of whose programs fail."""
+    return main(f"--gpu sim:h200-sxm --bundle a100-pcie-40gb-eager --folder {folder} --python /bin/false".split())
+
+
 def test_a_step_that_fails_is_named_in_one_line(tmp_path, capsys):
-    words = f"--gpu sim:h200-sxm --bundle a100-pcie-40gb-eager --folder {tmp_path} --python /bin/false".split()
-    assert main(words) == 1
+    assert without_programs(tmp_path) == 1
     told = capsys.readouterr().err
     assert [line.split(": ")[:2] for line in told.splitlines()] == [["error", f"tracing {name}"] for name in SIZES]
     assert list(tmp_path.iterdir()) == []
@@ -59,8 +63,7 @@ def test_a_step_that_fails_is_named_in_one_line(tmp_path, capsys):
 def test_a_model_that_was_measured_is_kept_and_not_measured_again(tmp_path, capsys):
     measured = {name: compared(Pass(latency_s=0.01, energy_j=5.0, energy_std_j=0.01), ESTIMATE) for name in list(SIZES)[:2]}
     (tmp_path / "end-to-end.json").write_text(json.dumps({"rehearsal": False, "models": measured}))
-    words = f"--gpu sim:h200-sxm --bundle a100-pcie-40gb-eager --folder {tmp_path} --python /bin/false".split()
-    assert main(words) == 1  # the third fails
+    assert without_programs(tmp_path) == 1  # the third fails
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
     assert said.out.count("10.000 ms") == 4

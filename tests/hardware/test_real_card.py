@@ -12,7 +12,6 @@ import time
 import numpy as np
 import pytest
 
-from collector.campaigns.files import load_campaign
 from collector.cli import main
 from collector.dataset.reader import log_path, read_kernel_dataset
 from collector.devices.protocols import THROTTLE_BITS, PowerReadings, StateReadings
@@ -21,7 +20,7 @@ from scripts.anchor_check import WANTED, AnchorError, agreement
 from scripts.anchor_check import main as anchor_check
 from scripts.card_call import Call, kill, pack, unpack
 from scripts.card_smoke import decided, limit_lag
-from scripts.real_card import CAMPAIGNS, STAGES, Card, over
+from scripts.real_card import STAGES, Card, over
 from scripts.real_card import main as real_card
 from tests.collector.dataset_rows import write_kernel_dataset
 
@@ -89,15 +88,6 @@ def test_datasets_that_share_too_little_are_refused_in_one_line(measured, tmp_pa
         assert anchor_check(f"{measured} {second}".split()) == 1
         out, err = capsys.readouterr()
         assert (out, err.partition(":")[0], err.count("\n")) == ("", "anchor_check", 1)
-
-
-def test_the_campaigns_of_the_stages_are_shipped_and_leave_room_for_power():
-    library, generated, anchors = (load_campaign(CAMPAIGNS[stage]) for stage in ("campaign", "instructions", "anchors"))
-    assert (library.instructions, generated.kernels) == ((), ())
-    assert sum(group.count for group in anchors.kernels) == 30
-    assert anchors.anchor_every == 0
-    saturating = [group for group in generated.instructions if any("mma" in kernel for kernel in group.kernels)]
-    assert [(group.modes, group.sm_shares) for group in saturating] == [(("sm_sweep",), (0.25, 0.5))]
 
 
 def test_a_call_without_time_begins_nothing_and_packs_what_is_there(tmp_path):

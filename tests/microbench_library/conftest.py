@@ -1,7 +1,6 @@
 """A runner over a stand-in for CuPy, cuBLAS and CUPTI."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -21,9 +20,6 @@ class FakeBoard:
     world: World
     cublas: FakeCublas
     cupti: FakeCupti
-
-
-OpenBoard = Callable[..., AbstractContextManager[FakeBoard]]
 
 
 NO_TORCH = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))

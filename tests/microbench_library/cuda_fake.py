@@ -222,7 +222,6 @@ class FakeCublas:
         self.status = 0
         self.workspace_bytes = 0
         self.compute_types = []
-        self.operations = []
 
     def __getattr__(self, name):
         assert name in ("cublasCreate_v2", "cublasDestroy_v2")
@@ -249,7 +248,6 @@ class FakeCublas:
         if self.status:
             return self.status
         self.compute_types.append(compute)
-        self.operations.append((opa, opb, a[2], b[2]))
         scale_type = ctypes.c_double if compute == 70 else ctypes.c_float
         assert isinstance(alpha._obj, scale_type)
         assert isinstance(beta._obj, scale_type)

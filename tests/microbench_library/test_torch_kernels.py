@@ -10,6 +10,7 @@ from estimator.vocabulary.workload import make_operator
 from microbench.errors import DeviceLostError, KernelFailedError, UnsupportedError
 from microbench.runners.torch_device import TorchDevice, load_torch
 from microbench.runners.torch_kernels import BACKENDS, torch_kernel
+from tests.collector.dataset_rows import product
 from tests.microbench_library.host_values import attended, host_values, layernorm, reference_product, softmax
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
@@ -100,8 +101,7 @@ def test_causal_prefill_sees_no_later_token_and_gathered_rows_are_all_the_rows(d
 
 def test_an_fp8_product_has_the_result_that_the_card_is_checked_against(device):
     """The same sizes as on the card (tests/hardware); its operands have no batch."""
-    operator = make_operator("gemm", "linear", "fp8", batch=1, m=208, n=336, k=528)
-    inputs, output = host_values(launched(operator, device), 0)
+    inputs, output = host_values(launched(product(208, 336, 528, "fp8"), device), 0)
     wanted = reference_product(inputs, "tn")
     assert output.shape == wanted.shape
     assert np.abs(output - wanted).max() <= 2.0**-8 * np.abs(wanted).max()  # bf16
@@ -125,7 +125,7 @@ def attention(precision="bf16", queries=8, context=8, causal=0, **more):
         (flat("contiguous", 359, 359, family="copy"), "cannot be laid out"),
         (flat("typecast", 360), "to itself"),
         (rows("softmax", "softmax", "fp8"), "fp8"),
-        (make_operator("gemm", "linear", "fp8", batch=1, m=8, n=24, k=32), "multiples of 16"),
+        (product(8, 24, 32, "fp8"), "multiples of 16"),
     ],
 )
 def test_what_pytorch_lacks_is_refused_by_name(operator, words, device):

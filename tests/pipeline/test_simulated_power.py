@@ -70,10 +70,6 @@ def power_of(calibration):
     return calibration.bundle.power
 
 
-def power_warnings(calibration):
-    return [warning for warning in calibration.warnings if warning.startswith("power")]
-
-
 def latency_of_kernels_left_out_is_predicted(honest, _folder):
     assert latency_mape(honest) <= LARGEST_MAPE
     found = {family: latency_mape(honest, family) for family in FAMILY_LIMITS}

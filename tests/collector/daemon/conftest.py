@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from collector.bench import open_bench
 from collector.cli import main
 from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
@@ -86,7 +85,7 @@ class Place:
 
     def queue(self, campaign, out, *, board=BOARD, **changes):
         """Queue a job at one clock without the checks of `submit`, which take a process each; its number."""
-        sensor = ("--sensor", str(self._sensor_of(board))) if board.startswith("sim:") else ()
+        sensor = {BOARD: ("--sensor", str(self.sensor)), OTHER_BOARD: ("--sensor", "rtx-3090")}.get(board, ())
         request = Job(
             board=board,
             campaign=campaign,
@@ -96,23 +95,6 @@ class Place:
         )
         with open_store(self.state) as store:
             return store.submit(replace(request, **changes))
-
-    def _sensor_of(self, board):
-        """The sensor of the first board, or of one that is the first under another name."""
-        if board == BOARD:
-            return self.sensor
-        with open_bench(board) as bench:
-            document = {**json.loads(self.sensor.read_text()), "gpu_uuid": bench.gpu.identity().uuid}
-        path = self.folder / "other-sensor.json"
-        path.write_text(json.dumps(document))
-        return path
-
-    def twin(self, repository):
-        """A second board like the first."""
-        profile = repository / "configs" / "simulated-boards" / f"{BOARD.removeprefix('sim:')}.toml"
-        copy = self.folder / "twin.toml"
-        copy.write_text(profile.read_text())
-        return f"sim:{copy}"
 
     def start(self):
         """A daemon that runs."""
@@ -194,13 +176,6 @@ def workers(folder):
 def row_ids(path):
     """The ids of the rows of a dataset, sorted."""
     return sorted(read_kernel_dataset(path).table.column("row_id").to_pylist())
-
-
-@pytest.fixture(scope="session")
-def sensor_file(calibration, tmp_path_factory):
-    path = tmp_path_factory.mktemp("sensor") / "sensor.json"
-    path.write_text(json.dumps(calibration.document()))
-    return path
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from collector.cli import main
 from collector.daemon.store import locked, worker_lock_path
 from collector.dataset.reader import log_path, read_log
-from tests.collector.daemon.conftest import ATTEMPTS, BOARD, ENDLESS, row_ids, workers
+from tests.collector.daemon.conftest import ATTEMPTS, BOARD, ENDLESS, OTHER_BOARD, row_ids, workers
 from tests.collector.steady import DEADLINE_S, until
 from tests.processes import ended
 from tests.words import answer, called, refused
@@ -92,11 +92,10 @@ def test_sigterm_drains_after_the_running_kernel_and_the_next_daemon_goes_on_wit
     place.end(second)
 
 
-def test_stop_ends_one_job_of_two_boards_and_a_second_sigterm_all_at_once_and_no_finished_row_is_lost(place, repository, capsys):
-    twin = place.twin(repository)
-    place.configure(BOARD, twin)
+def test_stop_ends_one_job_of_two_boards_and_a_second_sigterm_all_at_once_and_no_finished_row_is_lost(place, capsys):
+    place.configure(BOARD, OTHER_BOARD)
     campaign = place.campaign(ENDLESS)
-    first, second = place.queue(campaign, "a.parquet"), place.queue(campaign, "b.parquet", board=twin)
+    first, second = place.queue(campaign, "a.parquet"), place.queue(campaign, "b.parquet", board=OTHER_BOARD)
     process = place.start()
     until(lambda: place.job(first).rows >= 2 and place.job(second).rows >= 2, "both measure")
     capsys.readouterr()

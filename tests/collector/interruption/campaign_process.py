@@ -40,8 +40,7 @@ class Order:
     """What a process shall do.
 
     `file_limit_bytes` stands for a full disk where it is set, `fail` names a phase in which it raises.  After its event number
-    `hold_after` it waits until it may go on, so that what is done to it then is not done too late; 0: it never waits.  With the socket of a
-    `clock_helper` it may not lock clocks itself.
+    `hold_after` it waits until it may go on, so that what is done to it then is not done too late; 0: it never waits.
     """
 
     output: Path
@@ -54,7 +53,6 @@ class Order:
     budget_s: float = math.inf
     fail: str = ""
     hold_after: int = 0
-    clock_helper: str = ""
 
 
 class ClockedBoard:
@@ -67,7 +65,7 @@ class ClockedBoard:
         return getattr(self._simulated, name)
 
     def state(self):
-        self._driver.state()  # raises where the board has gone, or the clock helper has taken its clock back
+        self._driver.state()  # raises where the board has gone
         return self._simulated.state()
 
     def lock_clock_mhz(self, sm_clock_mhz):
@@ -92,8 +90,6 @@ def run_process(told, order):
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
     os.environ.update(WATTPRINT_NVML_STUB=str(order.stub), WATTPRINT_STATE=str(order.state))
-    if order.clock_helper:
-        os.environ.update(WATTPRINT_CLOCKS_SOCKET=order.clock_helper, WATTPRINT_NVML_STUB_NO_RIGHT="1")
 
     def tell(*message):
         told.send_bytes(json.dumps(message).encode())

@@ -26,6 +26,8 @@ PATIENCE_S = 600.0
 LATEST_S = 0.03
 """A blow falls up to so long after the event that it follows."""
 LONGEST_PLUGGED_S = 2.0
+CHARACTERISED = 0.1
+"""Share of campaigns that look for their sensor first."""
 PHASES = 3
 """Events of a campaign beside its rows: warming up, measuring, power at rest again."""
 PRELOADED = ["tests.collector.interruption.campaign_process", "pandas"]
@@ -218,14 +220,14 @@ def bring_to_end(arena, output, told):
     check_finished(arena, output)
 
 
-def bout(arena, number, chance, *, ending=signal.SIGKILL, blows, characterise=0.1):
+def bout(arena, number, chance, *, ending=signal.SIGKILL, blows):
     """One campaign, resumed after every blow until it comes to its end or so many blows have fallen; the blows that fell."""
     folder = arena.folder / f"bout-{number}"
     folder.mkdir()
     output, told, fallen = folder / "d.parquet", set(), 0
     events = len(arena.planned) + PHASES
     while fallen < blows:
-        sensor = None if chance.random() < characterise else arena.sensor
+        sensor = None if chance.random() < CHARACTERISED else arena.sensor
         contestant = Contestant(arena, arena.order(output, sensor=sensor))
         struck = []
 

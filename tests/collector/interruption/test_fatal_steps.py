@@ -3,7 +3,6 @@
 Random blows (`benchmarks/kill_campaign.py`) hit the long steps; here every step is hit once.
 """
 
-import json
 import multiprocessing
 import signal
 from contextlib import suppress
@@ -30,16 +29,15 @@ def context():
 
 
 @pytest.fixture
-def new_task(tmp_path, calibration):
+def new_task(tmp_path, sensor_file):
     """A campaign of one kernel in a folder of its own."""
-    campaign, sensor = tmp_path / "campaign.toml", tmp_path / "sensor.json"
+    campaign = tmp_path / "campaign.toml"
     campaign.write_text(SHORT_HEAD + ONE_SOFTMAX)
-    sensor.write_text(json.dumps(calibration.document()))
 
     def made(name, **how):
         folder = tmp_path / name
         folder.mkdir()
-        return Task(output=folder / ("fleet" if how.get("parts") else "d.parquet"), campaign=campaign, sensor=sensor, **how)
+        return Task(output=folder / ("fleet" if how.get("parts") else "d.parquet"), campaign=campaign, sensor=sensor_file, **how)
 
     return made
 

@@ -1,6 +1,5 @@
 """On a borrowed board nothing is changed: whatever runs with `--freqs current`, no setter of the driver is called."""
 
-import ctypes
 import re
 import sys
 import time
@@ -47,11 +46,8 @@ class SetterError(AssertionError):
 
 
 @pytest.fixture(autouse=True)
-def read_only_driver(boards, environment, library_folder, monkeypatch):
+def read_only_driver(driver, monkeypatch):
     """The binding, without its setters."""
-    ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
-    for name in ("WATTPRINT_NVML_STUB", "WATTPRINT_STATE"):
-        monkeypatch.setenv(name, environment[name])
 
     def refuse(name):
         raise SetterError(name)

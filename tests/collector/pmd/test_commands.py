@@ -41,8 +41,12 @@ def test_decoding_writes_csv_parquet_or_stdout_with_the_same_numbers(recording, 
     assert (document["samples"], document["holes"], document["clock_residual_s"]) == (2_000, 0, None)
     table = pq.read_table(parquet)
     assert table.column_names == csv.read_text().splitlines()[0].split(",") == COLUMNS
-    assert np.array_equal(np.loadtxt(csv, delimiter=",", skiprows=1), np.column_stack([table[name].to_numpy() for name in COLUMNS]))
-    assert document["mean_power_w"] == pytest.approx(table["power_w"].to_numpy().mean(), abs=1e-6)
+    columns = np.loadtxt(csv, delimiter=",", skiprows=1)
+    assert np.array_equal(columns, np.column_stack([table[name].to_numpy() for name in COLUMNS]))
+    time_s, power_w, *rails = columns.T
+    assert power_w == pytest.approx(sum(volt * ampere for volt, ampere in zip(rails[::2], rails[1::2], strict=True)), abs=1e-4)
+    assert document["mean_power_w"] == pytest.approx(power_w.mean(), abs=1e-6)
+    assert document["energy_j"] == pytest.approx(np.trapezoid(power_w, time_s), rel=1e-6)
     assert called(f"pmd decode {recording} --rails pcie1") == 0
     captured = capsys.readouterr()
     rows = captured.out.splitlines()

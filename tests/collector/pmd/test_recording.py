@@ -94,19 +94,6 @@ def test_a_recording_cut_anywhere_keeps_what_came_before(tmp_path):
         assert (tally.packets, tally.discarded_bytes) == (int(share * len(whole)) // PACKET_BYTES, 0)
 
 
-def test_a_published_recording_keeps_its_mean_power(shared_data, tmp_path):
-    recording = read_recording(shared_data / "sensors" / "rtx3090_step" / "PMD_data.bin")
-    form = TableForm(rails=range(4), zero_a=np.zeros(4))
-    summary = write_table(scan_recording(recording), tmp_path / "p.csv", form)
-    raw = np.fromfile(recording.path, "<i2").reshape(-1, 9)[:, 1:] >> 4  # the same, by hand
-    power_w = (raw[:, 0::2] * 0.007568 * raw[:, 1::2] * 0.0488).sum(axis=1)
-    assert summary["mean_power_w"] == pytest.approx(power_w.mean())
-    assert summary["samples"] == len(power_w) == 66_852
-    table = np.loadtxt(tmp_path / "p.csv", delimiter=",", skiprows=1, usecols=(0, 1))
-    assert np.abs(table[:, 1] - power_w).max() < 1e-5
-    assert np.trapezoid(table[:, 1], table[:, 0]) == pytest.approx(summary["energy_j"], rel=1e-6)
-
-
 def test_zeros_are_taken_off_and_currents_below_zero_kept(tmp_path):
     _, ticks, raw = stream(6_000)
     raw[:, 1::2] = np.array([2, -3, 0, 5]) + np.random.default_rng(0).integers(-2, 3, (6_000, 4))

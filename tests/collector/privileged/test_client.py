@@ -2,10 +2,10 @@
 
 import ctypes
 import json
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,9 @@ import pytest
 from collector.devices.clock_helper import LeasedClock
 from collector.devices.clock_record import left_records
 from collector.errors import ClockHelperError
-from tests.collector.privileged.conftest import UUID, Line, stopped
+from tests.collector.privileged.conftest import UUID, stopped
 from tests.collector.steady import until
 from tests.processes import COLLECT, PYTHON, ended, piped
-
-Connect = Callable[[], Line]
 
 HOLDER = """
 import sys
@@ -85,6 +83,33 @@ def test_a_process_without_the_right_holds_a_clock_through_the_helper(place):
     holder.process.kill()
     until(lambda: place.boards.get("lock_high") == 0)
     assert stopped(helper) == 0
+
+
+def helper_is_killed(place, helper):
+    """The clock stays where it is until the next helper starts."""
+    stopped(helper, signal.SIGKILL)
+    place.start()
+
+
+def lease_runs_out(place, _helper):
+    """It has begun with the first clock, and no later one makes it longer."""
+    until(lambda: place.events()[-1].get("why") == "lease_over")
+
+
+@pytest.mark.parametrize(("loss", "limits"), [(helper_is_killed, ""), (lease_runs_out, "lease_s = 2.0")])
+def test_a_lease_that_is_lost_is_told_whatever_is_asked_and_another_can_be_had(loss, limits, place):
+    """What a campaign makes of a clock that it loses, tests/collector/interruption looks at."""
+    place.write_config(head=limits)
+    helper, holder = place.start(), Holder(place)
+    assert holder.tell("lock 1200") == holder.tell("lock 900") == "done"
+    loss(place, helper)
+    for order in ("look", "lock 1200"):
+        said = holder.tell(order)
+        assert "the clock helper has given the clock" in said
+        assert "--resume goes on" in said
+    assert place.boards.get("lock_high") == 0
+    assert left_records(place.state) == []
+    assert holder.tell("unlock") == holder.tell("lock 900") == "done"
 
 
 def test_without_a_helper_the_drivers_refusal_and_the_way_out_are_told(place):

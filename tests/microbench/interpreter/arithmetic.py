@@ -4,16 +4,10 @@ Fused multiply-adds are rounded once: sums are taken in float64 with their error
 Sources: Dekker (1971), Knuth's two-sum; Boldo and Melquiond, "Emulation of FMA and correctly rounded sums" (2008).
 """
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from microbench.numbers import decode, encode, nearest_codes
 from tests.microbench.interpreter.program import InterpreterError
-
-Word = NDArray[Any]
-Opcode = tuple[str, ...]
 
 UNSIGNED = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 FLOATING = frozenset({"f16", "f16x2", "bf16x2", "f32", "f64"})

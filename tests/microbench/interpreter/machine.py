@@ -9,7 +9,6 @@ local memory of all threads, and the constants.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,6 @@ from microbench.kernel import WARP_LANES
 from tests.microbench.interpreter import warp
 from tests.microbench.interpreter.arithmetic import UNSIGNED, compute
 from tests.microbench.interpreter.program import InterpreterError
-
-Word = NDArray[Any]
-Mask = NDArray[np.bool_]
 
 MAX_STATEMENTS = 200_000
 """Statements after which a program is taken to run for ever: a check launch needs at most some thousands."""

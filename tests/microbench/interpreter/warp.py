@@ -4,17 +4,11 @@ Arrays of registers have shape (n,) with n a multiple of 32; a warp is 32 neighb
 Source of the layouts: PTX ISA, "Matrix fragments for mma".
 """
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from microbench.kernel import WARP_LANES
 from microbench.numbers import decode
 from tests.microbench.interpreter.arithmetic import values, words
-
-Word = NDArray[Any]
-Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 NUMBER_BITS = {
     "f16": 16,
