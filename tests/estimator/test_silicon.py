@@ -7,7 +7,7 @@ import pytest
 
 from estimator.bundle.content import group_coefficients
 from estimator.model.power import POWER_TERMS, BoardTables, carried_factors
-from estimator.model.silicon import MEMORY_REST_W, usual_rest_w, voltage_ratios
+from estimator.model.silicon import MEMORY_REST_W, energy_factors, usual_rest_w, voltage_ratios
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import gpu_names, load_gpu
 from tests.estimator.synthetic import known_bundle
@@ -81,6 +81,8 @@ def test_each_difference_between_boards_moves_the_energies_that_it_concerns():
     assert {term for term, value in changed(num_sms=216).items() if value != 1.0} == {"busy"}
     wide = changed(tensor_flop_per_clock={**A100.tensor_flop_per_clock, "fp16": 4096.0})
     assert {term: value for term, value in wide.items() if value != 1.0} == {"tensor": 0.75}
+    slow, whole = (energy_factors(load_gpu(name)) for name in ("l20", "l4"))
+    assert slow["tensor"] == whole["tensor"]  # sold with half the rate, on the same units
 
 
 def test_half_of_a_lambda_belongs_to_the_fitted_board():
