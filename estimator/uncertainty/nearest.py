@@ -24,18 +24,19 @@ def bundle_for(gpu: str | Path, formats: Iterable[str] = ()) -> tuple[Bundle, Gp
 
 
 def nearest_bundle(gpu: GpuSpec, heads: Mapping[str, BundleHead], formats: Iterable[str] = ()) -> str:
-    """The name of that bundle among some: the GPU's own, else one with power of least `distance`; of equals one of the local store first.
+    """That bundle's name: the GPU's own, else one with power of least `distance`; of equals the store's, then one that saw all formats.
 
     A bundle that has seen products in the narrow ones of these formats comes first: on int8 and weight-only products of three boards its
     own coefficients of other formats err by 31 to 54 % (mean 39), the nearest other bundle with such products by 18 to 54 % (mean 28).
 
     Raises BundleError if there is none.
     """
-    stored, asked = stored_names(), _kinds(formats)
+    stored, asked = stored_names(), frozenset(formats)
 
     def order(name: str) -> tuple[object, ...]:
         fitted, power, seen = heads[name]
-        return fitted.name != gpu.name and not power, not asked <= _kinds(seen), distance(fitted, gpu), name not in stored, name
+        narrow, every = _kinds(asked) <= _kinds(seen), asked <= seen
+        return fitted.name != gpu.name and not power, not narrow, distance(fitted, gpu), name not in stored, not every, name
 
     if not heads:
         raise BundleError("no bundle of a real board is installed; give one with --bundle FILE (`fit` makes one from a dataset)")
@@ -44,8 +45,7 @@ def nearest_bundle(gpu: GpuSpec, heads: Mapping[str, BundleHead], formats: Itera
 
 def _kinds(formats: Iterable[str]) -> set[tuple[str, bool]]:
     """Kinds of kernels of products in formats below 16 bits: the peak rate that they use, and whether they widen weights first."""
-    found = [FORMATS[name] for name in formats if name in FORMATS]
-    return {(one.rate, one.weight_byte < one.element_byte / 1.5) for one in found if one.weight_byte < 2.0}
+    return {(one.rate, one.weight_byte < one.element_byte / 1.5) for one in map(FORMATS.get, formats) if one and one.weight_byte < 2.0}
 
 
 def asked_gpu(bundle: Bundle, gpu: str | Path) -> GpuSpec | None:

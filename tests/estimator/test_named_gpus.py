@@ -54,12 +54,18 @@ def test_the_nearest_bundle_is_of_the_silicon_that_one_would_choose(asked):
 SEEN = {
     ("h100", "int4_wo"): "h200-sxm", ("h100", "sq"): "h200-sxm", ("h100", "fp8_static"): "h100-sxm", ("h100", "fp32"): "h100-sxm",
     ("a10", "int8_wo"): "a100-sxm-80gb", ("rtx-5090", "nvfp4"): "b200-sxm", ("a10", "bf16"): "a10-eager", ("l40s", "int8"): "l40s",
+    ("a100-pcie", "fp32"): "a100-pcie-40gb-fp32", ("a100-80gb-pcie", "fp32"): "a100-pcie-40gb-fp32",
+    ("a100-pcie", "tf32"): "a100-pcie-40gb-eager",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("asked", "precision"), SEEN)
 def test_products_in_narrow_formats_come_from_a_board_on_which_some_were_seen(asked, precision):
     assert bundle_for(asked, [precision])[0].name == SEEN[asked, precision]
+
+
+def test_the_bundle_of_a_board_that_has_seen_only_some_of_the_formats_is_no_better_than_its_others():
+    assert bundle_for("a100-pcie", ["bf16", "fp32"])[0].name == bundle_for("a100-pcie")[0].name == "a100-pcie-40gb-eager"
 
 
 def test_no_other_bundle_states_a_smaller_deviation():
