@@ -129,7 +129,7 @@ def served() -> Iterator[Compared]:
     """Language models in static batches."""
     for row in rows_of("served"):
         serving = serving_of(row)
-        bundle, gpu = near(row["gpu"], serving.formats)
+        bundle, gpu = near(row["gpu"], serving.formats, served=True)
         board = open_board(bundle, gpu=gpu, power_cap_w=float(row["power_cap_w"]) if row["power_cap_w"] else None)
         (found,) = serve_many(serving, board, [int(row["batch"])])
         ours, low, high = (getattr(found, f"{row['unit']}{end}") for end in ("", "_low", "_high"))

@@ -6,9 +6,10 @@ Workloads of --model are traced with PyTorch, or are as an engine serves them.
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
@@ -103,9 +104,18 @@ def questions(options: Options) -> "list[Asked]":
     if bool(options["workloads"]) == bool(options["model"]):
         raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
     from estimator.questions.judging import Asked
+    from estimator.vocabulary.workload import LIBRARIES
 
     chosen, launch_us = _variants(options), options["host_launch_us"]
-    formats = {one.precision for variant in chosen for one in variant.workload.operators if one.family == "gemm"}
+
+    @cache
+    def found(products: frozenset[tuple[str, bool]]) -> "list[Choice]":
+        return boards(options, [precision for precision, _ in products], served=any(served for _, served in products))
+
+    choices = [
+        found(frozenset((one.precision, one.library in LIBRARIES) for one in variant.workload.operators if one.family == "gemm"))
+        for variant in chosen
+    ]
     asked = [
         Asked(
             variant=variant,
@@ -117,16 +127,14 @@ def questions(options: Options) -> "list[Asked]":
             efficiency=options["efficiency"],
             idle_power=idle_power,
         )
-        for bundle, gpu, clocks, idle_power in boards(options, formats)
-        for variant in chosen
+        for choice in zip(*choices, strict=True)
+        for variant, (bundle, gpu, clocks, idle_power) in zip(chosen, choice, strict=True)
     ]
-    return _able(asked, quiet=options["quiet"])
+    return asked if len(choices[0]) == 1 else _able(asked, quiet=options["quiet"])
 
 
 def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
-    """The queries without those of a board of several that cannot run its workload, which stderr names; all if none can run."""
-    if len({(id(one.bundle), id(one.gpu)) for one in asked}) == 1:
-        return asked
+    """The queries without those that cannot run, which stderr names; all if none can run."""
     from estimator.questions.choosing import answered
     from estimator.questions.judging import at_clocks
     from estimator.questions.sweeping import joined_sweeps
@@ -144,9 +152,10 @@ def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
 
 
 Clocks = tuple[float, ...] | None
+Choice: TypeAlias = "tuple[Bundle, GpuSpec | None, Clocks, tuple[float, float] | None]"
 
 
-def boards(options: Options, formats: Iterable[str] = ()) -> "list[tuple[Bundle, GpuSpec | None, Clocks, tuple[float, float] | None]]":
+def boards(options: Options, formats: Iterable[str] = (), *, served: bool = False) -> "list[Choice]":
     """Every requested bundle with its GPU (None: its own), clocks and power at rest, for products in these formats.
 
     Raises EstimatorError.
@@ -154,7 +163,7 @@ def boards(options: Options, formats: Iterable[str] = ()) -> "list[tuple[Bundle,
     from estimator.engine.board import power_limit
 
     found = []
-    for bundle, gpu in _boards(options, formats):
+    for bundle, gpu in _boards(options, formats, served=served):
         board = gpu or bundle.gpu
         power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
         clocks, idle_power = _clocks(board, options["freqs"]), None
@@ -191,7 +200,7 @@ def _variants(options: Options) -> "list[Variant]":
     return found
 
 
-def _boards(options: Options, formats: Iterable[str]) -> "list[tuple[Bundle, GpuSpec | None]]":
+def _boards(options: Options, formats: Iterable[str], *, served: bool) -> "list[tuple[Bundle, GpuSpec | None]]":
     """Every requested bundle with every GPU, or without bundles each GPU with its best one; None for the bundle's own GPU."""
     from estimator.bundle.files import bundle_heads, load_bundle, told_apart
     from estimator.uncertainty.nearest import asked_gpu, nearest_bundle
@@ -201,7 +210,9 @@ def _boards(options: Options, formats: Iterable[str]) -> "list[tuple[Bundle, Gpu
     if OWN in words and not given:
         raise click.UsageError("name a --gpu, such as h100 (`estimate gpus` lists them), or a --bundle")
     heads = {} if given else bundle_heads(lambda line: say([], [line], quiet=options["quiet"]))
-    pairs = list(product(given, words)) if given else [(nearest_bundle(load_gpu(word), heads, formats), word) for word in words]
+    pairs = (
+        list(product(given, words)) if given else [(nearest_bundle(load_gpu(word), heads, formats, served=served), word) for word in words]
+    )
     names = list(dict.fromkeys(name for name, _ in pairs))
     bundles = dict(zip(names, told_apart([load_bundle(name) for name in names], names), strict=True))
     boards: list[tuple[Bundle, GpuSpec | None]] = []

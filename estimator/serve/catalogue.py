@@ -99,10 +99,10 @@ class Catalogue:
             "most_bytes": most_bytes,
         }
 
-    def nearest(self, gpu: GpuSpec, formats: Iterable[str] = ()) -> str:
-        """The key of the bundle for a GPU and products in these formats; of a simulated board only where no other is open."""
+    def nearest(self, gpu: GpuSpec, formats: Iterable[str] = (), *, served: bool = False) -> str:
+        """The key of the bundle, as `nearest_bundle` chooses; of a simulated board only where no other is open."""
         real = {key: bundle for key, bundle in self.bundles.items() if not bundle.simulated}
-        return nearest_bundle(gpu, {key: head_of(bundle) for key, bundle in (real or self.bundles).items()}, formats)
+        return nearest_bundle(gpu, {key: head_of(bundle) for key, bundle in (real or self.bundles).items()}, formats, served=served)
 
     def described(self, key: str, stated: Sizes | None) -> Document:
         """Content of a workload, and the sizes and forms that can be asked for; stated: its sizes by the user, None for the known ones."""

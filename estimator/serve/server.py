@@ -129,7 +129,7 @@ def served_document(question: ServedQuestion, catalogue: Catalogue) -> Document:
         if name not in names:  # a name from the page is never used as a file
             raise SpecificationError(f"{name!r:.60} is unknown; known: {', '.join(filter(None, names))}")
     serving = Serving(**{name: value for name, value in asdict(question).items() if name != "gpu" and value != ""})
-    bundle = catalogue.bundle(catalogue.nearest(load_gpu(question.gpu), serving.formats))
+    bundle = catalogue.bundle(catalogue.nearest(load_gpu(question.gpu), serving.formats, served=True))
     return asdict(serve_llm(serving, bundle, gpu=asked_gpu(bundle, question.gpu)))
 
 

@@ -12,22 +12,23 @@ from estimator.vocabulary.quantities import FORMATS
 from estimator.vocabulary.specifications import load_gpu, names_file
 
 
-def bundle_for(gpu: str | Path, formats: Iterable[str] = ()) -> tuple[Bundle, GpuSpec | None]:
+def bundle_for(gpu: str | Path, formats: Iterable[str] = (), *, served: bool = False) -> tuple[Bundle, GpuSpec | None]:
     """The best installed bundle for a GPU, by name or file, and the GPU as `estimate` takes it: None if the bundle is its own.
 
-    formats: precisions of the products that the answer needs.
+    formats: precisions of the products that the answer needs.  served: by an engine.
 
     Raises SpecificationError for an unknown GPU, BundleError if no bundle is installed or the chosen one cannot be read.
     """
-    bundle = load_bundle(nearest_bundle(load_gpu(gpu), bundle_heads(), formats))
+    bundle = load_bundle(nearest_bundle(load_gpu(gpu), bundle_heads(), formats, served=served))
     return bundle, asked_gpu(bundle, gpu)
 
 
-def nearest_bundle(gpu: GpuSpec, heads: Mapping[str, BundleHead], formats: Iterable[str] = ()) -> str:
+def nearest_bundle(gpu: GpuSpec, heads: Mapping[str, BundleHead], formats: Iterable[str] = (), *, served: bool = False) -> str:
     """That bundle's name: the GPU's own, else one with power of least `distance`; of equals the store's, then one that saw all formats.
 
     A bundle that has seen products in the narrow ones of these formats comes first: on int8 and weight-only products of three boards its
     own coefficients of other formats err by 31 to 54 % (mean 39), the nearest other bundle with such products by 18 to 54 % (mean 28).
+    So does, for a served model, one of kernels measured alone: runs of whole models hold no decoding.
 
     Raises BundleError if there is none.
     """
@@ -35,8 +36,9 @@ def nearest_bundle(gpu: GpuSpec, heads: Mapping[str, BundleHead], formats: Itera
 
     def order(name: str) -> tuple[object, ...]:
         fitted, power, seen = heads[name]
-        narrow, every = _kinds(asked) <= _kinds(seen), asked <= seen
-        return fitted.name != gpu.name and not power, not narrow, distance(fitted, gpu), name not in stored, not every, name
+        alone, narrow, every = "bf16" in seen or not served, _kinds(asked) <= _kinds(seen), asked <= seen
+        lacking = not (alone and narrow)
+        return fitted.name != gpu.name and not power, lacking, distance(fitted, gpu), name not in stored, not every, name
 
     if not heads:
         raise BundleError("no bundle of a real board is installed; give one with --bundle FILE (`fit` makes one from a dataset)")

@@ -22,7 +22,7 @@ CLASSES = {
 }  # fmt: skip
 SIGNATURES = {
     "best": "asked, goal, power_limit_w, latency_limit_s",
-    "bundle_for": "gpu, formats",
+    "bundle_for": "gpu, formats, served",
     "bundle_names": "",
     "compare": "left, right",
     "estimate": "workload, bundle, settings",

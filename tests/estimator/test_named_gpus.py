@@ -16,7 +16,7 @@ from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import gpu_names, load_gpu
-from tests.estimator.estimating import fails, printed, question, run
+from tests.estimator.estimating import fails, printed, question, run, tabled
 from tests.estimator.synthetic import transformer
 
 A10 = load_bundle("a10-eager")
@@ -62,6 +62,18 @@ SEEN = {
 @pytest.mark.parametrize(("asked", "precision"), SEEN)
 def test_products_in_narrow_formats_come_from_a_board_on_which_some_were_seen(asked, precision):
     assert bundle_for(asked, [precision])[0].name == SEEN[asked, precision]
+
+
+def test_a_served_model_comes_from_kernels_measured_alone():
+    found = {gpu: bundle_for(gpu, ["bf16"], served=True)[0].name for gpu in ("a10", "a100-pcie", "v100", "h100", "4090")}
+    assert found == {**dict.fromkeys(("a10", "a100-pcie", "v100"), "a100-sxm-80gb"), "h100": "h100-sxm", "4090": "l40s"}
+
+
+def test_formats_that_are_asked_together_are_answered_as_alone(workload):
+    alone = [row for name in ("bf16", "int8") for row in tabled("sweep", workload, "--gpu h100,a10 --precision", name)]
+    together = tabled("sweep", workload, "--gpu h100,a10 --precision bf16,int8")
+    assert sorted(map(str, alone)) == sorted(map(str, together))
+    assert {row["bundle"].split()[0] for row in together} == {"h100-sxm", "h200-sxm", "a10-eager", "a100-sxm-80gb"}
 
 
 def test_the_bundle_of_a_board_that_has_seen_only_some_of_the_formats_is_no_better_than_its_others():
