@@ -4,9 +4,8 @@ Workloads of --model are traced with PyTorch, or are as an engine serves them.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -107,15 +106,10 @@ def questions(options: Options) -> "list[Asked]":
     from estimator.vocabulary.workload import LIBRARIES
 
     chosen, launch_us = _variants(options), options["host_launch_us"]
-
-    @cache
-    def found(products: frozenset[tuple[str, bool]]) -> "list[Choice]":
-        return boards(options, [precision for precision, _ in products], served=any(served for _, served in products))
-
-    choices = [
-        found(frozenset((one.precision, one.library in LIBRARIES) for one in variant.workload.operators if one.family == "gemm"))
-        for variant in chosen
-    ]
+    products = [[one for one in variant.workload.operators if one.family == "gemm"] for variant in chosen]
+    needs = [(frozenset(one.precision for one in own), any(one.library in LIBRARIES for one in own)) for own in products]
+    found = dict(zip(needs, boards(options, *needs), strict=True))
+    choices = [found[need] for need in needs]
     asked = [
         Asked(
             variant=variant,
@@ -152,26 +146,26 @@ def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
 
 
 Clocks = tuple[float, ...] | None
+Need = tuple[frozenset[str], bool]
+"""What an answer needs of a bundle: formats of its products, and whether an engine runs them."""
 Choice: TypeAlias = "tuple[Bundle, GpuSpec | None, Clocks, tuple[float, float] | None]"
 
 
-def boards(options: Options, formats: Iterable[str] = (), *, served: bool = False) -> "list[Choice]":
-    """Every requested bundle with its GPU (None: its own), clocks and power at rest, for products in these formats.
+def boards(options: Options, *needs: Need) -> "list[list[Choice]]":
+    """For each need every requested bundle with its GPU (None: its own), clocks and power at rest.  Raises EstimatorError."""
+    return [[_choice(options, bundle, gpu) for bundle, gpu in found] for found in _boards(options, needs)]
 
-    Raises EstimatorError.
-    """
+
+def _choice(options: Options, bundle: "Bundle", gpu: "GpuSpec | None") -> "Choice":
     from estimator.engine.board import power_limit
 
-    found = []
-    for bundle, gpu in _boards(options, formats, served=served):
-        board = gpu or bundle.gpu
-        power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
-        clocks, idle_power = _clocks(board, options["freqs"]), None
-        if options["idle_power"] is not None:
-            watt, at = options["idle_power"]
-            idle_power = (watt, at or max(clocks or (board.usual_clock_mhz,)))
-        found.append((bundle, gpu, clocks, idle_power))
-    return found
+    board = gpu or bundle.gpu
+    power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
+    clocks, idle_power = _clocks(board, options["freqs"]), None
+    if options["idle_power"] is not None:
+        watt, at = options["idle_power"]
+        idle_power = (watt, at or max(clocks or (board.usual_clock_mhz,)))
+    return bundle, gpu, clocks, idle_power
 
 
 def _variants(options: Options) -> "list[Variant]":
@@ -200,8 +194,8 @@ def _variants(options: Options) -> "list[Variant]":
     return found
 
 
-def _boards(options: Options, formats: Iterable[str], *, served: bool) -> "list[tuple[Bundle, GpuSpec | None]]":
-    """Every requested bundle with every GPU, or without bundles each GPU with its best one; None for the bundle's own GPU."""
+def _boards(options: Options, needs: Sequence[Need]) -> "list[list[tuple[Bundle, GpuSpec | None]]]":
+    """Every requested bundle with every GPU, or without bundles each GPU with its best one for each need; None for the bundle's own GPU."""
     from estimator.bundle.files import bundle_heads, load_bundle, told_apart
     from estimator.uncertainty.nearest import asked_gpu, nearest_bundle
     from estimator.vocabulary.specifications import load_gpu, override_gpu
@@ -210,17 +204,18 @@ def _boards(options: Options, formats: Iterable[str], *, served: bool) -> "list[
     if OWN in words and not given:
         raise click.UsageError("name a --gpu, such as h100 (`estimate gpus` lists them), or a --bundle")
     heads = {} if given else bundle_heads(lambda line: say([], [line], quiet=options["quiet"]))
-    pairs = (
+    pairs = [
         list(product(given, words)) if given else [(nearest_bundle(load_gpu(word), heads, formats, served=served), word) for word in words]
-    )
-    names = list(dict.fromkeys(name for name, _ in pairs))
+        for formats, served in needs
+    ]
+    names = list(dict.fromkeys(name for own in pairs for name, _ in own))
     bundles = dict(zip(names, told_apart([load_bundle(name) for name in names], names), strict=True))
-    boards: list[tuple[Bundle, GpuSpec | None]] = []
-    for name, word in pairs:
-        bundle = bundles[name]
+
+    def board(bundle: "Bundle", word: str) -> "tuple[Bundle, GpuSpec | None]":
         gpu = None if word == OWN else asked_gpu(bundle, word)
-        boards.append((bundle, override_gpu(gpu or bundle.gpu, options["figures"]) if options["figures"] else gpu))
-    return boards
+        return bundle, override_gpu(gpu or bundle.gpu, options["figures"]) if options["figures"] else gpu
+
+    return [[board(bundles[name], word) for name, word in own] for own in pairs]
 
 
 def _clocks(gpu: "GpuSpec", text: str | None) -> Clocks:

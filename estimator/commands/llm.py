@@ -103,7 +103,7 @@ def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, st
     large: list[ServedEstimate] = []
     refused: list[EstimatorError] = []
     power_cap, efficiency = options["power_cap"], options["efficiency"]
-    for bundle, gpu, clocks, idle in boards(options, servings[0].formats, served=True):
+    for bundle, gpu, clocks, idle in boards(options, (frozenset(servings[0].formats), True))[0]:
         board = open_board(bundle, gpu=gpu, sm_clock_mhz=clocks, power_cap_w=power_cap, efficiency=efficiency, idle_power=idle)
         try:
             own = [one for serving in servings for one in serve_many(serving, board, batches)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import BundleHead, bundle_heads, load_bundle, stored_names
+from estimator.model.coefficients import SIXTEEN_BIT
 from estimator.uncertainty.forecast import distance
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
@@ -36,7 +37,7 @@ def nearest_bundle(gpu: GpuSpec, heads: Mapping[str, BundleHead], formats: Itera
 
     def order(name: str) -> tuple[object, ...]:
         fitted, power, seen = heads[name]
-        alone, narrow, every = "bf16" in seen or not served, _kinds(asked) <= _kinds(seen), asked <= seen
+        alone, narrow, every = not served or bool(seen & SIXTEEN_BIT.keys()), _kinds(asked) <= _kinds(seen), asked <= seen
         lacking = not (alone and narrow)
         return fitted.name != gpu.name and not power, lacking, distance(fitted, gpu), name not in stored, not every, name
 
@@ -46,7 +47,7 @@ def nearest_bundle(gpu: GpuSpec, heads: Mapping[str, BundleHead], formats: Itera
 
 
 def _kinds(formats: Iterable[str]) -> set[tuple[str, bool]]:
-    """Kinds of kernels of products in formats below 16 bits: the peak rate that they use, and whether they widen weights first."""
+    """Kinds of kernels of products in formats below 16 bits: their peak rate, and whether weights are narrower (scales aside)."""
     return {(one.rate, one.weight_byte < one.element_byte / 1.5) for one in map(FORMATS.get, formats) if one and one.weight_byte < 2.0}
 
 

@@ -103,7 +103,7 @@ def printed(*parts):
 
 
 def tabled(*parts):
-    """Rows of what the command says with --csv."""
+    """The rows that the command prints with --csv."""
     return list(csv.DictReader(io.StringIO(run(*parts, "--csv").out)))
 
 

@@ -270,7 +270,7 @@ def test_no_product_gets_faster_by_narrower_loads(m, n, k, batch):
     ],
 )  # fmt: skip
 def test_a_lane_loads_as_much_as_all_rows_of_16_bits_along_n_and_k_are_multiples_of(n, k, precision, byte):
-    """No row follows the tokens, of which there are 197."""
+    """The number of tokens, 197, does not matter."""
     columns = matrix_columns([matmul(197, n, k, precision, operator="bmm", batch=16)], load_gpu("h100-sxm"))
     assert columns.access_byte == byte
 

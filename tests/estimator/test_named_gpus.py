@@ -67,6 +67,8 @@ def test_products_in_narrow_formats_come_from_a_board_on_which_some_were_seen(as
 def test_a_served_model_comes_from_kernels_measured_alone():
     found = {gpu: bundle_for(gpu, ["bf16"], served=True)[0].name for gpu in ("a10", "a100-pcie", "v100", "h100", "4090")}
     assert found == {**dict.fromkeys(("a10", "a100-pcie", "v100"), "a100-sxm-80gb"), "h100": "h100-sxm", "4090": "l40s"}
+    heads = {"own": BundleHead(load_gpu("t4"), True, frozenset({"fp16"})), "other": BundleHead(load_gpu("a10"), True, frozenset({"bf16"}))}
+    assert nearest_bundle(load_gpu("t4"), heads, ["fp16"], served=True) == "own"
 
 
 def test_formats_that_are_asked_together_are_answered_as_alone(workload):

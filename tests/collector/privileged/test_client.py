@@ -97,7 +97,7 @@ def lease_runs_out(place, _helper):
 
 
 @pytest.mark.parametrize(("loss", "limits"), [(helper_is_killed, ""), (lease_runs_out, "lease_s = 2.0")])
-def test_a_lease_that_is_lost_is_told_whatever_is_asked_and_another_can_be_had(loss, limits, place):
+def test_every_request_names_a_lost_lease_and_another_lease_works(loss, limits, place):
     """What a campaign makes of a clock that it loses, tests/collector/interruption looks at."""
     place.write_config(head=limits)
     helper, holder = place.start(), Holder(place)
