@@ -170,8 +170,8 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     tile_byte = Flash.KEY_TILE * c.cached * c.kv_byte
     reload_byte = heads * seen * tile_byte
     filled = c.queries * query_heads / (query_tiles * query_tile)
-    # FlashAttention-2 leaves padded rows as they lie in shared memory (flash_fwd_kernel.h): they cost what others do.
-    filled = np.where(c.framework, 1.0, filled + Gemm.PADDED_SHARE * (1.0 - filled))
+    # Before Hopper libraries have FlashAttention-2, which leaves padded rows as they lie in shared memory (flash_fwd_kernel.h).
+    filled = np.where(sharing, filled + Gemm.PADDED_SHARE * (1.0 - filled), 1.0)
     passes = np.where(large & ~narrow, Flash.WIDE_SHARED_PASSES, Flash.SHARED_PASSES)
     return make_phases(
         {
@@ -230,9 +230,9 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     busiest_math = np.where(sharing, even, busiest_math)  # blocks distribute the work evenly
     busiest_scores = np.where(sharing, scores / gpu.num_sms, busiest_scores)
     useful = 4.0 * scores * c.head_dim
-    # FlashAttention-2 leaves padded rows as they lie in shared memory (flash_fwd_kernel.h): they cost what others do.
-    done = np.where(c.framework, flop, useful + Gemm.PADDED_SHARE * np.maximum(flop - useful, 0.0))
-    done_scores = np.where(c.framework, heads * group * key_tiles * Flash.KEY_TILE, scores)
+    # FlashAttention-2, which vLLM has before Hopper, leaves padded rows as they lie in shared memory (flash_fwd_kernel.h).
+    done = np.where(sharing, useful + Gemm.PADDED_SHARE * np.maximum(flop - useful, 0.0), flop)
+    done_scores = np.where(sharing, scores, heads * group * key_tiles * Flash.KEY_TILE)
     return make_phases(
         {
             "math": busiest_math,
@@ -247,7 +247,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "rows": rows * Flash.ROW_UNIT_CLOCKS / gpu.num_sms,
             "row_length": np.minimum(visible, Flash.SERIAL_CONTEXT),
         },
-        _events(c, moved, 0.0, done, done_scores) | {"shared": np.where(c.framework, Flash.SHARED_PASSES, 2.0) * cache_byte},
+        _events(c, moved, 0.0, done, done_scores) | {"shared": np.where(sharing, 2.0, Flash.SHARED_PASSES) * cache_byte},
         even.shape,
         occupied=np.minimum(heads * key_tiles / gpu.num_sms, 1.0),
         even_math=busiest_math,

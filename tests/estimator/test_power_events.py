@@ -62,6 +62,13 @@ def test_attention_without_tensor_cores_multiplies_on_cuda_cores():
     assert_allclose(single["cuda"] - half["cuda"], Gemm.MULTIPLY_ADD * half["tensor"] / 2)
 
 
+@pytest.mark.parametrize("board, whole", [("a100-pcie-40gb", True), ("rtx-4090", True), ("h100-sxm", False)])
+def test_before_hopper_one_row_costs_the_matrix_work_of_a_whole_tile(board, whole):
+    shape = {"batch": 4, "context": 2048, "heads": 16, "kv_heads": 16, "head_dim": 128, "library": "vllm"}
+    one, tile = (phases_of(attention(rows, "bf16", "decode", **shape), load_gpu(board)).events[0].tolist() for rows in (1, 64))
+    assert (one[EVENTS.index("tensor")] == tile[EVENTS.index("tensor")]) is whole
+
+
 def test_blocks_fetch_nothing_beyond_the_edge_of_a_matrix():
     m, n, k = 65, 1024, 1024
     fetched = 2 * k * (m * n / 128 + n * np.ceil(m / 128))
