@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from estimator.model.coefficients import Prior, group_words, longest_prefix
+from estimator.model.gemm import WARP_RATE
 from estimator.model.phases import START_CLOCKS
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.uncertainty.laboratory import HOST_STD
@@ -218,8 +219,10 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         priors |= BLOCK_ENDS if one_clock else BLOCK_ENDS | {"reduce_start": REDUCE_START}
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
-        if key.startswith("gemm"):  # Winograd's convolutions compute less
+        if key.startswith("gemm"):
             priors["math"] = replace(priors["math"], lowest=1.0)
+        elif key.startswith("conv") and not cuda_cores:  # on CUDA cores Winograd's compute less
+            priors["math"] = replace(priors["math"], lowest=WARP_RATE.get(gpu.architecture, 1.0))
         if not any(FORMATS[part].converts for part in group_words(key) if part in FORMATS):
             priors.pop("quantise")
     elif attends:

@@ -203,11 +203,14 @@ def _section(key: str, rows: KernelRows, gpu: GpuSpec, seed: int, siblings: Sibl
 
 
 def _roots(sizes: Mapping[str, int]) -> dict[str, str]:
-    """The largest section of every family, which replaces unmeasured operators and precisions; sizes: rows of each section."""
+    """The largest section of every family, which replaces unmeasured operators and precisions; sizes: rows of each section.
+
+    No format of convolutions replaces another: cuDNN has other kernels for each, by warp groups, Winograd's, or neither.
+    """
     roots: dict[str, str] = {}
     for key, size in sizes.items():
         root = longest_prefix(key, GROUP_PRIORS)
-        if root is not None and (root not in roots or size > sizes[roots[root]]):
+        if root is not None and root != "conv" and (root not in roots or size > sizes[roots[root]]):
             roots[root] = key
     return roots
 

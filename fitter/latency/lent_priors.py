@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from estimator.model.coefficients import Prior, longest_prefix
+from estimator.model.gemm import WARP_RATE
 from estimator.model.phases import START_CLOCKS
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ
@@ -31,23 +32,24 @@ Values = Mapping[str, Mapping[str, float]]
 def moved_values(groups: Values, source: GpuSpec, target: GpuSpec) -> dict[str, dict[str, float]]:
     """Coefficients by group, adapted to the target's architecture.
 
-    Persistent blocks differ from others by known factors; coefficients in SCHEDULED take the target's prior centres.
+    Persistent blocks differ from others by known factors; coefficients in SCHEDULED take the target's prior centres.  Convolutions are not
+    faster than the target's rate.
     """
+    least = WARP_RATE.get(target.architecture, 1.0)
+    moved = {
+        group: {name: max(value, least) if name == "math" and group.startswith("conv") else value for name, value in values.items()}
+        for group, values in groups.items()
+    }
     if _persistent(source) == _persistent(target):
-        return {group: dict(values) for group, values in groups.items()}
+        return moved
     usual = {**MATRIX, **LISTED_ALONE, **BLOCK_ENDS}
     factor = {name: prior.centre / usual[name].centre for name, prior in PERSISTENT.items()}
     if _persistent(source):
         factor = {name: 1.0 / value for name, value in factor.items()}
     there = {**usual, **(PERSISTENT if _persistent(target) else {})}
-    moved = {}
-    for group, values in groups.items():
-        matrix = group.startswith(("gemm", "conv")) and not group.startswith("conv.depthwise") and not group.endswith((".fp32", ".cuda"))
-        moved[group] = (
-            {name: there[name].centre if name in SCHEDULED else value * factor.get(name, 1.0) for name, value in values.items()}
-            if matrix
-            else dict(values)
-        )
+    for group, values in moved.items():
+        if group.startswith(("gemm", "conv")) and not group.startswith("conv.depthwise") and not group.endswith((".fp32", ".cuda")):
+            values |= {name: there[name].centre if name in SCHEDULED else value * factor.get(name, 1.0) for name, value in values.items()}
     return moved
 
 

@@ -7,6 +7,7 @@ from priors or from the fit of measured kernels of this GPU.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -153,8 +154,10 @@ def fit_latency(
     fixed = np.array([known[name][0] if name in known else 0.0 for name in names])
     belongs = np.array([[name == one for one in free] for name in names], dtype=np.float64).reshape(len(names), len(free))
     problem = _problem(runs, start, fixed, belongs)
-    solution, slow = _solve(rows, problem, np.array([*widths.values(), *[width] * len(free)]))
     count = len(widths)
+    maths = [[start[group]["math"] for group, one in parameter_targets(name, start) if one == "math"] for name in widths]
+    least = [-max(np.log(min(found)), 0.0) if found else -np.inf for found in maths]  # no product is faster than the rate
+    solution, slow = _solve(rows, problem, np.array([*widths.values(), *[width] * len(free)]), np.array([*least, *[-np.inf] * len(free)]))
     fitted, host = shifted(start, solution.log_shift[:count])
     std = np.sqrt(np.diag(solution.covariance)[count:])
     known |= dict(zip(free, zip(solution.log_shift[count:].tolist(), std.tolist(), strict=True), strict=True))
@@ -266,20 +269,21 @@ def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], fixed: 
     return _Problem(runs=runs, base=table.vectors, moves=moves, fixed=fixed, belongs=belongs)
 
 
-def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Solution, Array]:
-    """Parameters for prior widths (p,), and the probability of each run to have its host's slow pace, shape (r,).
+def _solve(rows: WorkloadRows, problem: _Problem, widths: Array, lowest: Array) -> tuple[Solution, Array]:
+    """Parameters for prior widths and least values (p,), and the probability of each run to have its host's slow pace, shape (r,).
 
     All runs start at the usual pace.
     """
     target, count = np.log(rows.latency_s), len(rows)
-    solution = solve(lambda x: (problem.log_paces(x)[:count], None), target, widths, scale=RUN_SCALE, weight=rows.weight)
+    bounded = partial(solve, prior_width=widths, scale=RUN_SCALE, limits=(lowest, np.full(len(lowest), np.inf)))
+    solution = bounded(lambda x: (problem.log_paces(x)[:count], None), target, weight=rows.weight)
     shift, twice, share = solution.log_shift, np.tile(target, 2), SLOW_SHARE
     for _ in range(8):
         cost = robust_residual(problem.log_paces(shift) - twice, RUN_SCALE) ** 2
         slow = slow_probability(cost.reshape(2, count), share)
         share = slow_share(slow, problem.launch_bound(shift))
         weight = np.concatenate([1.0 - slow, slow]) * np.tile(rows.weight, 2)
-        solution = solve(lambda x: (problem.log_paces(x), None), twice, widths, scale=RUN_SCALE, weight=weight, start=shift)
+        solution = bounded(lambda x: (problem.log_paces(x), None), twice, weight=weight, start=shift)
         moved, shift = np.abs(solution.log_shift - shift).max(), solution.log_shift
         if moved < SETTLED:
             break

@@ -55,6 +55,17 @@ def test_kernels_above_the_limit_do_not_raise_the_share_that_a_board_holds(bundl
     assert 0.96 < bundle.power.limit_share < 1.0
 
 
+def test_no_convolution_is_faster_than_the_rate_of_its_format(bundle):
+    """Measured are those in bf16, of which some have warp groups: they tell nothing of other formats."""
+    gpu, shape = load_gpu(GPU), {"batch": 64, "channels": 512, "height": 56, "width": 56, "filters": 512, "kernel_h": 3, "kernel_w": 3}
+    for precision in ("bf16", "fp16", "tf32", "fp32"):
+        operator = make_operator("conv", "conv2d", precision, **shape, stride=1, padding=1, groups=1)
+        found = estimate(workload_of(operator), bundle)[0]
+        flop = 2.0 * 64 * 56 * 56 * 512 * 512 * 9
+        rate = gpu.matrix_flop_per_clock(precision, precision == "fp32") * gpu.num_sms * found.sm_clock_mhz * 1e6
+        assert 0.4 < flop / found.gpu_s / rate < 1.0, precision
+
+
 def test_names_of_convolutions_tell_their_tiles():
     rows = read_selection([ROWS / f"{name}.parquet" for name in ("campaign-2", "campaign-4")], GPU).kernels
     convolution = np.array([operator.family == "conv" for operator in rows.row_operators()])

@@ -125,6 +125,13 @@ def test_architectures_differ_by_known_factors_both_ways():
     assert moved_values(groups, A100, V100) == groups
 
 
+def test_convolutions_that_have_warp_groups_are_lent_at_the_rate_of_a_board_without_them():
+    groups = {"conv.conv2d.bf16": {"math": 0.7}, "gemm.linear.bf16": {"math": 1.1}, "conv.depthwise.bf16": {"l2": 0.9}}
+    assert moved_values(groups, H100, H100) == groups
+    for target in (A100, load_gpu("b200-sxm")):
+        assert moved_values(groups, H100, target)["conv.conv2d.bf16"]["math"] == 1.0
+
+
 def test_how_blocks_follow_one_another_does_not_travel_where_blocks_persist_on_one_side_only():
     names = ("wave_exponent", "waves", "store")
     groups = {"gemm.linear.bf16": {"math": 1.1, **dict.fromkeys(names, 3.0)}, "gemm.linear.fp32": dict.fromkeys(names, 3.0)}

@@ -18,6 +18,7 @@ from benchmarks.whole_models import (
 )
 from estimator.questions.estimates import estimate
 from fitter.bundle.runs import fit_runs
+from fitter.latency.runs import MATRIX_GROUPS
 
 SPLITS = 4
 
@@ -96,8 +97,10 @@ def test_one_clock_predicts_the_others_with_the_power_limit_solved_and_intervals
         assert 0.5 <= one[f"{quantity}_square"] <= square
 
 
-def test_lambdas_are_physical(cases):
-    fit = fit_runs(cases["a100_900mhz"].rows, cases["a100_900mhz"].gpu, cases["a100_900mhz"].tables)
+@pytest.mark.parametrize("name", ["a100_900mhz", "a10_900mhz"])
+def test_lambdas_are_physical(cases, name):
+    fit = fit_runs(cases[name].rows, cases[name].gpu, cases[name].tables)
+    assert all(fit.groups[group].coefficients["math"] >= 1.0 - 1e-9 for group in MATRIX_GROUPS)
     for group, names in {"gemm": ("math", "dram"), "elementwise": ("dram", "l2", "issue"), "conv": ("math",)}.items():
-        for name in names:
-            assert 0.7 <= fit.groups[group].coefficients[name] <= 2.0, (group, name)
+        for one in names:
+            assert 0.7 <= fit.groups[group].coefficients[one] <= 2.0, (group, one)
