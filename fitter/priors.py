@@ -61,7 +61,7 @@ STREAM: Final = table(
 they are measured alone."""
 
 STRIDED: Final = STREAM | table(strided=(1.2, 0.3))
-"""Priors of copies that change the order of elements."""
+"""Priors of copies that change the order of elements; cuDNN's changes of layout count as plain ones (docs/model.md, Convolutions)."""
 
 ATTENTION_PREFILL: Final = table(
     math=(1.5, 0.5),
@@ -110,7 +110,7 @@ GROUP_PRIORS: Final = {
     "elementwise": STREAM,
     "copy": STREAM,
     "copy.transpose": STRIDED,
-    "copy.layout": STRIDED,
+    "copy.layout": STREAM,
 }
 """Priors by group; a kernel uses those of its longest prefix."""
 
