@@ -38,7 +38,7 @@ from estimator.tracing.models import (
 )
 from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
 from estimator.tracing.rules import rule_of
-from estimator.transforms.rewriting import checked_fusion, widened, with_precision
+from estimator.transforms.rewriting import checked_formats, widened, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.reader import FaultError
@@ -198,7 +198,7 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     elif config is not None and config.quantised:
         told = f"its weights are stored otherwise (quantization_config), and taken in {request.precision} as asked"
         workload = replace(workload, notes=(*workload.notes, told))
-    return Traced(workload=checked_fusion(workload), sizes=job.sizes, precision=request.precision, attention=request.attention)
+    return Traced(workload=checked_formats(workload), sizes=job.sizes, precision=request.precision, attention=request.attention)
 
 
 def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:

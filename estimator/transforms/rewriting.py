@@ -241,22 +241,31 @@ def _eager_parts(operator: Operator) -> Iterator[tuple[Operator, float]]:
 # Precision ------------------------------------------------------------------------------------------------------------
 
 
-def checked_fusion(workload: Workload) -> Workload:
-    """The workload with a note if its fused attention is that of 32-bit numbers.  Raises WorkloadError for fused attention in fp64."""
-    names = {operator.precision for operator in workload.operators if operator.family == "attention"}
-    if "fp64" in names:
+def checked_formats(workload: Workload) -> Workload:
+    """The workload with notes on kernels of 32-bit numbers.  Raises WorkloadError for fused attention in fp64."""
+    found = {(operator.family, operator.precision) for operator in workload.operators}
+    if ("attention", "fp64") in found:
         raise WorkloadError(f"{workload.name}: no kernel fuses attention in fp64; choose --attention eager")
-    if not names & {"fp32", "tf32"}:
-        return workload
-    note = "attention in fp32: PyTorch's memory-efficient kernel, taken as FlashAttention's blocks at the rate of fp32 or tf32"
-    return replace(workload, notes=(*workload.notes, note))
+    return replace(workload, notes=(*workload.notes, *(note for note, kinds in WIDE_NOTES.items() if found & kinds)))
+
+
+WIDE_NOTES: Final = {
+    "attention in fp32: PyTorch's memory-efficient kernel, taken as FlashAttention's blocks at the rate of fp32 or tf32": {
+        ("attention", "fp32"), ("attention", "tf32"),
+    },
+    "convolutions in fp32 as without tf32; from Ampere on PyTorch runs them in tf32 unless torch.backends.cudnn.allow_tf32 is False": {
+        ("conv", "fp32"),
+    },
+}  # fmt: skip
+"""Notes on workloads that have operators of these families and precisions.  PyTorch's default of convolutions: torch.backends.cudnn
+(allow_tf32, True), of products False."""
 
 
 def with_precision(workload: Workload, precision: str, wide: Collection[tuple[int, ...]] = ()) -> Workload:
     """The workload with the precision of most of its matrix products replaced by another.
 
     Operators in a third precision (a softmax in fp32) do not change, and a conversion without effect is removed.
-    In fp32 and fp64 matrix products run on CUDA cores, PyTorch's default; tf32 uses tensor cores, and leaves all
+    In fp32 and fp64 matrix products run on CUDA cores, PyTorch's default but for convolutions; tf32 uses tensor cores, and leaves all
     operators except matrix products in fp32.  Only linear layers and dense convolutions use 8-bit and 4-bit precisions;
     their results and all else stay 16-bit, and so do layers of outputs and inputs (n, k) in `wide`.  Wider precisions remove the layout
     conversions of 16-bit convolutions.

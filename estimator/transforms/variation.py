@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
-from estimator.transforms.rewriting import checked_fusion, with_attention, with_precision
+from estimator.transforms.rewriting import checked_formats, with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Workload
@@ -81,7 +81,7 @@ def _variant(workload: Workload, present: Sizes | None, size: Sizes | None, prec
         changed = with_attention(changed, attention)
     if precision:
         changed = with_precision(changed, precision)
-    changed = checked_fusion(changed) if precision or attention else changed
+    changed = checked_formats(changed) if precision or attention else changed
     if size is not None and size != present:
         length = f"s{size.sequence}" if size.sequence else ""
         changed = replace(changed, name=f"{workload.name}@b{size.batch}{length}")

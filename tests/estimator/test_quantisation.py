@@ -14,7 +14,8 @@ from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.specifications import load_gpu
-from tests.estimator.synthetic import transformer
+from estimator.vocabulary.workload import make_operator
+from tests.estimator.synthetic import transformer, workload_of
 from tests.estimator.traced import configuration, counted, need_torch
 
 
@@ -114,6 +115,14 @@ def test_fused_attention_of_wide_numbers_is_said_or_refused(precision, said):
     else:
         (one,) = variants(workload, attention="flash", precision=precision)
         assert sum("memory-efficient" in note for note in one.workload.notes) == said
+
+
+@pytest.mark.parametrize("precision, said", [("fp16", 0), ("fp32", 1), ("tf32", 0)])
+def test_convolutions_in_fp32_are_said_not_to_be_pytorchs_default(precision, said):
+    shape = {"batch": 8, "channels": 64, "height": 56, "width": 56, "filters": 64, "kernel_h": 3, "kernel_w": 3}
+    workload = workload_of(make_operator("conv", "conv2d", "bf16", **shape, stride=1, padding=1, groups=1))
+    (one,) = variants(workload, precision=precision)
+    assert sum("allow_tf32" in note for note in one.workload.notes) == said
 
 
 # With PyTorch ---------------------------------------------------------------------------------------------------------
