@@ -89,8 +89,10 @@ Hopper's SM on a B200: it reaches 308 to 379 TFLOP/s there (Dao-AILab/flash-atte
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those.
 
-    framework: FlashAttention-2, PyTorch's own unless it prefers cuDNN; flop_per_clock: rate of an SM; tensor: flop of 16-bit operands with
-    the energy of one flop, 0 on CUDA cores; roomy: shared memory holds two blocks of FlashAttention-2 with the largest heads.
+    framework: FlashAttention-2, PyTorch's own unless it prefers cuDNN; padded: it pads query rows with what lies in shared memory
+    (flash_fwd_kernel.h), so that they cost as others, as do kernels of vLLM and SGLang before Hopper; flop_per_clock: rate of an SM;
+    tensor: flop of 16-bit operands with the energy of one flop, 0 on CUDA cores; roomy: shared memory holds two blocks of
+    FlashAttention-2 with the largest heads.
     """
 
     batch: Array
@@ -105,6 +107,7 @@ class AttentionColumns:
     element_byte: Array
     kv_byte: Array
     framework: BoolArray
+    padded: BoolArray
     flop_per_clock: Array
     tensor: Array
     roomy: BoolArray
@@ -119,6 +122,7 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
     tensor = np.array([gpu.on_tensor_cores(o.precision) and not o.cuda_cores for o in operators])
     flash = (FLASH_ATTENTION,) if gpu.compute_capability in CUDNN_HEADS else (FLASH_ATTENTION, "")
     framework = np.array([o.family == "attention" and o.library in flash for o in operators], dtype=np.bool_)
+    early = gpu.architecture not in SHARING_ARCHITECTURES
     shape = dict(
         zip((*FAMILY_FIELDS["attention"], "cached"), np.array([attention_shape(o) for o in operators], dtype=np.float64).T, strict=True)
     )
@@ -128,6 +132,7 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
         element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
         kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
         framework=framework,
+        padded=framework | np.array([early and o.library != "trtllm" for o in operators]),
         flop_per_clock=rate * np.where(tensor & framework, FRAMEWORK_RATE.get(gpu.architecture, 1.0), 1.0),
         tensor=tensor * tensor_rate(gpu) / rate * np.where(framework, WARP_ENERGY.get(gpu.architecture, 1.0), 1.0),
         roomy=framework & (gpu.shared_bytes_per_sm >= Flash.SHARED_BYTES * shape["head_dim"]),
@@ -170,8 +175,7 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     tile_byte = Flash.KEY_TILE * c.cached * c.kv_byte
     reload_byte = heads * seen * tile_byte
     filled = c.queries * query_heads / (query_tiles * query_tile)
-    # Before Hopper libraries have FlashAttention-2, which leaves padded rows as they lie in shared memory (flash_fwd_kernel.h).
-    filled = np.where(sharing, filled + Gemm.PADDED_SHARE * (1.0 - filled), 1.0)
+    filled = np.where(c.padded, 1.0, filled + Gemm.PADDED_SHARE * (1.0 - filled))
     passes = np.where(large & ~narrow, Flash.WIDE_SHARED_PASSES, Flash.SHARED_PASSES)
     return make_phases(
         {
@@ -230,9 +234,8 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     busiest_math = np.where(sharing, even, busiest_math)  # blocks distribute the work evenly
     busiest_scores = np.where(sharing, scores / gpu.num_sms, busiest_scores)
     useful = 4.0 * scores * c.head_dim
-    # FlashAttention-2, which vLLM has before Hopper, leaves padded rows as they lie in shared memory (flash_fwd_kernel.h).
-    done = np.where(sharing, useful + Gemm.PADDED_SHARE * np.maximum(flop - useful, 0.0), flop)
-    done_scores = np.where(sharing, scores, heads * group * key_tiles * Flash.KEY_TILE)
+    done = np.where(c.padded, flop, useful + Gemm.PADDED_SHARE * np.maximum(flop - useful, 0.0))
+    done_scores = np.where(c.padded, heads * group * key_tiles * Flash.KEY_TILE, scores)
     return make_phases(
         {
             "math": busiest_math,
@@ -247,7 +250,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "rows": rows * Flash.ROW_UNIT_CLOCKS / gpu.num_sms,
             "row_length": np.minimum(visible, Flash.SERIAL_CONTEXT),
         },
-        _events(c, moved, 0.0, done, done_scores) | {"shared": np.where(sharing, 2.0, Flash.SHARED_PASSES) * cache_byte},
+        _events(c, moved, 0.0, done, done_scores) | {"shared": np.where(c.padded, Flash.SHARED_PASSES, 2.0) * cache_byte},
         even.shape,
         occupied=np.minimum(heads * key_tiles / gpu.num_sms, 1.0),
         even_math=busiest_math,

@@ -94,6 +94,10 @@ class Gemm:
     V100s under power limits (Zeus) and on published fp32 rates of A40, L4, T4 at their limits, which say 0.5 to 0.75; an H200's own
     power says 1 (`bundles/data/h200-sxm`)."""
 
+    WIDEN = 1.0
+    """Energy of widening a weight in registers, in units of the lane instructions that the power of whole models shows: five instructions
+    for four weights and two for their scales (IST-DASLab/marlin, marlin_cuda_kernel.cu: dequant, scale), each as a MULTIPLY_ADD."""
+
     OUTPUT_INSTRUCTIONS = 4.0
     """Lane instructions of one output element: scale, add, convert, store (assumed)."""
 
@@ -258,8 +262,8 @@ def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, re
     """
     on_tensor, area, outputs = c.tensor > 0.0, tiles.tile_m * tiles.tile_n, c.batch * c.m * c.n
     edge_m, edge_n = c.m / np.ceil(c.m / tiles.tile_m), c.n / np.ceil(c.n / tiles.tile_n)
-    step_byte = edge_m * c.element_byte + edge_n * c.weight_element_byte
-    loaded = blocks * step_byte * np.minimum(reduction, c.padded_k / tiles.split)
+    walked = blocks * np.minimum(reduction, c.padded_k / tiles.split)
+    loaded = walked * (edge_m * c.element_byte + edge_n * c.weight_element_byte)
     warp_m, warp_n = (
         # Two warps along each edge, or more; 256 × 64 is the exception, with four along one.
         np.where(on_tensor, np.clip(tile / 2.0, *Gemm.WARP_TILE), np.minimum(tile, cuda))
@@ -274,5 +278,6 @@ def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, re
         "shared": blocks * passed * reduction,
         "tensor": c.tensor * ((useful_flop + Gemm.PADDED_SHARE * padded_flop) * tensor_rate(gpu) / c.flop_per_clock),
         "cuda": Gemm.MULTIPLY_ADD * (1.0 - c.tensor) * (useful_flop + Gemm.CUDA_PADDED_SHARE * padded_flop) / 2.0
-        + Gemm.OUTPUT_INSTRUCTIONS * outputs * tiles.split,
+        + Gemm.OUTPUT_INSTRUCTIONS * outputs * tiles.split
+        + np.where(c.weight_element_byte < c.element_byte / 1.5, Gemm.WIDEN * walked * edge_n, 0.0),
     }

@@ -104,19 +104,26 @@ class BoardTables:
 
     @cached_property
     def voltage_ratios(self) -> ClockTable:
-        """Voltage over its lowest value, over the clock [1]."""
+        """Voltage over that of an A100 at low clocks, over the clock [1]."""
         return voltage_ratios(self.gpu, self.voltage_v, self.idle_w)
 
     @cached_property
     def reference_ratio(self) -> float:
-        """Voltage at the reference clock over its lowest value [1]."""
+        """Voltage ratio at the reference clock [1]."""
         return float(self.voltage_ratios.at(np.array([self.reference_clock_mhz]))[0])
 
     def rest_w(self, sm_clock_mhz: Array) -> Array:
-        """Power at rest [W], shape of the clocks."""
-        if self.idle_w is None:
-            return usual_rest_w(self.gpu, sm_clock_mhz, self.voltage_ratios.at(sm_clock_mhz)) + self.rest_offset_w
-        return self.idle_w.rising.at(sm_clock_mhz) + self.rest_offset_w
+        """Power at rest [W], shape of the clocks: of a table, else of the rule, which the reading of a single clock scales."""
+        known = self.idle_w
+        if known is None:
+            return self._usual_rest_w(sm_clock_mhz) + self.rest_offset_w
+        if len(known.value) > 1:
+            return known.rising.at(sm_clock_mhz) + self.rest_offset_w
+        there = self._usual_rest_w(np.array(known.sm_clock_mhz))
+        return self._usual_rest_w(sm_clock_mhz) * (known.value / there) + self.rest_offset_w
+
+    def _usual_rest_w(self, sm_clock_mhz: Array) -> Array:
+        return usual_rest_w(self.gpu, sm_clock_mhz, self.voltage_ratios.at(sm_clock_mhz))
 
 
 def carried_factors(fitted: BoardTables, fitted_exponent: float, asked: BoardTables, exponent: float) -> dict[str, float]:
@@ -128,7 +135,7 @@ def carried_factors(fitted: BoardTables, fitted_exponent: float, asked: BoardTab
     before, after = energy_factors(fitted.gpu), energy_factors(asked.gpu)
     factors = {term: core * after.get(term, 1.0) / before.get(term, 1.0) for term in (*POWER_TERMS, "busy")}
     factors["busy"] *= asked.reference_clock_mhz / fitted.reference_clock_mhz
-    return factors | {"dram": 1.0, "active": 1.0}
+    return factors | {"dram": factors["dram"] / core, "active": 1.0}
 
 
 SWITCHING_EXPONENT: Final = 2.0

@@ -1,7 +1,7 @@
 """What a board's silicon says of power that was not measured: voltage and rest power over the clock, and energies of another board.
 
-At equal voltage, wires and DRAM cost per byte what they cost on another board.  Logic changes with the process, a tensor core's flop also
-with the width of the unit, and the power of busy SMs grows with their number.  Everything in the core grows with the voltage's square.
+At equal voltage, wires cost per byte what they cost on another board, and DRAM what its kind does.  Logic changes with the process, a
+tensor core's flop also with the width of the unit, and the power of busy SMs grows with their number.  All in the core grows with V².
 Numbers without another source were chosen on measured powers of A100-PCIe, A10 and H100-SXM (EnergAIzer artifact); docs/model.md says how
 well each of these boards is forecast from the others.
 """
@@ -16,11 +16,17 @@ from estimator.vocabulary.quantities import Array
 PROCESS_ENERGY: Final[dict[str, float]] = {"tsmc-12n": 1.8, "samsung-8n": 1.3, "tsmc-7n": 1.0, "tsmc-4n": 0.62}
 """Energy of logic at equal voltage over that of TSMC's N7 [1]: the foundries' claims at equal speed, rounded."""
 
+FLAT_V: Final = 0.69375
+"""Core voltage of an A100 at low clocks [V], to which energies refer.  Source: the table of its specification."""
+
+UNKNOWN_V: Final = 1.0
+"""Where a voltage curve that was inferred from power is flat: its scale is unknown [V].  No board has as much at its lowest clocks."""
+
 USUAL_FLAT_SHARE: Final = 0.58
 USUAL_TOP_SHARE: Final = 0.95
 USUAL_RISE: Final = 0.45
-"""The usual voltage curve [1]: flat to a share of the highest clock that the silicon reaches, then a line that ends at a second share,
-higher by the rise.  Source: rest power of an H100 over its clocks; the measured curves of two A100 boards lie within 7 % of it."""
+"""The usual voltage over FLAT_V [1]: 1 up to a share of the silicon's highest clock, then a line that ends at a second share, higher by
+the rise.  Source: rest power of an H100 over its clocks; the measured curves of two A100 boards lie within 7 % of it."""
 
 REFERENCE_SMS: Final = 108
 CORE_REST_W: Final = 11.0
@@ -40,15 +46,20 @@ REFERENCE_FLOP_PER_CLOCK: Final = 2048.0
 FLOP_PER_CLOCK: Final[dict[str, float]] = {"8.6": 1024.0, "8.9": 1024.0, "9.0": 4096.0, "12.0": 1024.0}
 """That width by compute capability where boards are sold with a lower rate (GeForce, L20, H20): the units are the same (assumed)."""
 
+GDDR_ENERGY: Final = 1.3
+"""Energy of a byte of GDDR over one of HBM [1], which has shorter wires.  Chosen on whole models of A10, A100 and H100, forecast from each
+other (at 1.25 they err least; 1 and 1.45 are alike); decoding on L40, RTX 4090 and RTX 5090 asks for more."""
+
 WIDTH_SHARE: Final = 0.5
 """Share of a tensor core's energy for operands, which wider units use more often [1]."""
 
 
 def voltage_ratios(gpu: GpuSpec, voltage: ClockTable | None, idle: ClockTable | None) -> ClockTable:
-    """Voltage over its lowest value, over the clock [1]: as measured, else as rest power tells, else the usual curve."""
+    """Voltage over FLAT_V, over the clock [1]: as measured, else as rest power tells, else the usual curve."""
     if voltage is not None:
         known = voltage.rising
-        return ClockTable(sm_clock_mhz=known.sm_clock_mhz, value=tuple((np.array(known.value) / known.value[0]).tolist()))
+        unit = FLAT_V if known.value[0] < UNKNOWN_V else known.value[0]
+        return ClockTable(sm_clock_mhz=known.sm_clock_mhz, value=tuple((np.array(known.value) / unit).tolist()))
     if idle is not None and np.ptp(idle.value) > 0.0:
         return _rest_voltage(idle.rising)
     top = gpu.silicon_clock_mhz or gpu.sm_clock_limit_mhz
@@ -81,4 +92,5 @@ def energy_factors(gpu: GpuSpec) -> dict[str, float]:
     logic = PROCESS_ENERGY.get(gpu.process, 1.0)
     flop_per_clock = FLOP_PER_CLOCK.get(gpu.compute_capability, gpu.tensor_flop_per_clock.get("fp16", 0.0))
     width = 1.0 - WIDTH_SHARE + WIDTH_SHARE * REFERENCE_FLOP_PER_CLOCK / flop_per_clock if flop_per_clock else 1.0
-    return {"tensor": logic * width, "cuda": logic, "sfu": logic, "busy": gpu.num_sms / REFERENCE_SMS}
+    dram = GDDR_ENERGY if gpu.memory.startswith("gddr") else 1.0
+    return {"dram": dram, "tensor": logic * width, "cuda": logic, "sfu": logic, "busy": gpu.num_sms / REFERENCE_SMS}

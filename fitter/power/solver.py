@@ -27,14 +27,16 @@ PRIOR: Final[dict[str, tuple[float, float]]] = {
     "tensor": (0.66, 0.3),
     "cuda": (18.0, 0.3),
     "sfu": (40.0, 0.3),
-    "busy": (8.0, 1.0),
+    "busy": (8.0, 0.3),
     "active": (4.0, 0.5),
 }
 """Centre [pJ per event, W for static terms] and relative width of every coefficient of an A100 at PRIOR_CLOCK_MHZ.
 
 Centres: one fit of whole models on A100-PCIe, A10 and H100-SXM, their energies carried to the A100 (`estimator.model.silicon`); L2 and the
 parts of DRAM, which models do not tell apart, are moved a third of the way towards a fit that has H200's kernels, too (9; 90 and 3).
-Widths: the scatter of the boards' own fits.  DRAM's is tight: one clock cannot tell its memory part from its core part.
+Widths: the scatter of the boards' own fits.  DRAM's is tight: one clock cannot tell its memory part from its core part.  So is that of
+busy SMs, which runs of whole models do not tell from others (A10 0 ± 4, A100 3 ± 3): kernels of an H200 say 11, an RTX 5090 that waits for
+its memory at 810 MHz says 6 (noonghunna/club-3090).
 """
 
 PRIOR_CLOCK_MHZ: Final = 900.0
@@ -47,7 +49,7 @@ def usual_priors(tables: BoardTables) -> dict[str, tuple[float, float]]:
     """PRIOR for a board at its reference clock (`estimator.model.silicon`)."""
     core = tables.reference_ratio**SWITCHING_EXPONENT
     own = energy_factors(tables.gpu)
-    factors = {term: core * own.get(term, 1.0) for term in TERMS} | {"dram": 1.0, "active": 1.0}
+    factors = {term: core * own.get(term, 1.0) for term in TERMS} | {"dram": own["dram"], "active": 1.0}
     factors["busy"] *= tables.reference_clock_mhz / PRIOR_CLOCK_MHZ
     return {term: (centre * factors[term], width) for term, (centre, width) in PRIOR.items()}
 

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from estimator.model.power import SWITCHING_EXPONENT
+from estimator.model.silicon import UNKNOWN_V
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.quantities import Array
 from fitter.power.solver import PowerProblem
@@ -32,9 +33,6 @@ TABLE_POINTS: Final = 41
 INFERRED: Final = "inferred from power"
 """Prefix of the source of an inferred table."""
 
-UNIT_VOLTAGE_V: Final = 1.0
-"""Voltage below the knee in an inferred table, whose scale is unknown [V]."""
-
 LEAST_ERROR: Final = 0.01
 """Least relative error of a power row."""
 
@@ -43,7 +41,7 @@ MOST_ROWS: Final = 1500
 
 
 def infer_voltage(problem: PowerProblem) -> ClockTable | None:
-    """The voltage curve, UNIT_VOLTAGE_V below the knee.
+    """The voltage curve, UNKNOWN_V below the knee.
 
     None where fewer than three clocks were locked or power shows no rise.
     """
@@ -82,7 +80,7 @@ def _table(grid_mhz: Array, rise: Array) -> ClockTable:
     top = f"{rise[-1] - rise[0]:.0%} higher at {grid_mhz[-1]:.0f} than at {grid_mhz[0]:.0f} MHz"
     return ClockTable(
         sm_clock_mhz=tuple(float(f) for f in grid_mhz),
-        value=tuple(float(v) for v in UNIT_VOLTAGE_V * (1.0 + rise)),
+        value=tuple(float(v) for v in UNKNOWN_V * (1.0 + rise)),
         source=f"{INFERRED}: {top}; scale unknown, taken as 1 V where flat",
     )
 

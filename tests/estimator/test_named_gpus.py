@@ -194,7 +194,7 @@ def test_a_reading_without_a_clock_is_of_the_highest_one_asked_for(workload):
     assert printed(words, "90") == printed(words, f"90@{load_gpu('l40s').sm_clock_max_mhz}")
 
 
-@pytest.mark.parametrize("name, narrower", [("l40s", True), ("h100-sxm", False), ("new", False), ("a10", False)])
+@pytest.mark.parametrize("name, narrower", [("b200-sxm", True), ("h100-sxm", False), ("l40s", False), ("new", False), ("a10", False)])
 def test_a_reading_narrows_a_forecast_that_rests_on_the_rule(name, narrower):
     gpu = replace(load_gpu("l40s"), name="new", process="") if name == "new" else None if name == "a10" else load_gpu(name)
     work = transformer(64, 128, 2)  # far from any limit

@@ -48,6 +48,13 @@ def test_tensor_flop_are_counted_by_the_time_for_which_they_keep_the_units_busy(
     assert events_of(linear(256, "int8"))["tensor"] == events_of(linear(256))["tensor"] / 2
 
 
+def test_each_tile_of_rows_widens_narrow_weights_anew():
+    for tiles in (1, 3):
+        narrow, wide = (events_of(linear(tiles * 128, form)) for form in ("int4_wo", "bf16"))
+        assert_allclose(narrow["cuda"] - wide["cuda"], Gemm.WIDEN * tiles * 1024 * 1024)
+        assert events_of(linear(tiles * 128, "w4a8_mxfp4_mxfp8"))["cuda"] > events_of(linear(tiles * 128, "fp8"))["cuda"]
+
+
 @pytest.mark.parametrize("kind, queries", [("prefill", 2048), ("decode", 1)])
 def test_attention_in_8_bits_keeps_the_units_busy_for_half_as_long(kind, queries):
     shape = {"batch": 4, "context": 2048, "heads": 16, "kv_heads": 4, "head_dim": 128}

@@ -40,6 +40,22 @@ def test_rest_power_tells_the_voltage():
     assert voltage_ratios(H100, None, flat).value[-1] > 1.3
 
 
+def test_a_single_reading_scales_rest_power():
+    gpu = replace(H100, idle_w=None)
+    clocks = gpu.clocks_mhz()
+    read = ClockTable(sm_clock_mhz=(1500.0,), value=(60.0,))
+    rule, scaled = (BoardTables(gpu=gpu, voltage_v=None, idle_w=one, reference_clock_mhz=900.0).rest_w(clocks) for one in (None, read))
+    assert scaled / rule == pytest.approx(60.0 / np.interp(1500.0, clocks, rule))
+
+
+def test_a_board_with_a_higher_voltage_costs_more_in_the_core_alone():
+    raised = ClockTable(sm_clock_mhz=A100.voltage_v.sm_clock_mhz, value=tuple(1.1 * volt for volt in A100.voltage_v.value))
+    found = carried_factors(tables(A100), 3.0, tables(replace(A100, voltage_v=raised)), 3.0)
+    assert found == pytest.approx({term: 1.0 if term in ("dram", "active") else 1.1**3 for term in found})
+    inferred = ClockTable(sm_clock_mhz=(900.0, 1410.0), value=(1.0, 1.2))  # from power: its scale is unknown
+    assert voltage_ratios(A100, inferred, None).value == (1.0, 1.2)
+
+
 @pytest.mark.parametrize("name", gpu_names())
 def test_voltage_and_rest_power_never_fall_with_the_clock(name):
     gpu = load_gpu(name)
