@@ -8,7 +8,7 @@ A line for every group, the last one for a whole table: rows; geometric mean of 
 inverted) or of power; mean absolute error and share inside the stated 90 % interval [%]; the row that is furthest off.
 
 Kernels: no host, the interval of another laboratory, the GPU's usual clock.  "load": burst: all launches together last less than 0.1 s, and
-no power limit holds; else it does.
+no power limit holds; else it does.  A unit "W@MHz" is a power at a clock.
 Served: engines without a server, so all host times are 0; the clock of `estimate llm`.
 """
 
@@ -38,15 +38,17 @@ FOLDER = Path(__file__).resolve().parent / "published"
 Row = Mapping[str, str]
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-LLAMAS = {
+LLAMAS: dict[str, dict[str, object]] = {
     name: {"model_type": "llama", "vocab_size": 32000, "torch_dtype": "float16", **dict(zip(SIZES, sizes, strict=True))}
     for name, *sizes in (
         ("llama-2-13b", 5120, 13824, 40, 40, 40),
         ("llama-2-70b", 8192, 28672, 80, 64, 8),
         ("codellama-34b", 8192, 22016, 48, 64, 8),
+        ("qwen3-4b", 2560, 9728, 36, 32, 8),
     )
 }
-"""Models that are not shipped.  Source: config.json of meta-llama and codellama."""
+LLAMAS["qwen3-4b"] |= {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "torch_dtype": "bfloat16", "tie_word_embeddings": True}
+"""Models that are not shipped.  Source: config.json of meta-llama, codellama and Qwen."""
 
 MEMORY_SHARE = 0.95
 """Share of a board's memory that an engine without a server takes (assumed)."""
@@ -103,9 +105,14 @@ def kernels() -> Iterator[Compared]:
         gpu = other or bundle.gpu
         if row["load"] == "burst":
             gpu = replace(gpu, power_limit_w=10.0 * gpu.power_limit_w)
-        found = estimate(kernel_of(row), bundle, gpu=gpu, host_launch_s=0.0)[0]
-        ratio, deviation = found.latency_s / seconds_of(row), found.latency_s_std_elsewhere / found.latency_s
-        group = f"{row['kernel']} {row['operator']} {row['gpu']}"
+        clock = row["unit"].partition("@")[2]
+        if clock:
+            gpu = replace(gpu, power_limit_w=10.0 * gpu.power_limit_w)
+        found = estimate(kernel_of(row), bundle, gpu=gpu, host_launch_s=0.0, sm_clock_mhz=float(clock) if clock else None)[0]
+        ratio, deviation = found.power_w / float(row["value"]), found.power_w_std / found.power_w
+        if not clock:
+            ratio, deviation = found.latency_s / seconds_of(row), found.latency_s_std_elsewhere / found.latency_s
+        group = f"{row['kernel']} {row['operator']} {row['gpu']}{' power' if clock else ''}"
         yield Compared(group, f"{row['precision']} {row['shape']}", ratio, abs(math.log(ratio)) < NORMAL_90 * deviation)
 
 
