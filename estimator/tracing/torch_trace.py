@@ -58,10 +58,10 @@ class Lowered:
     unknown: tuple[UnknownOperator, ...]
 
 
-def lower_calls(calls: Iterable[Call], *, tf32: bool = False, fused: bool = False) -> Lowered:
+def lower_calls(calls: Iterable[Call], *, tf32: Collection[str] = (), fused: bool = False) -> Lowered:
     """Operators from calls in the order of execution.
 
-    `tf32`: products of fp32 tensors run on tensor cores; `fused`: kernels of a compiled model (`estimator.tracing.fusion`).
+    `tf32`: families whose products of fp32 tensors run on tensor cores; `fused`: kernels of a compiled model (`estimator.tracing.fusion`).
     Raises WorkloadError for a call that contradicts itself.
     """
     listed: list[list[Part]] = []
@@ -76,7 +76,9 @@ def lower_calls(calls: Iterable[Call], *, tf32: bool = False, fused: bool = Fals
     parts = compiled(merged, listed) if fused else [one for found in listed for one in found]
     operators, counts = merge_counts(*zip(*parts, strict=True)) if parts else ((), ())
     return Lowered(
-        operators=tuple(map(_on_tensor_cores, operators)) if tf32 else operators,
+        operators=tuple(
+            replace(one, precision="tf32", cuda_cores=False) if one.family in tf32 and one.precision == "fp32" else one for one in operators
+        ),
         counts=counts,
         unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),
     )
@@ -107,11 +109,6 @@ def _parts(call: Call) -> list[Part] | None:
         return rule(call)
     except (IndexError, ValueError, ZeroDivisionError) as error:
         raise WorkloadError(f"{call.name}: a call that contradicts itself ({error}): {call.inputs}") from error
-
-
-def _on_tensor_cores(operator: Operator) -> Operator:
-    products = operator.family in ("gemm", "conv", "attention")
-    return replace(operator, precision="tf32", cuda_cores=False) if products and operator.precision == "fp32" else operator
 
 
 REMEDY: Final = "pip install 'wattprint[torch]'; language models need none as engines serve them: estimate --runtime serving, estimate llm"
@@ -262,7 +259,8 @@ def _weights(model: Any) -> list[Any]:
 
 def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint) -> Workload:
     fused = request.runtime == "compiled"
-    lowered = lower_calls(calls, tf32=request.precision == "tf32", fused=fused)
+    convolutions = {"conv"} if torch.backends.cudnn.allow_tf32 else set()
+    lowered = lower_calls(calls, tf32={"gemm", "conv", "attention"} if request.precision == "tf32" else convolutions, fused=fused)
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
     source = f"traced on the meta device with PyTorch {torch.__version__}: {job.title}"

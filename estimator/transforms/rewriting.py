@@ -249,24 +249,24 @@ def checked_formats(workload: Workload) -> Workload:
     return replace(workload, notes=(*workload.notes, *(note for note, kinds in WIDE_NOTES.items() if found & kinds)))
 
 
+WIDE: Final = ("fp32", "tf32")
+"""Precisions of operators on 32-bit tensors."""
+
 WIDE_NOTES: Final = {
     "attention in fp32: PyTorch's memory-efficient kernel, taken as FlashAttention's blocks at the rate of fp32 or tf32": {
         ("attention", "fp32"), ("attention", "tf32"),
     },
-    "convolutions in fp32 as without tf32; from Ampere on PyTorch runs them in tf32 unless torch.backends.cudnn.allow_tf32 is False": {
-        ("conv", "fp32"),
-    },
+    "convolutions of fp32 tensors in tf32, as PyTorch runs them from Ampere on (torch.backends.cudnn.allow_tf32)": {("conv", "tf32")},
 }  # fmt: skip
-"""Notes on workloads that have operators of these families and precisions.  PyTorch's default of convolutions: torch.backends.cudnn
-(allow_tf32, True), of products False."""
+"""Notes on workloads that have operators of these families and precisions."""
 
 
 def with_precision(workload: Workload, precision: str, wide: Collection[tuple[int, ...]] = ()) -> Workload:
     """The workload with the precision of most of its matrix products replaced by another.
 
     Operators in a third precision (a softmax in fp32) do not change, and a conversion without effect is removed.
-    In fp32 and fp64 matrix products run on CUDA cores, PyTorch's default but for convolutions; tf32 uses tensor cores, and leaves all
-    operators except matrix products in fp32.  Only linear layers and dense convolutions use 8-bit and 4-bit precisions;
+    In fp32 and fp64 matrix products run on CUDA cores, but for convolutions, which PyTorch runs in tf32; tf32 uses tensor cores, and leaves
+    all operators except matrix products in fp32.  Only linear layers and dense convolutions use 8-bit and 4-bit precisions;
     their results and all else stay 16-bit, and so do layers of outputs and inputs (n, k) in `wide`.  Wider precisions remove the layout
     conversions of 16-bit convolutions.
 
@@ -276,7 +276,7 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
     if new is None:
         raise WorkloadError(f"unknown precision {precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
     old = main_precision(workload.operators, workload.counts)
-    if new == old:
+    if new == old != "tf32":
         return workload
     operators: list[Operator] = []
     counts: list[float] = []
@@ -314,25 +314,26 @@ def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:
 
 def _recast(operator: Operator, old: str, new: str) -> Operator | None:
     """The operator in the new precision, None if it becomes unnecessary."""
-    layer = operator.operator in ("linear", "conv2d")
+    layer, before = operator.operator in ("linear", "conv2d"), WIDE if old in WIDE else (old,)
     if new in NARROW:
-        if layer and operator.precision == old:
+        if layer and operator.precision in before:
             return replace(operator, precision=new, precision_out=operator.precision_out or (old if old in SIXTEEN_BIT else "bf16"))
         return operator
     products = operator.family in ("gemm", "conv", "attention")
     if operator.operator == "layout" and new not in SIXTEEN_BIT:
         return None
     plain = "fp32" if new == "tf32" else new
+    product = "tf32" if new == "fp32" and operator.family == "conv" else new
 
     def other(name: str) -> str:
-        return (new if products else plain) if name == old else name
+        return (product if products else plain) if name in before else name
 
     changed = replace(
         operator,
         precision=other(operator.precision),
-        precision_out=plain if operator.precision_out == old else operator.precision_out,
+        precision_out=plain if operator.precision_out in before else operator.precision_out,
         precision_kv=other(operator.precision_kv),
-        cuda_cores=new in ("fp32", "fp64") if products and operator.precision == old else operator.cuda_cores,
+        cuda_cores=product in ("fp32", "fp64") if products and operator.precision in before else operator.cuda_cores,
     )
     if changed.operator == "typecast" and changed.precision_out in ("", changed.precision):
         return None

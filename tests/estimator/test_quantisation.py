@@ -14,8 +14,8 @@ from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
-from tests.estimator.synthetic import transformer, workload_of
+from estimator.vocabulary.workload import Workload, make_operator
+from tests.estimator.synthetic import addition, matmul, transformer
 from tests.estimator.traced import configuration, counted, need_torch
 
 
@@ -117,12 +117,17 @@ def test_fused_attention_of_wide_numbers_is_said_or_refused(precision, said):
         assert sum("memory-efficient" in note for note in one.workload.notes) == said
 
 
-@pytest.mark.parametrize("precision, said", [("fp16", 0), ("fp32", 1), ("tf32", 0)])
-def test_convolutions_in_fp32_are_said_not_to_be_pytorchs_default(precision, said):
+@pytest.mark.parametrize("precision, convolution, linear", [("fp16", "fp16", "fp16"), ("fp32", "tf32", "fp32"), ("tf32", "tf32", "tf32")])
+def test_convolutions_of_fp32_tensors_run_in_tf32_and_are_32_bit_operators_as_all_others(precision, convolution, linear):
     shape = {"batch": 8, "channels": 64, "height": 56, "width": 56, "filters": 64, "kernel_h": 3, "kernel_w": 3}
-    workload = workload_of(make_operator("conv", "conv2d", "bf16", **shape, stride=1, padding=1, groups=1))
+    conv = make_operator("conv", "conv2d", "bf16", **shape, stride=1, padding=1, groups=1)
+    workload = Workload(name="three", operators=(conv, matmul(64, 64, 64), addition(4096)), counts=(3.0, 1.0, 1.0))
     (one,) = variants(workload, precision=precision)
-    assert sum("allow_tf32" in note for note in one.workload.notes) == said
+    assert [o.precision for o in one.workload.operators] == [convolution, linear, precision.replace("tf32", "fp32")]
+    assert [o.cuda_cores for o in one.workload.operators] == [False, precision == "fp32", False]
+    assert sum("allow_tf32" in note for note in one.workload.notes) == (convolution == "tf32")
+    (back,) = variants(one.workload, precision="bf16")
+    assert back.workload.operators == workload.operators
 
 
 # With PyTorch ---------------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_a_long_row_is_sorted_in_a_pass_for_each_byte_of_a_key(length, passes):
 
 def test_products_of_fp32_run_on_cuda_cores_unless_tf32_is_allowed():
     product = call("aten.mm", {"self": tensor(8, 4, dtype="float32"), "mat2": tensor(4, 2, dtype="float32")}, tensor(8, 2, dtype="float32"))
-    plain, narrow = only(lower_calls([product])), only(lower_calls([product], tf32=True))
+    plain, narrow = only(lower_calls([product])), only(lower_calls([product], tf32={"gemm"}))
     assert (plain.precision, plain.cuda_cores) == ("fp32", True)
     assert (narrow.precision, narrow.cuda_cores) == ("tf32", False)
 

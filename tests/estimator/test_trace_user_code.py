@@ -137,6 +137,15 @@ def test_a_function_of_one_s_own_is_traced_in_both_directions(traced):
     assert tally(traced("build", phase="train", **asked), "prefill")["prefill"] == 3.5
 
 
+@pytest.mark.parametrize("allowed, precision", [(True, "tf32"), (False, "fp32")])
+def test_convolutions_of_fp32_tensors_run_as_pytorch_is_told(traced, monkeypatch, allowed, precision):
+    import torch
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+    found = {(operator.family == "conv", operator.precision) for operator in traced("first", precision="fp32").operators}
+    assert found == {(True, precision), (False, "fp32")}
+
+
 @pytest.mark.parametrize("function, turned", [("first", 4), ("last", 0), ("last_images", 0), ("last_weights", 1)])
 def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(traced, function, turned):
     assert tally(traced(function), "conv2d", "layout") == {"conv2d": 2, "layout": turned}
