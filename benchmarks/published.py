@@ -109,8 +109,9 @@ def kernels() -> Iterator[Compared]:
         if clock:
             gpu = replace(gpu, power_limit_w=10.0 * gpu.power_limit_w)
         found = estimate(kernel_of(row), bundle, gpu=gpu, host_launch_s=0.0, sm_clock_mhz=float(clock) if clock else None)[0]
-        ratio, deviation = found.power_w / float(row["value"]), found.power_w_std / found.power_w
-        if not clock:
+        if clock:
+            ratio, deviation = found.power_w / float(row["value"]), found.power_w_std / found.power_w
+        else:
             ratio, deviation = found.latency_s / seconds_of(row), found.latency_s_std_elsewhere / found.latency_s
         group = f"{row['kernel']} {row['operator']} {row['gpu']}{' power' if clock else ''}"
         yield Compared(group, f"{row['precision']} {row['shape']}", ratio, abs(math.log(ratio)) < NORMAL_90 * deviation)

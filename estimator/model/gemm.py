@@ -95,8 +95,8 @@ class Gemm:
     power says 1 (`bundles/data/h200-sxm`)."""
 
     WIDEN = 1.0
-    """Energy of widening a weight in registers, in units of the lane instructions that the power of whole models shows: five instructions
-    for four weights and two for their scales (IST-DASLab/marlin, marlin_cuda_kernel.cu: dequant, scale), each as a MULTIPLY_ADD."""
+    """Energy of widening a weight in registers, in units of the lane instructions that the power of whole models shows: four instructions
+    for four weights and two for their scales (IST-DASLab/marlin, marlin_cuda_kernel.cu: dequant, scale), each a MULTIPLY_ADD; rounded."""
 
     OUTPUT_INSTRUCTIONS = 4.0
     """Lane instructions of one output element: scale, add, convert, store (assumed)."""

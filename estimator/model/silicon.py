@@ -1,7 +1,7 @@
 """What a board's silicon says of power that was not measured: voltage and rest power over the clock, and energies of another board.
 
-At equal voltage, wires cost per byte what they cost on another board, and DRAM what its kind does.  Logic changes with the process, a
-tensor core's flop also with the width of the unit, and the power of busy SMs grows with their number.  All in the core grows with V².
+At equal voltage, a byte on wires costs the same on every board; a byte of GDDR costs more than one of HBM.  Logic changes with the process,
+a tensor core's flop also with the width of the unit, and the power of busy SMs grows with their number.  All in the core grows with V².
 Numbers without another source were chosen on measured powers of A100-PCIe, A10 and H100-SXM (EnergAIzer artifact); docs/model.md says how
 well each of these boards is forecast from the others.
 """

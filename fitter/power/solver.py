@@ -35,8 +35,8 @@ PRIOR: Final[dict[str, tuple[float, float]]] = {
 Centres: one fit of whole models on A100-PCIe, A10 and H100-SXM, their energies carried to the A100 (`estimator.model.silicon`); L2 and the
 parts of DRAM, which models do not tell apart, are moved a third of the way towards a fit that has H200's kernels, too (9; 90 and 3).
 Widths: the scatter of the boards' own fits.  DRAM's is tight: one clock cannot tell its memory part from its core part.  So is that of
-busy SMs, which runs of whole models do not tell from others (A10 0 ± 4, A100 3 ± 3): kernels of an H200 say 11, an RTX 5090 that waits for
-its memory at 810 MHz says 6 (noonghunna/club-3090).
+busy SMs, which runs of whole models do not tell from others (A10 0 ± 4, A100 3 ± 3): an H200's kernels say 11, and 6 is the slope of an
+RTX 5090's power over its clock while it waits for memory at 810 MHz (noonghunna/club-3090).
 """
 
 PRIOR_CLOCK_MHZ: Final = 900.0

@@ -22,7 +22,7 @@ def test_every_row_has_a_value_a_gpu_and_a_source(table):
 def test_every_kernel_is_one_and_takes_less_than_a_second():
     for row in rows_of("kernels"):
         assert kernel_of(row).operators[0].family == row["family"]
-        assert 1e-6 < seconds_of(row) < 1.0
+        assert "W@" in row["unit"] or 1e-6 < seconds_of(row) < 1.0
         assert row["load"] in ("", "burst", "sustained")
 
 

@@ -56,7 +56,7 @@ def test_kernels_above_the_limit_do_not_raise_the_share_that_a_board_holds(bundl
 
 
 def test_no_convolution_is_faster_than_the_rate_of_its_format(bundle):
-    """Measured are those in bf16, of which some have warp groups: they tell nothing of other formats."""
+    """Only bf16 was measured; some of its kernels use warp groups, which other formats lack."""
     gpu, shape = load_gpu(GPU), {"batch": 64, "channels": 512, "height": 56, "width": 56, "filters": 512, "kernel_h": 3, "kernel_w": 3}
     for precision in ("bf16", "fp16", "tf32", "fp32"):
         operator = make_operator("conv", "conv2d", precision, **shape, stride=1, padding=1, groups=1)

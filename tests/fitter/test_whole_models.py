@@ -90,9 +90,9 @@ def test_stated_intervals_cover_families_that_the_fit_has_not_seen(cases):
 def test_one_clock_predicts_the_others_with_the_power_limit_solved_and_intervals_hold(cases):
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     one = summary(outcome(case.rows, other_clocks(target), case, intervals=True))
-    for name, most in (("latency", 4.5), ("power", 4.7), ("energy", 4.2)):
+    for name, most in (("latency", 4.5), ("power", 4.6), ("energy", 4.2)):
         assert one[name] <= most
-    for quantity, least, square in (("latency", 0.85, 1.5), ("power", 0.78, 1.8)):  # one model that errs at six clocks is seven points
+    for quantity, least, square in (("latency", 0.85, 1.5), ("power", 0.8, 1.8)):  # one model that errs at six clocks is seven points
         assert least <= one[f"{quantity}_coverage"] <= 0.97
         assert 0.5 <= one[f"{quantity}_square"] <= square
 
