@@ -57,11 +57,13 @@ class Recipe:
     """What a bundle is fitted on.
 
     priors: the bundle from which the fit starts; further ones lend energies if no row has power.
+    slow_hosts: collections whose collectives among more than two boards are left out.
     """
 
     gpu: str
     data: tuple[str, ...]
     priors: tuple[str, ...] = ()
+    slow_hosts: tuple[str, ...] = ()
     not_for: tuple[str, ...] = ()
 
 
@@ -85,7 +87,7 @@ def read_table() -> Table:
 def fitted(name: str, recipe: Recipe, data: Path, out: Path) -> Bundle:
     """The bundle of a recipe, with its errors on sites and workloads left out."""
     files = [(ROOT if laboratory_of(file) == OWN else data) / file for file in recipe.data]
-    selection = by_laboratory(read_selection(files, recipe.gpu), recipe)
+    selection = by_laboratory(with_fast_links(read_selection(files, recipe.gpu), recipe.slow_hosts), recipe)
     priors = [load_bundle(out / f"{one}.json") for one in recipe.priors]
     calibrated = partial(calibrate, gpu=load_gpu(recipe.gpu), priors=priors)
     whole = calibrated(selection, name=name)
@@ -96,6 +98,16 @@ def fitted(name: str, recipe: Recipe, data: Path, out: Path) -> Bundle:
         rest = thinned(calibrated(part, holdout=0.0).bundle, MOST_BYTES)
         errors = [*error_rows(compared(predict_rows(rest, selection.kernels.select(held)))), *errors]
     return thinned(replace(whole.bundle, errors=tuple(errors)), MOST_BYTES)
+
+
+def with_fast_links(selection: Selection, slow_hosts: Collection[str]) -> Selection:
+    """The selection without collectives among more than two boards of these collections."""
+    rows = selection.kernels
+    if rows is None or not slow_hosts:
+        return selection
+    many = np.array([one.family == "communication" and one["num_gpus"] > 2 for one in rows.operators], dtype=np.bool_)
+    slow = np.array([name in slow_hosts for name in rows.collections], dtype=np.bool_)
+    return replace(selection, kernels=rows.select(~(many[rows.operator_index] & slow[rows.collection_index])))
 
 
 def by_laboratory(selection: Selection, recipe: Recipe) -> Selection:

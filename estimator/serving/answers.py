@@ -336,7 +336,7 @@ def _link_notes(served: Served, board: Board) -> tuple[str, ...]:
     """What sums among boards without NVLink depend on.  Source: AIConfigurator, six collections of L40S: 2 and 20 GB/s among eight."""
     if served.layout.gpus <= 2 or not 0.0 < board.gpu.link_bytes_per_s <= FASTEST_PCIE:
         return ()
-    return ("sums among more than two boards over PCIe are a slow host's: of published ones some are ten times as fast",)
+    return ("sums among more than two boards over PCIe: a host without a direct way between its sockets takes up to ten times as long",)
 
 
 def _remarks(costs: StepCosts, clock: int, running: float) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:

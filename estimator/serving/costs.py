@@ -55,7 +55,8 @@ class Costs:
     """Costs at numbers of sequences `at` (k,), of one board; the others of its group do the same.
 
     parts     time by PARTS (5, k, c) [s]
-    joules    (k, c); time_ln, power_ln: half widths of 90 % intervals of ln(time) and ln(power)
+    joules    (k, c)
+    time_ln, power_ln    half widths of 90 % intervals of ln(time) and ln(power): who serves is no laboratory of the tables
     """
 
     at: Array
@@ -142,8 +143,8 @@ def _costs(prediction: Prediction) -> dict[str, Array]:
         for kind, share in zip(kinds, prediction.shares[own], strict=True):
             part = PART_OF.get(group_words(kind.group or "")[0], len(PARTS) - 1)
             parts[part, i] += share * latency_s
-    low, high = np.log(prediction.limits.latency_s)
-    low_w, high_w = np.log(prediction.limits.power_w)
+    low, high = np.log(prediction.limits_elsewhere.latency_s)
+    low_w, high_w = np.log(prediction.limits_elsewhere.power_w)
     joules = prediction.power_w * prediction.latency_s
     return {"parts": parts, "joules": joules, "time_ln": 0.5 * (high - low), "power_ln": 0.5 * (high_w - low_w)}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.published import Compared, kernel_of, rows_of, scored, seconds_of, serving_of
+from benchmarks.published import Compared, kernel_of, lines, rows_of, scored, seconds_of, serving_of
 from estimator.vocabulary.specifications import load_gpu
 from tests.estimator.serving import MEASURES
 
@@ -33,6 +33,13 @@ def test_every_load_is_one_without_a_host():
         assert serving.output >= 2
         assert serving.engine.host.step_s == 0.0
         assert row["unit"] in MEASURES
+
+
+def test_intervals_of_served_models_hold_in_other_laboratories():
+    *_, all_rows = lines(("served",))
+    assert all_rows["rows"] == 166
+    assert all_rows["inside"] > 78.0  # 72 by the errors of the bundles' own laboratories
+    assert all_rows["error"] < 18.5
 
 
 @pytest.mark.parametrize(
