@@ -37,19 +37,6 @@ FOLDER = Path(__file__).resolve().parent / "published"
 
 Row = Mapping[str, str]
 
-SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-LLAMAS: dict[str, dict[str, object]] = {
-    name: {"model_type": "llama", "vocab_size": 32000, "torch_dtype": "float16", **dict(zip(SIZES, sizes, strict=True))}
-    for name, *sizes in (
-        ("llama-2-13b", 5120, 13824, 40, 40, 40),
-        ("llama-2-70b", 8192, 28672, 80, 64, 8),
-        ("codellama-34b", 8192, 22016, 48, 64, 8),
-        ("qwen3-4b", 2560, 9728, 36, 32, 8),
-    )
-}
-LLAMAS["qwen3-4b"] |= {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "torch_dtype": "bfloat16", "tie_word_embeddings": True}
-"""Models that are not shipped.  Source: config.json of meta-llama, codellama and Qwen."""
-
 MEMORY_SHARE = 0.95
 """Share of a board's memory that an engine without a server takes (assumed)."""
 
@@ -122,7 +109,7 @@ def serving_of(row: Row) -> Serving:
     shipped = load_engine("tensorrt-llm-1.0" if row["engine"].startswith("tensorrt") else "vllm-0.12")
     idle = HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, spread=0.0)
     return Serving(
-        model=LLAMAS.get(row["model"], row["model"]),
+        model=row["model"],
         prompt=int(row["prompt"]),
         output=int(row["output"]),
         batch=int(row["batch"]),

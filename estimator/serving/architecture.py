@@ -23,8 +23,9 @@ class Kind:
     gated: bool = True
     qk_norm: bool = False
     tied: bool = False
-    window: Literal["", "all", "half", "upper"] = ""
+    window: Literal["", "all", "half", "most", "upper"] = ""
     head_dim: Annotated[int, Span(0, 1e4)] = 0
+    norms: Annotated[int, Span(2, 8)] = 2
     positions: bool = False
     offset: Annotated[int, Span(0, 1e4)] = 0
     routed: bool = False
@@ -149,6 +150,11 @@ class Architecture:
         return self.latent.value_dim if self.latent else self.head_dim
 
     @property
+    def norms(self) -> int:
+        """Norms of a layer, without those of heads."""
+        return kinds()[self.kind].norms
+
+    @property
     def qk_norm(self) -> bool:
         """Whether queries and keys are normalised."""
         return kinds()[self.kind].qk_norm
@@ -171,7 +177,7 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """Parameters without biases, which are less than 0.2 % of a model."""
-        norms = (2 * self.layers + 1) * self.hidden
+        norms = (self.norms * self.layers + 1) * self.hidden
         return sum(one.weights for one in self.products(ONE_GPU) if one.name != "head" or not self.tied) + self.embeddings + norms
 
     def products(self, layout: Layout) -> tuple[Product, ...]:
@@ -232,10 +238,16 @@ def read_config(source: str | Path | Mapping[str, object]) -> Mapping[str, objec
     Raises WorkloadError.
     """
     if isinstance(source, Mapping):
-        return source
+        return _text_part(source)
     found, path = load_model_config(str(source)), Path(source).resolve()
     name = path.parent.name if path.name == "config.json" else path.name.removesuffix(".json")
-    return {"name": name, "model_type": found.model_type, **found.config, **found.weights}
+    return _text_part({"name": name, "model_type": found.model_type, **found.config, **found.weights})
+
+
+def _text_part(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The fields of a model that also reads images, with those of its language model in place of its own."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, Mapping) else config
 
 
 class _Fields:
@@ -345,4 +357,6 @@ def _window_layers(kind: Kind, fields: _Fields, layers: int) -> int:
     if kind.window == "upper":
         upper = layers - min(fields.number("max_window_layers", 28), layers)
         return upper if fields.truth("use_sliding_window", default=False) else 0
+    if kind.window == "most":
+        return layers - layers // fields.number("sliding_window_pattern", 6)
     return {"all": layers, "half": layers // 2}.get(kind.window, 0)

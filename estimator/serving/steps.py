@@ -238,6 +238,7 @@ def _between(run: _Pass) -> Iterator[Launch]:
     rows: list[tuple[str, float, float, int]] = [
         ("other", (1.0 + active) * passed, 2.0 * passed, 2 * model.layers),
         ("other", passed, 2.0 * passed, 1),
+        ("other", passed, passed, (model.norms - 2) * model.layers),  # norms before the residual is added
     ]
     rows.append(("other", turned, turned, model.layers * (model.qk_norm + (model.positions == 0))))  # norms of heads, positions
     if latent:

@@ -8,6 +8,7 @@ are data: `configs/serving/formats.toml`.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
@@ -68,9 +69,10 @@ def load_model_config(model: str) -> ModelConfig:
     except (FileNotFoundError, NotADirectoryError):
         if model.lower() in model_names():
             return load_model_config(model.lower())
+        near = ", ".join(get_close_matches(model.lower(), model_names(), cutoff=0.5))
         raise WorkloadError(
-            f"{model}: no model of this name and no configuration file; known: {', '.join(model_names())}; "
-            "or the path of a config.json, or MODULE:CALLABLE of your own code"
+            f"{model}: no model of this name and no configuration file; {near and f'nearest: {near}; '}"
+            "known: `estimate trace --list`, the path of a config.json, or MODULE:CALLABLE of your own code"
         ) from None
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from error

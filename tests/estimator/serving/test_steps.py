@@ -19,7 +19,10 @@ from tests.words import one_line
 PUBLISHED = {
     "gpt2": 0.1244, "opt-1.3b": 1.316, "llama-2-7b": 6.738, "llama-3-8b": 8.030, "mistral-7b": 7.242, "qwen2-1.5b": 1.544,
     "llama-3.1-8b": 8.030, "llama-3.1-70b": 70.554, "qwen3-32b": 32.762, "mixtral-8x7b": 46.703, "qwen3-30b-a3b": 30.532,
-    "gpt-oss-120b": 116.829, "deepseek-v3": 671.026,
+    "gpt-oss-120b": 116.829, "deepseek-v3": 671.026, "llama-2-13b": 13.016, "llama-2-70b": 68.977, "llama-3.1-405b": 405.853,
+    "llama-3.2-1b": 1.2358, "llama-3.2-3b": 3.2127, "codellama-34b": 33.744, "mistral-nemo": 12.248, "mixtral-8x22b": 140.621,
+    "qwen2.5-7b": 7.616, "qwen2.5-72b": 72.706, "qwen3-4b": 4.022, "qwen3-8b": 8.191, "qwen3-235b-a22b": 235.094,
+    "phi-4": 14.660, "gemma-2-9b": 9.242, "gemma-3-27b": 27.009, "gpt-oss-20b": 20.915,
 }  # fmt: skip
 """Parameters [10^9] of shipped models.  Source: the safetensors index or the model card of each; DeepSeek-V3 without its further head."""
 
@@ -100,6 +103,17 @@ def test_a_step_has_ten_kernels_a_layer_and_two_sums(name, kernels):
     sums = {one.operator: count for one, count in counted(parallel) if one.family == "communication"}
     assert sums == {"all_reduce": 2 * model.layers + 1, "all_gather": 1}
     assert sum(parallel.counts) == kernels + 2 * model.layers + 2
+
+
+def test_windows_and_norms_of_gemma_are_those_of_its_layers():
+    assert [(one.window_layers, one.layers) for one in map(read_architecture, ("gemma-2-9b", "gemma-3-27b"))] == [(21, 42), (52, 62)]
+    gemma, plain = (sum(served(DENSE | {"model_type": name}).counts) for name in ("gemma2", "llama"))
+    assert gemma == plain + 2 * 4
+
+
+def test_of_a_model_that_reads_images_the_language_model_is_served():
+    whole = {"model_type": "gemma3", "vision_config": {"hidden_size": 9}, "text_config": DENSE | {"model_type": "gemma3_text"}}
+    assert replace(read_architecture(whole), name="") == replace(read_architecture(whole["text_config"]), name="")
 
 
 def test_small_kernels_read_each_tensor_once():
