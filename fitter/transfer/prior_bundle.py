@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle, HostCost, PowerCoefficients
 from estimator.engine.board import board_tables, carried_power
-from estimator.model.coefficients import longest_prefix
+from estimator.model.coefficients import BY, longest_prefix
 from estimator.model.power import SWITCHING_EXPONENT, BoardTables, carried_factors
 from estimator.model.residuals import tier_from_document
 from estimator.vocabulary.gpu import GpuSpec
@@ -148,7 +148,7 @@ def lent_groups(source: TransferSource, fitted: Mapping[str, object]) -> dict[st
     return {
         key: values
         for key, values in source.siblings.values.items()
-        if key not in fitted and longest_prefix(key, fitted.keys()) in (None, *GROUP_PRIORS)
+        if not {key, key.partition(BY)[0]} & fitted.keys() and longest_prefix(key, fitted.keys()) in (None, *GROUP_PRIORS)
     }
 
 

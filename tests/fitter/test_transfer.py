@@ -19,7 +19,7 @@ from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.lent_priors import moved_values
 from fitter.priors import HOST_LAUNCH, kernel_priors
 from fitter.rows.selection import read_selection
-from fitter.transfer.prior_bundle import equation_errors, transfer_source, with_strengths
+from fitter.transfer.prior_bundle import equation_errors, lent_groups, transfer_source, with_strengths
 from fitter.transfer.probes import choose_probes
 from fitter.validate.predictions import predict_kernel_rows
 from tests.estimator.estimating import run
@@ -123,6 +123,16 @@ def test_architectures_differ_by_known_factors_both_ways():
     back = moved_values(there, H100, A100)
     assert back["gemm.linear.bf16"] == pytest.approx(groups["gemm.linear.bf16"])
     assert moved_values(groups, A100, V100) == groups
+
+
+@pytest.mark.parametrize("key, lent", [
+    ("communication.all_reduce@sglang", False), ("communication.all_reduce", False), ("communication.all_gather@nccl", True),
+    ("gemm.linear.bf16@pytorch", False), ("gemm.linear.fp8", True), ("gemm.linear.fp8@vllm", True),
+])  # fmt: skip
+def test_a_measured_section_is_not_hidden_by_what_another_gpu_had_of_one_library(key, lent):
+    values = {"math": 1.0}
+    source = transfer_source(bundle_with({key: values}, gpu=H100), target=A100)
+    assert bool(lent_groups(source, {"communication.all_reduce": values, "gemm.linear.bf16": values, "gemm": values})) == lent
 
 
 def test_convolutions_that_have_warp_groups_are_lent_at_the_rate_of_a_board_without_them():
