@@ -156,6 +156,13 @@ def test_a_short_prompt_adds_little_to_steps_that_run_anyway():
     assert 0.0 < found["parts"]["prompts"] < 0.1
 
 
+@pytest.mark.parametrize("prompt, output", [(12, 8), (32, 4), (90, 16)])
+def test_more_requests_in_flight_make_more_tokens_however_short_the_prompts(prompt, output):
+    found = answers("llama-3.1-8b --gpu h100 --prompt", prompt, "--output", output, "--batch 1,16,64,128,256,512,1024")
+    rates = [one["tokens_per_s"] for one in found]
+    assert rates == sorted(rates)
+
+
 @pytest.mark.parametrize("chart, axis", [("energy", "energy of a token [J]"), ("tokens", "output tokens [1/s]")])
 def test_a_chart_has_a_line_for_each_gpu_over_what_varies(tmp_path, chart, axis):
     out = tmp_path / "chart.svg"
