@@ -272,6 +272,10 @@ def test_bad_input_is_one_line(words, status, line):
     assert line in fails("llm llama-3-8b", LOAD, words, status=status)
 
 
+def test_what_is_not_served_says_so_and_not_what_else_it_lacks():
+    assert "which is not served" in fails("llm bert-large --gpu a100 --prompt 8 --output 8 --batch 1", status=1)
+
+
 def test_python_gives_what_the_command_gives():
     bundle, gpu = bundle_for("a100")
     serving = Serving(model="llama-3-8b", prompt=512, output=128, batch=16, weights="bf16")
