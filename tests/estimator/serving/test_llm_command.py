@@ -48,8 +48,9 @@ def test_sums_over_pcie_are_noted(gpu, ranks, told):
 
 
 def test_a_board_without_bf16_serves_in_fp16():
-    found = answers("llama-2-7b --gpu v100 --prompt 128 --output 128 --batch 1")
-    assert (found["weights"], found["state"]) == ("fp16", "")
+    found, narrow = (answers("llama-2-7b --gpu v100 --prompt 128 --output 128 --batch 1", words) for words in ((), "--weights int4"))
+    assert (found["weights"], found["state"], narrow["state"]) == ("fp16", "", "")
+    assert 0.25 < narrow["tpot_s"] / found["tpot_s"] < 0.8
     # At best all weights cross the memory once for each token.
     assert 2 * 6.7e9 / 9e11 < found["tpot_s"] < 4 * 2 * 6.7e9 / 9e11
 
