@@ -67,7 +67,7 @@ def sweep_command(**options: Any) -> int:
 
 @click.command(
     context_settings=SETTINGS,
-    epilog="Without --freqs every clock that the GPU can lock and the bundle's fit has seen is looked at; all where it has seen one.",
+    epilog="Without --freqs every clock that the GPU can lock is looked at, whether the bundle's fit has seen it or not.",
 )
 @with_options(
     *QUESTION,

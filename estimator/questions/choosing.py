@@ -66,7 +66,7 @@ def best(
 ) -> Best:
     """The point of least `goal` (a key of QUANTITIES) among all requested clocks.
 
-    Default clocks: all that the GPU can lock within the fitted range, or all that it can lock if the fit has one clock or another GPU.
+    Default clocks: all that the GPU can lock; those that the fit has not seen have wider intervals.
 
     Energies of workloads with known batches are compared per request.  power_limit_w, latency_limit_s: limits of the mean power [W] and the
     latency of an iteration [s].  Points that do not fit into a board's memory are left out, unless no other point is within the limits.
@@ -75,7 +75,8 @@ def best(
     """
     if goal not in QUANTITIES:
         raise OperatingPointError(f"unknown goal {goal!r}; known: {', '.join(QUANTITIES)}")
-    questions = [_over_all_clocks(question) for question in ([asked] if isinstance(asked, Asked) else asked)]
+    given = [asked] if isinstance(asked, Asked) else asked
+    questions = [one if one.sm_clock_mhz else at_clocks(one, tuple((one.gpu or one.bundle.gpu).clocks_mhz().tolist())) for one in given]
     points = joined_sweeps(list(answered(questions)))
     value = np.where(np.isfinite(points.power_w) | math.isinf(power_limit_w), value_of(points, goal), np.nan)
     if all(QUANTITIES[goal]) and all(points.label("batch")):
@@ -140,16 +141,6 @@ def gain(left: Judged, i: int, right: Judged, j: int, quantity: str) -> Gain:
     ratio = float(value_of(left.points, quantity)[i] / value_of(right.points, quantity)[j])
     spread = math.exp(NORMAL_90 * float(log_ratio_std(left, i, right, j, quantity)))
     return Gain(ratio=ratio, low=ratio / spread, high=ratio * spread)
-
-
-def _over_all_clocks(question: Asked) -> Asked:
-    """The query; without clocks it requests all lockable clocks in the fitted range, or all if that is one clock or another GPU's."""
-    if question.sm_clock_mhz is not None:
-        return question
-    gpu, (low, high) = question.gpu or question.bundle.gpu, question.bundle.clocks_mhz
-    clocks = gpu.clocks_mhz()
-    seen = clocks[(clocks >= low) & (clocks <= high)]
-    return at_clocks(question, tuple((seen if gpu.name == question.bundle.gpu.name and len(seen) > 1 else clocks).tolist()))
 
 
 def energy_per_request_j(points: Sweep) -> Array:

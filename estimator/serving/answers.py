@@ -26,7 +26,6 @@ from estimator.vocabulary.values import frozen
 BUSY_ENOUGH: Final = 0.6
 """Share of the time that boards compute, below which a note says that the host sets the pace [1]."""
 
-
 FASTEST_PCIE: Final = 6.4e10
 """Rate of the fastest link by PCIe, 5.0 x16, in one direction [byte/s]."""
 
@@ -60,7 +59,9 @@ class Serving:
     @property
     def formats(self) -> tuple[str, ...]:
         """Number formats of the products of layers, for the choice of a bundle.  Raises WorkloadError."""
-        return (read_weights(read_config(self.model), self.weights, self.kv).layer,)
+        config = read_config(self.model)
+        read_architecture(config)  # what is not served says so before it is asked for its formats
+        return (read_weights(config, self.weights, self.kv).layer,)
 
 
 @frozen

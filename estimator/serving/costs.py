@@ -21,7 +21,7 @@ from estimator.serving.steps import Step, cache_bytes, step_workload, weight_byt
 from estimator.serving.weights import Weights, read_weights
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Footprint, Workload
 
@@ -93,14 +93,16 @@ def nodes_of(least: float, most: float) -> tuple[int, ...]:
 
 def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     """Costs of steps of these numbers of sequences.  Raises EstimatorError for a model that cannot be divided so."""
-    engine = served.engine
+    engine, prompt = served.engine, served.prompt
     beside = (0, *nodes)
-    pieces = [
-        (min(engine.chunk, served.prompt - start), min(start + engine.chunk, served.prompt))
-        for start in range(0, served.prompt, engine.chunk)
-    ]
+    ends = [min(start + engine.chunk, prompt) for start in range(0, prompt, engine.chunk)]
+    # A step takes the prompts that come in during it: one alone would add a whole tile of rows, however few its own are.
+    together = [min(max(round(one / (served.output - 1)), 1), max(engine.chunk // prompt, 1)) for one in beside]
     steps = [Step(sequences=one, context=served.context) for one in nodes]
-    steps += [Step(prompts=(piece,), sequences=one, context=served.context) for piece in pieces for one in beside]
+    for end in ends:
+        piece = ((end - 1) % engine.chunk + 1, end)
+        for one, count in zip(beside, together, strict=True):
+            steps.append(Step(prompts=(piece,) * count, sequences=one, context=served.context))
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
     if not board.gpu.on_tensor_cores("bf16"):
         workloads = [_in_fp16(workload) for workload in workloads]
@@ -111,7 +113,7 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     rest_w = board.tables.rest_w(clocks_mhz)
     return StepCosts(
         decode=decode,
-        prompt=_added({name: values[..., len(nodes) :, :] for name, values in costs.items()}, decode, len(pieces), beside),
+        prompt=_added({name: values[..., len(nodes) :, :] for name, values in costs.items()}, decode, np.array(together)),
         points=table([Variant(workload=workload) for workload in workloads], prediction),
         sm_clock_mhz=clocks_mhz,
         waiting_w=rest_w + waiting.share * np.maximum(board.limit_w - rest_w, 0.0),
@@ -149,18 +151,18 @@ def _costs(prediction: Prediction) -> dict[str, Array]:
     return {"parts": parts, "joules": joules, "time_ln": 0.5 * (high - low), "power_ln": 0.5 * (high_w - low_w)}
 
 
-def _added(mixed: dict[str, Array], decode: Costs, pieces: int, beside: Sequence[int]) -> Costs:
-    """What the pieces of a prompt add to decoding steps with `beside` sequences, 0 first; mixed: costs of the steps, piece by piece."""
+def _added(mixed: dict[str, Array], decode: Costs, together: IntArray) -> Costs:
+    """What the pieces of a prompt add to steps of no and of `decode.at` sequences, which take `together` each; mixed: costs of these."""
     found = {}
     for name, values in mixed.items():
-        each = values.reshape(*values.shape[:-2], pieces, len(beside), values.shape[-1])
+        each = values.reshape(*values.shape[:-2], -1, len(together), values.shape[-1])
         if name.endswith("_ln"):
             found[name] = each.mean(axis=-3)
             continue
-        alone = getattr(decode, name)
         found[name] = each.sum(axis=-3)
-        found[name][..., 1:, :] = np.maximum(found[name][..., 1:, :] - pieces * alone[..., : len(beside) - 1, :], 0.0)
-    return Costs(at=np.array(beside, dtype=np.float64), **found)
+        more = found[name][..., 1:, :] - each.shape[-3] * getattr(decode, name)
+        found[name][..., 1:, :] = np.maximum(more, 0.0) / together[1:, None]
+    return Costs(at=np.concatenate(([0.0], decode.at)), **found)
 
 
 def is_served(model: str) -> bool:

@@ -131,8 +131,8 @@ def shares(cycle: Cycle, costs: StepCosts) -> Columns:
     total = cycle.decode_s[0] + cycle.prompt_s[0] + cycle.waiting_s[0]
     found: dict[str, tuple[Array, Array]] = {}
     for name, in_decode, in_prompt in zip(PARTS, costs.decode.parts, costs.prompt.parts, strict=True):
-        decode, prompt = interpolated(costs.decode.at, in_decode.T, running), interpolated(costs.prompt.at, in_prompt.T, running - 1.0)
-        found[name] = decode, prompt
+        others = (running - 1.0) * interpolated(costs.prompt.at, in_prompt.T, running - 1.0)
+        found[name] = interpolated(costs.decode.at, in_decode.T, running), in_prompt.T[:, :1] + others
     sums = [sum(pair[i] for pair in found.values()) for i in (0, 1)]
     return {
         **{

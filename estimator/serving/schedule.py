@@ -3,12 +3,13 @@
 Requests of equal lengths run in b slots; a slot takes the next request when its last token is out.  While a slot makes the n = output − 1
 tokens that follow the first, every slot turns over once, so b prompts come in:
 
-    boards  = n · d + b · p; d: a decoding step, p: what one prompt adds
+    boards  = n · d + a + (b − 1) · p; d: a decoding step, a: the step of the own prompt, p: what another one adds
     beside  = n · (o0 + o1 · b) + b · or: what the host does while the boards compute, of steps, sequences and requests
-    slot    time that a request holds its slot = n · (h0 + h1 · b) + b · hr + max(boards, beside); h: the host's time in which boards wait
+    slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + max(boards, beside); h: the host's time in which boards
+            wait
     pace    time of a decoding step with the host = h0 + h1 · b + d + max(beside − boards, 0) / n
     tokens/s = b · output / slot;    time per output token = pace + (1 − q) · (b − 1) / n · (p + hr)
-    energy of a slot's time = n · E(d) + b · E(p) + waiting time · waiting power
+    energy of a slot's time = n · E(d) + E(a) + (b − 1) · E(p) + waiting time · waiting power
 
 A slot waits for the prompts of the others, a share q of that before its own first token.  This one takes its own prompt in an empty engine,
 and b prompts more if all slots turn over at once.  At a rate λ of requests,
@@ -100,12 +101,14 @@ def closed_loop(load: Load, slots: Array) -> Cycle:
     """The steady state in which `slots` ≥ 1 sequences always run."""
     steps, decode, prompt, host = load.output - 1, load.decode(slots), load.prompt(slots), load.host
     beside = steps * (host.overlapped_step_s + host.overlapped_sequence_s * slots) + slots * host.overlapped_request_s
-    late = np.maximum(beside - steps * decode.seconds - slots * prompt.seconds, 0.0)
+    prompt_s = load.alone.seconds + (slots - 1.0) * prompt.seconds
+    late = np.maximum(beside - steps * decode.seconds - prompt_s, 0.0)
     own = host.step_s + host.sequence_s * slots + late / steps
     pace = decode.seconds + own
     each = prompt.seconds + host.request_s
-    slot_s = steps * pace + slots * each
-    prompt_j = prompt.joules + host.request_s * load.waiting_w
+    waiting_s = steps * own + host.step_s + slots * host.request_s
+    slot_s = steps * decode.seconds + prompt_s + waiting_s
+    prompt_j = (load.alone.joules + (slots - 1.0) * prompt.joules + (host.step_s + slots * host.request_s) * load.waiting_w) / slots
     output_j = steps * (decode.joules + own * load.waiting_w) / slots
     ttft_s = load.alone.seconds + host.step_s + host.request_s + 0.0 * slots
     return Cycle(
@@ -120,8 +123,8 @@ def closed_loop(load: Load, slots: Array) -> Cycle:
         prompt_j=prompt_j,
         output_j=output_j,
         decode_s=steps * decode.seconds,
-        prompt_s=slots * prompt.seconds,
-        waiting_s=steps * own + slots * host.request_s,
+        prompt_s=prompt_s,
+        waiting_s=waiting_s,
     )
 
 

@@ -54,8 +54,8 @@ FORMATS: Final[dict[str, NumberFormat]] = {
     "int8": NumberFormat(1.0, 1.0, "int8", converts=True),
     "sq": NumberFormat(1.0, 1.0, "int8", converts=True),  # SmoothQuant: int8 with scales of rows and columns
     "nvfp4": NumberFormat(0.5625, 0.5625, "nvfp4", converts=True),  # 4 bit and an 8-bit scale for every 16 elements
-    "int8_wo": NumberFormat(2.0, 1.0, "bf16"),  # weights alone are stored in few bits, and widened in registers
-    "int4_wo": NumberFormat(2.0, 0.5 + 2.0 / 128.0, "bf16"),  # a 16-bit scale for every 128 weights
+    "int8_wo": NumberFormat(2.0, 1.0, "fp16"),  # weights alone are stored in few bits, and widened in registers to 16
+    "int4_wo": NumberFormat(2.0, 0.5 + 2.0 / 128.0, "fp16"),  # a 16-bit scale for every 128 weights
     "w4a16_mxfp4": NumberFormat(2.0, 0.5 + 1.0 / 32.0, "bf16"),  # an 8-bit scale for every 32 weights
     "w4a8_mxfp4_mxfp8": NumberFormat(1.0 + 1.0 / 32.0, 0.5 + 1.0 / 32.0, "fp8", converts=True),
 }

@@ -48,8 +48,9 @@ def test_sums_over_pcie_are_noted(gpu, ranks, told):
 
 
 def test_a_board_without_bf16_serves_in_fp16():
-    found = answers("llama-2-7b --gpu v100 --prompt 128 --output 128 --batch 1")
-    assert (found["weights"], found["state"]) == ("fp16", "")
+    found, narrow = (answers("llama-2-7b --gpu v100 --prompt 128 --output 128 --batch 1", words) for words in ((), "--weights int4"))
+    assert (found["weights"], found["state"], narrow["state"]) == ("fp16", "", "")
+    assert 0.25 < narrow["tpot_s"] / found["tpot_s"] < 0.8
     # At best all weights cross the memory once for each token.
     assert 2 * 6.7e9 / 9e11 < found["tpot_s"] < 4 * 2 * 6.7e9 / 9e11
 
@@ -154,6 +155,13 @@ def test_lists_make_a_table_in_the_order_of_the_options():
 def test_a_short_prompt_adds_little_to_steps_that_run_anyway():
     found = answers("llama-3-8b", LOAD, "--batch 64 --prompt 4")
     assert 0.0 < found["parts"]["prompts"] < 0.1
+
+
+@pytest.mark.parametrize("prompt, output", [(12, 8), (32, 4), (90, 16)])
+def test_more_requests_in_flight_make_more_tokens_however_short_the_prompts(prompt, output):
+    found = answers("llama-3.1-8b --gpu h100 --prompt", prompt, "--output", output, "--batch 1,16,64,128,256,512,1024")
+    rates = [one["tokens_per_s"] for one in found]
+    assert rates == sorted(rates)
 
 
 @pytest.mark.parametrize("chart, axis", [("energy", "energy of a token [J]"), ("tokens", "output tokens [1/s]")])
@@ -263,6 +271,10 @@ REFUSED = [
 @pytest.mark.parametrize("words, status, line", REFUSED)
 def test_bad_input_is_one_line(words, status, line):
     assert line in fails("llm llama-3-8b", LOAD, words, status=status)
+
+
+def test_what_is_not_served_says_so_and_not_what_else_it_lacks():
+    assert "which is not served" in fails("llm bert-large --gpu a100 --prompt 8 --output 8 --batch 1", status=1)
 
 
 def test_python_gives_what_the_command_gives():
