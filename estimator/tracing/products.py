@@ -1,6 +1,7 @@
 """Matrix products, convolutions and fused attention from their calls."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,7 +10,8 @@ from estimator.transforms import INNER, INTERNAL, LAYER
 from estimator.vocabulary.workload import TRACED
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
-"""Precisions in which cuDNN computes dense convolutions channels-last and converts channels-first tensors."""
+"""Precisions in which cuDNN's dense convolutions read and write channels last; those in tf32 read so and write channels first (names of its
+kernels: nhwckrsc_nchw).  It converts channels-first tensors."""
 
 BACKWARD_PRODUCTS: Final = 2.5
 """Fused attention's backward pass in forward passes: it computes five products, the forward pass two (it computes the
@@ -68,11 +70,7 @@ def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
         return [part("gemm.bmm", precision, batch=groups, m=positions, n=n, k=k, origin=f"{TRACED}:convolution"), *bias]
     if groups > 1 and groups == image.shape[1]:
         return [part("conv.depthwise", precision, **shape)]
-    turned = [
-        moved("copy.layout", precision, side.elements, side.elements, share=INTERNAL, origin=f"{TRACED}:layout")
-        for side in (image, out)
-        if precision in SIXTEEN_BIT and not _channels_last(side)
-    ]
+    turned = [] if gradient else _turned([image], [out])
     return [part("conv.conv2d", precision, **shape), *turned, *bias]
 
 
@@ -91,6 +89,17 @@ def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[
     }  # fmt: skip
 
 
+def _turned(read: Sequence[Tensor], written: Sequence[Tensor]) -> list[Part]:
+    """Conversions of tensors of convolutions to channels-last and back."""
+    precision = read[0].precision
+    sides = (*read, *written) if precision in SIXTEEN_BIT else read if precision == "fp32" else ()
+    return [
+        moved("copy.layout", precision, side.elements, side.elements, share=INTERNAL, origin=f"{TRACED}:layout")
+        for side in sides
+        if not _channels_last(side)
+    ]
+
+
 def _channels_last(tensor: Tensor) -> bool:
     """Whether an image has its channels innermost in memory; a single pixel or channel has both layouts."""
     return tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1 or tensor.innermost == 1
@@ -101,6 +110,8 @@ def convolution_backward(call: Call) -> list[Part]:
     image, gradient = call.tensor("input"), call.tensor("grad_output")
     of_image, of_weight, of_bias = call.axes("output_mask", 1, 1, 0)
     parts = [Part(replace(convolution(call, gradient)[0].operator, origin=BACKWARD), float(of_image + of_weight))]
+    if parts[0].operator.operator == "conv2d":
+        parts += _turned([gradient], [image]) * of_image + _turned([image, gradient], []) * of_weight
     if of_bias:
         positions = gradient.elements // gradient.shape[1]
         parts.append(part("reduction.sum", image.precision, rows=gradient.shape[1], dim=positions, share=INNER, origin=BACKWARD))

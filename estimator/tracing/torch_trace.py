@@ -74,10 +74,14 @@ def lower_calls(calls: Iterable[Call], *, tf32: Collection[str] = (), fused: boo
             unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
         listed.append(found or [])
     parts = compiled(merged, listed) if fused else [one for found in listed for one in found]
+    parts = [one for one in parts if "conv" in tf32 or (one.operator.operator, one.operator.precision) != ("layout", "fp32")]
     operators, counts = merge_counts(*zip(*parts, strict=True)) if parts else ((), ())
     return Lowered(
         operators=tuple(
-            replace(one, precision="tf32", cuda_cores=False) if one.family in tf32 and one.precision == "fp32" else one for one in operators
+            replace(one, precision="tf32", cuda_cores=False)
+            if (one.family in tf32 or one.operator == "layout") and one.precision == "fp32"
+            else one
+            for one in operators
         ),
         counts=counts,
         unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),

@@ -319,11 +319,12 @@ def _recast(operator: Operator, old: str, new: str) -> Operator | None:
         if layer and operator.precision in before:
             return replace(operator, precision=new, precision_out=operator.precision_out or (old if old in SIXTEEN_BIT else "bf16"))
         return operator
-    products = operator.family in ("gemm", "conv", "attention")
-    if operator.operator == "layout" and new not in SIXTEEN_BIT:
+    turned = operator.operator == "layout"
+    products = turned or operator.family in ("gemm", "conv", "attention")
+    if turned and new not in SIXTEEN_BIT and (new not in WIDE or operator.precision in SIXTEEN_BIT):
         return None
     plain = "fp32" if new == "tf32" else new
-    product = "tf32" if new == "fp32" and operator.family == "conv" else new
+    product = "tf32" if new == "fp32" and (turned or operator.family == "conv") else new
 
     def other(name: str) -> str:
         return (product if products else plain) if name in before else name

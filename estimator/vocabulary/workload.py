@@ -313,10 +313,12 @@ class Workload:
 
 def workload_as_run(workload: Workload, gpu: GpuSpec | None = None) -> Workload:
     """The workload with its operators as libraries run them; the same one if no operator differs."""
-    operators = tuple(as_run(operator, gpu) for operator in workload.operators)
-    if operators == workload.operators:
+    operators, counts = tuple(as_run(operator, gpu) for operator in workload.operators), workload.counts
+    if gpu is not None and not gpu.on_tensor_cores("tf32"):  # convolutions of fp32 tensors run channels-first
+        counts = tuple(0.0 if (one.operator, one.precision) == ("layout", "tf32") else n for one, n in zip(operators, counts, strict=True))
+    if (operators, counts) == (workload.operators, workload.counts) or not any(counts):
         return workload
-    operators, counts = merge_counts(operators, workload.counts)
+    operators, counts = merge_counts(operators, counts)
     return replace(workload, operators=operators, counts=counts)
 
 

@@ -183,7 +183,7 @@ def fit_group(
     spread = np.sqrt(np.diag(solution.covariance))
     identified = {name: bool(s < IDENTIFIED_SHRINKAGE * priors[name].width) for name, s in zip(names, spread, strict=True)}
     return GroupFit(
-        coefficients=coefficients if host_known else _split_host(problem, coefficients),
+        coefficients=_split_host(problem, coefficients, host_known=host_known),
         names=names,
         covariance=solution.covariance,
         identified=identified,
@@ -281,12 +281,12 @@ def _with_host(problem: KernelProblem, priors: dict[str, Prior]) -> dict[str, Pr
     return priors
 
 
-def _split_host(problem: KernelProblem, coefficients: dict[str, float]) -> dict[str, float]:
-    """Drop a floor that no kernel reaches; below a host's floor assign most of the fixed cost to the host."""
+def _split_host(problem: KernelProblem, coefficients: dict[str, float], *, host_known: bool) -> dict[str, float]:
+    """Drop a floor that no kernel reaches; below a host's floor assign most of the fixed cost to the host, unless its part is known."""
     floor, epsilon = coefficients.get("floor_s", 0.0), coefficients["epsilon_s"]
-    if not floor or "offset_s" in coefficients:
+    if not floor or coefficients.get("offset_s"):
         return coefficients
-    if (predicted_seconds(problem, coefficients) <= floor).mean() < FLOOR_SHARE:
+    if not host_known and (predicted_seconds(problem, coefficients) <= floor).mean() < FLOOR_SHARE:
         return {name: value for name, value in coefficients.items() if name != "floor_s"}
     if floor > HOST_FLOOR_S and epsilon > KERNEL_EPSILON_S:
         return coefficients | {"epsilon_s": KERNEL_EPSILON_S, "offset_s": epsilon - KERNEL_EPSILON_S}

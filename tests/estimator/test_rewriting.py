@@ -7,7 +7,9 @@ import pytest
 from estimator.formats import read_workload
 from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.work import operator_work, workload_work
+from estimator.vocabulary.workload import make_operator, workload_as_run
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.synthetic import attention, workload_of
 from tests.estimator.traced import counted
@@ -130,6 +132,19 @@ def test_there_and_back_is_the_same_workload(shared_data):
     workload = recorded(shared_data, "gpt2model_gpt2_pbf16_b1_s512_modeprefill")
     for precision in ("fp16", "fp32"):
         assert tally(with_precision(with_precision(workload, precision), "bf16")) == tally(workload)
+
+
+@pytest.mark.parametrize("precision, kept", [("tf32", "tf32"), ("fp32", "tf32"), ("fp16", "fp16"), ("fp64", None)])
+def test_conversions_of_convolutions_in_tf32_stay_with_these(precision, kept):
+    shape = {"batch": 2, "channels": 8, "height": 9, "width": 9, "filters": 8, "kernel_h": 3, "kernel_w": 3, "stride": 1, "padding": 1}
+    operators = (
+        make_operator("conv", "conv2d", "tf32", groups=1, **shape),
+        make_operator("copy", "layout", "tf32", elements=1296.0, reads=1296.0),
+    )
+    found = with_precision(replace(workload_of(operators[0]), operators=operators, counts=(1.0, 1.0)), precision)
+    assert [o.precision for o in found.operators if o.operator == "layout"] == [kept] * (kept is not None)
+    assert [o.operator for o in workload_as_run(found, load_gpu("v100")).operators] == ["conv2d"] + ["layout"] * (kept == "fp16")
+    assert workload_as_run(found, load_gpu("a100")) is found
 
 
 def test_wide_products_leave_the_tensor_cores_unless_tf32_is_asked_for(shared_data):

@@ -135,6 +135,30 @@ def test_images_that_are_channels_last_are_not_turned():
     assert [sum(o.operator == "layout" for o in one.operators) for one in lowered] == [2, 1]
 
 
+READ, WRITTEN = 2 * 8 * 16 * 16, 2 * 12 * 16 * 16
+
+
+@pytest.mark.parametrize(
+    "dtype, tf32, forward, of_image, of_weight",
+    [
+        ("bfloat16", (), [READ, WRITTEN], [WRITTEN, READ], [READ, WRITTEN]),
+        ("float32", ("conv",), [READ], [WRITTEN], [READ, WRITTEN]),
+        ("float32", (), [], [], []),
+    ],
+)
+def test_convolutions_on_tensor_cores_read_channels_last_and_in_16_bit_write_so(dtype, tf32, forward, of_image, of_weight):
+    plain = convolution(dtype=dtype)
+    inputs = {"grad_output": plain.outputs[0], "input": plain.tensor("input"), "weight": plain.tensor("weight")}
+
+    def turned(one):
+        return sorted(o["elements"] for o, n in counted(lower_calls([one], tf32=tf32)) if o.operator == "layout" for _ in range(int(n)))
+
+    assert turned(plain) == sorted(forward)
+    for mask, expected in (((1, 0, 0), of_image), ((0, 1, 0), of_weight), ((1, 1, 1), [*of_image, *of_weight])):
+        backward = call("aten.convolution_backward", inputs, *inputs.values(), **dict(plain.numbers) | {"output_mask": mask})
+        assert turned(backward) == sorted(expected)
+
+
 @pytest.mark.parametrize("groups, added", [(1, [2 * 8 * 16 * 16]), (8, [])])
 def test_the_bias_of_a_dense_convolution_is_added_by_a_kernel_of_its_own(groups, added):
     plain = convolution(filters=8, groups=groups)
