@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from estimator.model.coefficients import COLUMN, coefficient_vector
+from estimator.model.coefficients import COLUMN, Prior, coefficient_vector
 from estimator.model.timeline import kernel_seconds, measured_seconds
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
@@ -102,6 +102,15 @@ def test_the_launch_floor_of_a_host_is_found_and_the_kernels_own_cost_stays_smal
     assert fit.coefficients["floor_s"] == pytest.approx(30e-6, rel=0.02)
     assert fit.coefficients["offset_s"] + fit.coefficients["epsilon_s"] == pytest.approx(21e-6, rel=0.1)
     assert fit.coefficients["epsilon_s"] < 5e-6
+
+
+def test_a_floor_that_other_kernels_showed_belongs_to_the_host_too():
+    longer = [operator for operator in additions(400) if operator["elements"] > 2**19]
+    problem = problem_of(longer, STREAM | {"floor_s": 30e-6, "offset_s": 18e-6}, noise=0.01)
+    priors = kernel_priors("elementwise.add.fp32", GPU, cuda_cores=False, warm=False, one_clock=True)
+    fit = fit_group(problem, priors | {"floor_s": Prior(centre=30e-6, width=0.01)})
+    assert fit.coefficients["epsilon_s"] < 5e-6
+    assert fit.coefficients["offset_s"] + fit.coefficients["epsilon_s"] == pytest.approx(21e-6, rel=0.3)
 
 
 def test_without_a_plateau_there_is_no_floor():
