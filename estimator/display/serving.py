@@ -27,7 +27,7 @@ HEADLINE: Final[dict[str, tuple[str, Units]]] = {
 }
 """Values of the headline with their words and units."""
 
-LABELS: Final = ("model", "gpu", "gpus", "engine", "batch", "asked_clock_mhz")
+LABELS: Final = ("model", "gpu", "gpus", "engine", "batch", "rate", "asked_clock_mhz")
 """Columns that identify a point of a sweep."""
 
 LEAST_SHARE: Final = 0.005
@@ -120,6 +120,7 @@ def _verdict(answer: "ServedEstimate") -> str:
 def _table(answers: Sequence["ServedEstimate"]) -> str:
     """A line for each of the first answers; labels that all share stand above."""
     values = {name: list(dict.fromkeys(getattr(answer, name) for answer in answers)) for name in LABELS}
+    values = {name: found for name, found in values.items() if found != [None]}
     shown = [name for name, found in values.items() if len(found) > 1]
     fixed = ", ".join(
         f"{name.removesuffix('_mhz').replace('_', ' ')} {printable(str(found[0]))}" for name, found in values.items() if len(found) == 1

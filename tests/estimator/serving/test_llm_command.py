@@ -150,6 +150,8 @@ def test_lists_make_a_table_in_the_order_of_the_options():
     text, lines = (run("llama-3-8b", LOAD, "--batch 1,4,5", form)[1].splitlines() for form in ((), "--csv"))
     assert len(text) == 5
     assert [line.split(",")[0] for line in lines] == ["model", *["llama-3-8b"] * 3]
+    headline = run("llama-3-8b", LOAD, "--rate 0.5 --freqs 900,1410")[1].splitlines()[0]
+    assert headline == "model llama-3-8b, gpu a100-sxm-80gb, gpus 1, engine vllm 0.12, rate 0.5"
 
 
 def test_a_short_prompt_adds_little_to_steps_that_run_anyway():
