@@ -35,6 +35,12 @@ def test_every_spelling_of_a_gpu_is_one_gpu_s_alone():
     assert {word: load_gpu(word).name for word in typed} == typed
 
 
+@pytest.mark.parametrize("name", bundle_names())
+def test_the_fixed_cost_of_a_kernel_is_no_hosts_time_to_launch_one(name):
+    costs = {key: group.coefficients["epsilon_s"] for key, group in load_bundle(name).groups.items()}
+    assert max(costs.values()) < 20e-6, max(costs, key=costs.get)
+
+
 NEAREST = {
     "a40": "a10", "rtx-3090": "a10", "a100-sxm-40gb": "a100-pcie-40gb", "h100-pcie": "h100-sxm", "h200-nvl": "h200-sxm",
     "gb200": "b200-sxm", "b300-sxm": "b200-sxm", "l4": "l40s", "rtx-4090": "l40s", "rtx-5090": "l40s", "rtx-a6000": "a10", "l20": "l40s",
