@@ -4,8 +4,8 @@
 
 Needs PyTorch (`make test-torch` installs it).  A line for every GPU and model: published and forecast speed-ups at 1, 4 and 16 images, and
 our eager time over the published one by the bundle that `estimate --gpu` takes for fp32 (1 image waits for the host); then the mean and the
-largest absolute error of each GPU's speed-ups [%], and the mean one of its eager times from 4 images on.  Goal: within 25 %.  The usual settings of PyTorch: convolutions in tf32 where the
-GPU has it, products in fp32.
+largest absolute error of each GPU's speed-ups [%], and the mean one of its eager times from 4 images on.  Goal: within 25 %.  The usual
+settings of PyTorch: convolutions in tf32 where the GPU has it, products in fp32.
 """
 
 import json

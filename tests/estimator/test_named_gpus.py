@@ -37,7 +37,8 @@ def test_every_spelling_of_a_gpu_is_one_gpu_s_alone():
 
 @pytest.mark.parametrize("name", bundle_names())
 def test_the_fixed_cost_of_a_kernel_is_no_hosts_time_to_launch_one(name):
-    costs = {key: group.coefficients["epsilon_s"] for key, group in load_bundle(name).groups.items()}
+    single = ("gemm", "conv", "softmax", "norm", "elementwise", "copy", "reduction")  # others run several kernels, or wait for each other
+    costs = {key: one.coefficients["epsilon_s"] for key, one in load_bundle(name).groups.items() if key.startswith(single)}
     assert max(costs.values()) < 20e-6, max(costs, key=costs.get)
 
 
