@@ -226,10 +226,13 @@ def repeats_operand(operator: Operator) -> bool:
 
 
 def as_run(operator: Operator, gpu: GpuSpec | None = None) -> Operator:
-    """The operator as libraries run it on a board: a convolution of single pixels is a product; which attention is the framework's own.
+    """The operator as libraries run it on a board: a convolution of single pixels is a product; which attention is the framework's own;
+    products in fp32 need no word that they run on CUDA cores.
 
     On an H200 cuDNN took the kernels of products for all 13 that were measured (bundles/data/h200-sxm).
     """
+    if gpu is not None and (operator.family, operator.precision) == ("gemm", "fp32"):
+        return operator if operator.cuda_cores else replace(operator, cuda_cores=True)
     if operator.family == "attention" and operator.library in ("", FLASH_ATTENTION) and gpu is not None:
         if gpu.compute_capability not in CUDNN_HEADS:
             return replace(operator, library="") if operator.library else operator

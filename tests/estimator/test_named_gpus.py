@@ -16,8 +16,9 @@ from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import gpu_names, load_gpu
+from estimator.vocabulary.workload import make_operator
 from tests.estimator.estimating import fails, printed, question, run, tabled
-from tests.estimator.synthetic import transformer
+from tests.estimator.synthetic import transformer, workload_of
 
 A10 = load_bundle("a10-eager")
 WORK = transformer(1024, 512, 4)
@@ -40,6 +41,14 @@ def test_the_fixed_cost_of_a_kernel_is_no_hosts_time_to_launch_one(name):
     single = ("gemm", "conv", "softmax", "norm", "elementwise", "copy", "reduction")  # others run several kernels, or wait for each other
     costs = {key: one.coefficients["epsilon_s"] for key, one in load_bundle(name).groups.items() if key.startswith(single)}
     assert max(costs.values()) < 20e-6, max(costs, key=costs.get)
+
+
+@pytest.mark.parametrize("name", bundle_names())
+def test_a_product_in_fp32_is_one_on_cuda_cores_whether_a_workload_says_so_or_not(name):
+    plain = make_operator("gemm", "linear", "fp32", batch=1, m=2, n=3136, k=1984)
+    workloads = [workload_of(plain), workload_of(replace(plain, cuda_cores=True))]
+    first, second = (estimate(one, load_bundle(name), host_launch_s=0.0)[0].latency_s for one in workloads)
+    assert first == second
 
 
 NEAREST = {
