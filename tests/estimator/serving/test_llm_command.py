@@ -159,6 +159,13 @@ def test_a_short_prompt_adds_little_to_steps_that_run_anyway():
     assert 0.0 < found["parts"]["prompts"] < 0.1
 
 
+@pytest.mark.parametrize("gpu", ["l40s", "h100", "b200"])
+def test_a_long_prompt_alone_is_within_the_power_limit(gpu):
+    alone = answers(f"llama-3.1-8b --gpu {gpu} --prompt 16000 --output 9 --batch 1 --engine vllm-0.12")["ttft_s"]
+    step = printed(f"--model llama-3.1-8b --runtime serving --phase prefill --sequence 16000 --gpu {gpu}")["latency_s"]
+    assert 0.94 < alone / step < 1.02
+
+
 @pytest.mark.parametrize("prompt, output", [(12, 8), (32, 4), (90, 16)])
 def test_more_requests_in_flight_make_more_tokens_however_short_the_prompts(prompt, output):
     found = answers("llama-3.1-8b --gpu h100 --prompt", prompt, "--output", output, "--batch 1,16,64,128,256,512,1024")
