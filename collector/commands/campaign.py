@@ -18,7 +18,6 @@ from collector.commands.options import (
     meter_arguments,
     one_board,
     perhaps_recorded,
-    require_dataset_packages,
     sensor_of,
 )
 from collector.commands.output import Speaker, note, stoppable
@@ -77,7 +76,6 @@ class CampaignOptions:
 
 def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     """Plans, measures and sums up; returns the exit status."""
-    require_dataset_packages()
     from collector.bench import open_bench
     from collector.boards import several, sole_use
     from collector.campaigns.display import outcome_lines, plan_document, plan_lines

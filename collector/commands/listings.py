@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, FILE, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, FILE, output_options
 from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
 from estimator.options.command_line import DONE, check_output, output_option
@@ -206,7 +206,6 @@ def sensors_command(name: str | None, entry: Path | None, out: Path | None, spea
 @output_options
 def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -> int:
     """Write DATASET (a Parquet file, a folder or the log of an unfinished campaign) as CSV or as one Parquet file."""
-    require_dataset_packages()
     from collector.dataset.writer import export_dataset
 
     if out is None:
@@ -223,7 +222,6 @@ def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -
 @output_options
 def report_command(dataset: Path, out: Path, speak: Speaker) -> int:
     """Write a page about DATASET (a Parquet file, a folder or the log of an unfinished campaign): what holds, what does not and why."""
-    require_dataset_packages()
     from collector.campaigns.page import dataset_page
 
     page, rows = dataset_page(dataset)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collector.commands.options import CONTEXT, duration_s, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, duration_s, output_options
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DeviceError
 from estimator.commands.options import with_options
@@ -63,7 +63,6 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
     FILE comes from `collect pmd log`, or contains the raw bytes of any other logger with two-byte time stamps.  Without
     --out the table goes to stdout as CSV and the counts to stderr; with --json alone there is no table.
     """
-    require_dataset_packages()
     from collector.pmd.recording import read_recording, scan_recording
     from collector.pmd.table import recording_lines, write_table
 
@@ -91,7 +90,6 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
 
     Ctrl-C and SIGTERM end it; the recording is kept and decoded, also if the meter is unplugged.
     """
-    require_dataset_packages()
     from collector.pmd.meter import open_meter
     from collector.pmd.recording import log_meter, read_recording, scan_recording
     from collector.pmd.table import recording_lines, write_table

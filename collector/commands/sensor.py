@@ -19,7 +19,6 @@ from collector.commands.options import (
     perhaps_recorded,
     poll_option,
     record_option,
-    require_dataset_packages,
     seed_option,
 )
 from collector.commands.output import Speaker, stoppable
@@ -110,7 +109,6 @@ def _check_options(context: click.Context, *, recorded: bool) -> None:
 
 def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "SensorCalibration":
     """The sensor behind a recording."""
-    require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.calibration import SensorCalibration
     from collector.sensing.catalogue import is_uuid
@@ -167,7 +165,6 @@ def correct_command(
     With --load the readings are regressed on the load, and the energy is that of the load, first start to last end; without,
     the sensor's averaging is removed if the readings allow it, and the energy is that of the recording.
     """
-    require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.catalogue import CATALOGUE, check_board, field_doubt, given_sensor, not_characterised
     from collector.sensing.correct import correct_recording

@@ -4,12 +4,13 @@ import os
 import sys
 import time
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import click
 
-from collector.commands.options import CONTEXT, FILE, config_option, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, FILE, config_option, output_options
 from collector.commands.output import Speaker, columns, note, settings_lines
 from collector.daemon.jobs import AT_ONCE, RUNNING, Board, Job, Overview, left_text, note_text, time_text
 from collector.daemon.settings import client_settings, read_settings
@@ -29,10 +30,10 @@ def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
     SIGTERM, Ctrl-C or `collect stop --daemon` end it after the running kernels; a second one at once.  Interrupted
     jobs continue when it is started again.
     """
-    require_dataset_packages()
     from collector.boards import named_boards
     from collector.daemon.supervisor import serve
 
+    import_module("pyarrow")  # without it every job would fail
     settings = read_settings(config)
     if check:
         named_boards(settings.gpus)

@@ -17,7 +17,6 @@ from collector.commands.options import (
     duration_s,
     given_words,
     output_options,
-    require_dataset_packages,
 )
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DaemonError
@@ -47,7 +46,6 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
 
     A campaign's file is copied: later changes to it have no effect.  Without a daemon the job waits until one runs.
     """
-    require_dataset_packages()
     from collector.boards import named_boards
     from collector.campaigns.files import load_campaign
     from collector.daemon.jobs import Job

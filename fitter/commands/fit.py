@@ -44,13 +44,6 @@ FIRST_VERSION: Final = "0.1.0"
 LOG_SUFFIX: Final = ".log.jsonl"
 """Suffix that `collect` adds to the name of a data set while its campaign runs."""
 
-EXTRAS: Final = {
-    **dict.fromkeys(("pandas", "pyarrow", "scipy", "sklearn"), "wattprint[fit]"),
-    **dict.fromkeys(("dask", "distributed"), "wattprint[cluster]"),
-}
-"""The extra that installs a package."""
-
-
 PROGRESS_S: Final = 30.0
 """Time between lines of progress off a terminal [s]."""
 
@@ -211,19 +204,12 @@ COMMANDS: Final[Mapping[str, click.Command]] = {
 
 def run(given: list[str]) -> int:
     """Run `fit` with these words and return its exit status."""
-    try:
-        from collector.errors import DatasetError
+    from collector.errors import DatasetError
 
-        expected: tuple[type[Exception], ...] = (EstimatorError, FitterError, DatasetError)
-        if given and given[0] in COMMANDS:
-            return run_command(COMMANDS[given[0]], given[1:], f"fit {given[0]}", expected)
-        return run_command(fit_command, given, "fit", expected)
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        click.echo(f"fit: the package {error.name!r} is missing; install {extra}", err=True)
-        return 1
+    expected: tuple[type[Exception], ...] = (EstimatorError, FitterError, DatasetError)
+    if given and given[0] in COMMANDS:
+        return run_command(COMMANDS[given[0]], given[1:], f"fit {given[0]}", expected)
+    return run_command(fit_command, given, "fit", expected)
 
 
 def _check_datasets(names: Sequence[str]) -> None:
