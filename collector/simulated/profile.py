@@ -214,7 +214,6 @@ class SensorProfile:
     skip_share: Share
     average_slots: Annotated[int, Span(0, 10_000)]
     average_weight: Figure
-    energy_counter: bool
     poll_period_s: Period
     poll_spread_s: Seconds
 

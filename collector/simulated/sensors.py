@@ -77,10 +77,8 @@ class SimulatedSensor:
         self._seen = self._seen[:, -64:]  # no later reading can show the others
         return tuple(PowerReadings(field=name, host_ns=host_ns, power_w=power) for name, power in zip(self.fields(), shown, strict=False))
 
-    def read_energy(self) -> EnergyReading | None:
+    def read_energy(self) -> EnergyReading:
         """The energy counter: the energy through the sensor, updated with its readings."""
-        if not self._profile.energy_counter:
-            return None
         self._world.rest(self._world.profile.faults.call_s)
         self._update(self._world.now_s)
         last = self._seen[0, -1]
