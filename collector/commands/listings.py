@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, FILE, output_options
+from collector.commands.options import FILE, output_options
 from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
 from estimator.options.command_line import DONE, check_output, output_option
@@ -58,7 +58,7 @@ class Device:
         )
 
 
-@click.command("devices", context_settings=CONTEXT)
+@click.command("devices")
 @output_options
 def devices_command(speak: Speaker) -> int:
     """List boards and their features: power fields, clock lock, energy counter, voltage."""
@@ -116,7 +116,7 @@ def _device(word: str, gpu: "Gpu", sensors: "tuple[PowerSensor, ...]") -> Device
     )
 
 
-@click.command("kernels", context_settings=CONTEXT)
+@click.command("kernels")
 @click.option("--families", metavar="LIST", default="*", help="Only these families, wildcards allowed: ffma,mma_*,copy.")
 @output_options
 def kernels_command(families: str, speak: Speaker) -> int:
@@ -162,7 +162,7 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
     return (one["name"], one["family"], one["level"], ",".join(one["modes"]), ",".join(one["patterns"]), runs_on, one["instruction"])
 
 
-@click.command("sensors", context_settings=CONTEXT)
+@click.command("sensors")
 @click.argument("name", required=False)
 @click.option("--entry", type=FILE, metavar="SENSOR.json", help="Make NAME's entry from a characterised sensor.")
 @output_option(metavar="FILE.toml", help="Where to write it.")
@@ -199,7 +199,7 @@ def sensors_command(name: str | None, entry: Path | None, out: Path | None, spea
     return DONE
 
 
-@click.command("export", context_settings=CONTEXT)
+@click.command("export")
 @click.argument("dataset", type=FILE)
 @click.option("--to", "kind", type=click.Choice(["csv", "parquet"]), required=True, help="Format to write.")
 @output_option(help="File to write; without it the dataset's name with the format's suffix.")
@@ -216,7 +216,7 @@ def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -
     return DONE
 
 
-@click.command("report", context_settings=CONTEXT)
+@click.command("report")
 @click.argument("dataset", type=FILE)
 @output_option(required=True, metavar="PAGE.html", help="Page to write.")
 @output_options

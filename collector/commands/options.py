@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collector.devices.protocols import Bench, Gpu, Instruments
     from collector.sensing.calibration import SensorCalibration
 
-CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 FILE: Final = click.Path(path_type=Path)
 SIMULATED_METER: Final = "sim"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collector.commands.options import CONTEXT, duration_s, output_options
+from collector.commands.options import duration_s, output_options
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DeviceError
 from estimator.commands.options import with_options
@@ -47,12 +47,12 @@ def _form(model: "MeterModel", rails: str, zero: Path | None, time_base: str) ->
     return TableForm(rails=model.chosen_rails(names), zero_a=zero_currents(model, zero), time_base=time_base)
 
 
-@click.group("pmd", context_settings=CONTEXT, no_args_is_help=False)
+@click.group("pmd", no_args_is_help=False)
 def pmd_command() -> None:
     """ElmorLabs PMD, an external power meter in a board's supply lines."""
 
 
-@pmd_command.command("decode", context_settings=CONTEXT)
+@pmd_command.command("decode")
 @click.argument("file", type=_path)
 @output_option(metavar="P.csv", help="Table to write, Parquet if its suffix says so; without it CSV on stdout.")
 @_table_options
@@ -79,7 +79,7 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
     return _status(document, speak)
 
 
-@pmd_command.command("log", context_settings=CONTEXT)
+@pmd_command.command("log")
 @click.argument("port")
 @output_option(default="pmd.csv", show_default=True, help="Table to write at the end; the recording lies beside.")
 @click.option("--duration", default="", metavar="TIME", help="Stop after this long: 90s, 30m, 2h; without it at Ctrl-C or SIGTERM.")
@@ -116,7 +116,7 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
     return INTERRUPTED if interrupted else _status(document, speak)
 
 
-@pmd_command.command("emulate", context_settings=CONTEXT)
+@pmd_command.command("emulate")
 @click.option("--model", type=click.Choice(["pmd-usb", "pmd2"]), default="pmd-usb", show_default=True, help="Which meter.")
 @click.option("--duration", default="", metavar="TIME", help="Vanish after this long: 90s, 30m; without it at Ctrl-C or SIGTERM.")
 @output_options

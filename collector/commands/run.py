@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from collector.commands.options import (
-    CONTEXT,
     asked_clocks,
     duration_s,
     freqs_option,
@@ -62,7 +61,7 @@ class RunOptions:
 program_argument = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 
 
-@click.command("run", context_settings={**CONTEXT, "ignore_unknown_options": True})
+@click.command("run", context_settings={"ignore_unknown_options": True})
 @gpu_option
 @freqs_option
 @click.option(
@@ -129,7 +128,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     return failed or (DONE if not any(run.doubts for _, run in runs) else DONE_WITH_WARNINGS)
 
 
-@click.command("practice", context_settings={**CONTEXT, "ignore_unknown_options": True})
+@click.command("practice", context_settings={"ignore_unknown_options": True})
 @gpu_option
 @click.option("--trials", type=click.IntRange(1, 1000), default=8, show_default=True, help="Separate trials, with random delays between.")
 @sensor_option()

@@ -7,7 +7,6 @@ import click
 from click.core import ParameterSource
 
 from collector.commands.options import (
-    CONTEXT,
     FILE,
     asked_clocks,
     gpu_option,
@@ -57,7 +56,7 @@ class SensorOptions:
     seed: int
 
 
-@click.command("sensor", context_settings=CONTEXT)
+@click.command("sensor")
 @gpu_option
 @click.option("--freq", default="current", show_default=True, metavar="MHZ", help="SM clock during the characterisation, or current.")
 @gpu_spec_option
@@ -149,7 +148,7 @@ DOUBTS: Final = (
 """Notes that turn the result into one with a warning."""
 
 
-@click.command("correct", context_settings=CONTEXT)
+@click.command("correct")
 @click.option("--readings", type=FILE, required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log.")
 @sensor_option(required=True)
 @click.option("--load", type=FILE, metavar="L.csv", help="When the load ran: t_s,level.")

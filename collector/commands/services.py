@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from collector.commands.options import CONTEXT, FILE, config_option, output_options
+from collector.commands.options import FILE, config_option, output_options
 from collector.commands.output import Speaker, columns, note, settings_lines
 from collector.daemon.jobs import AT_ONCE, RUNNING, Board, Job, Overview, left_text, note_text, time_text
 from collector.daemon.settings import client_settings, read_settings
@@ -20,7 +20,7 @@ from estimator.options.command_line import DONE, FAILED
 from estimator.vocabulary.reader import plain
 
 
-@click.command("daemon", context_settings=CONTEXT)
+@click.command("daemon")
 @click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
 @click.option("--check", is_flag=True, help="Print the settings and whether the boards are there; start nothing.")
 @output_options
@@ -48,7 +48,7 @@ JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "re
 BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
 
 
-@click.command("status", context_settings=CONTEXT)
+@click.command("status")
 @config_option
 @output_options
 def status_command(config: Path | None, speak: Speaker) -> int:
@@ -118,7 +118,7 @@ def _job_cells(job: Job) -> tuple[str, ...]:
     )
 
 
-@click.command("stop", context_settings=CONTEXT)
+@click.command("stop")
 @click.argument("job", type=click.IntRange(1, 2**31 - 1), required=False)
 @click.option("--daemon", "daemon_too", is_flag=True, help="The daemon itself; its jobs go on when it is started again.")
 @config_option
@@ -158,12 +158,12 @@ def _stop_daemon(store: Store) -> str:
     return "ends at once" if store.ask_daemon_stop() == AT_ONCE else "is draining; once more ends it at once"
 
 
-@click.group("clocks", context_settings=CONTEXT, no_args_is_help=False)
+@click.group("clocks", no_args_is_help=False)
 def clocks_command() -> None:
     """SM clocks that a dead process left held."""
 
 
-@clocks_command.command("restore", context_settings=CONTEXT)
+@clocks_command.command("restore")
 @output_options
 def restore_command(speak: Speaker) -> int:
     """Give back every clock that a process left held when it died.
@@ -183,12 +183,12 @@ def restore_command(speak: Speaker) -> int:
     return FAILED if failed else DONE
 
 
-@click.group("privileged", context_settings=CONTEXT, no_args_is_help=False)
+@click.group("privileged", no_args_is_help=False)
 def privileged_command() -> None:
     """The clock helper: a small process of root that locks SM clocks for users without the right."""
 
 
-@privileged_command.command("serve", context_settings=CONTEXT)
+@privileged_command.command("serve")
 @click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/lock-clocks-without-root.md.")
 @click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
 @output_options

@@ -10,7 +10,6 @@ import click
 
 from collector.commands.campaign import check_unused, checked_plans, common_root, show_plans
 from collector.commands.options import (
-    CONTEXT,
     SIMULATED_METER,
     campaign_options,
     config_option,
@@ -35,7 +34,7 @@ OWN_OPTIONS: Final = frozenset({"gpu", "out", "budget", "resume", "fresh", "prio
 """Options that are fields of a job rather than words of `collect`."""
 
 
-@click.command("submit", context_settings=CONTEXT)
+@click.command("submit")
 @click.argument("campaign", metavar="CAMPAIGN")
 @campaign_options
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="The higher runs first on its board.")

@@ -6,13 +6,12 @@ from typing import Any
 
 import click
 
-from estimator.commands.options import JSON, QUIET, SETTINGS, with_options
+from estimator.commands.options import JSON, QUIET, with_options
 from estimator.commands.reporting import say
 from estimator.options.command_line import DONE, named_files
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="A bundle is installed by its name in the folder that WATTPRINT_BUNDLES names, else ~/.local/share/wattprint/bundles.",
 )
 @with_options(
@@ -40,7 +39,6 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="at rest: awake, at the published clock; asleep: without a context. within: 90 % of forecasts, beside the bundle's own errors.",
 )
 @with_options(click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=named_files), QUIET, JSON)

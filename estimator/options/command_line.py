@@ -100,7 +100,7 @@ def with_usual_options(command: click.Command) -> click.Command:
 def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
     """The return value of a command.  Avoids `command.main`, which writes an empty line when it is interrupted, even into a log."""
     try:
-        with with_usual_options(command).make_context(name, arguments) as context:
+        with with_usual_options(command).make_context(name, arguments, help_option_names=["-h", "--help"]) as context:
             return command.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code

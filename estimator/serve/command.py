@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from estimator.commands.options import JSON, QUIET, SETTINGS, with_options
+from estimator.commands.options import JSON, QUIET, with_options
 from estimator.options.command_line import DONE, named_files
 from estimator.vocabulary.errors import EstimatorError
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="Ctrl-C stops it (exit status 130), as does SIGTERM (0). Only this machine can reach the page.",
 )
 @click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files)

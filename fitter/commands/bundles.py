@@ -10,7 +10,6 @@ from estimator.display.text import document_text, json_text, printable
 from estimator.options.command_line import DONE, named_file, output_option
 from fitter.errors import FitterError
 
-HELP: Final = {"help_option_names": ["-h", "--help"]}
 bundle_argument: Final = click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 seed_option: Final = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice."
@@ -28,7 +27,7 @@ def answer(document: Mapping[str, object], as_json: bool) -> None:
     say(document if as_json else document_text(document).splitlines())
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @bundle_argument
 @click.option(
     "--published", metavar="GENERATION", help="Compare energies of instructions with a published table: maxwell, pascal, volta or turing."
@@ -54,7 +53,7 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     return DONE
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @click.argument("old_name", metavar="OLD", callback=named_file)
 @click.argument("new_name", metavar="NEW", callback=named_file)
 @click.option(
@@ -79,7 +78,7 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
     return DONE
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @bundle_argument
 @click.option("--key", required=True, metavar="KEY", help="Public key to trust: a file as minisign writes it.")
 @json_option
@@ -97,7 +96,7 @@ def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
     return DONE
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @bundle_argument
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
 @output_option(force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
@@ -127,7 +126,6 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
 
 
 @click.command(
-    context_settings=HELP,
     epilog="Then: collect --campaign probes.toml --out probes.parquet; fit probes.parquet --prior BUNDLE.",
 )
 @bundle_argument

@@ -17,7 +17,6 @@ from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file,
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
 from fitter.commands.bundles import (
-    HELP,
     bundle_argument,
     diff_command,
     json_option,
@@ -68,7 +67,6 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 
 
 @click.command(
-    context_settings=HELP,
     epilog="More commands: fit check, fit show, fit diff, fit release, fit verify, fit probes. "
     "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done, but --require is missed or --strict finds a warning, "
     "130 interrupted.",
@@ -160,7 +158,7 @@ def fit_command(**options: Any) -> int:
     return _finish(calibration.selection, notes if options["verbose"] else (), calibration.warnings, options, verdicts)
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @bundle_argument
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
 @click.option("--gpu", metavar="NAME|FILE.toml", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
