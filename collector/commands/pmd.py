@@ -120,7 +120,7 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
 @click.option("--model", type=click.Choice(["pmd-usb", "pmd2"]), default="pmd-usb", show_default=True, help="Which meter.")
 @click.option("--duration", default="", metavar="TIME", help="Vanish after this long: 90s, 30m; without it at Ctrl-C or SIGTERM.")
 @output_options
-def emulate_command(model: str, duration: str, speak: Speaker) -> int:
+def emulate_command(model: str, duration: str, speak: Speaker) -> None:
     """Behave like a PMD on a pseudo-terminal, in real time, and print the terminal's path.
 
     The simulated power is a square wave of 60 and 250 W, 10 times a second.
@@ -137,7 +137,6 @@ def emulate_command(model: str, duration: str, speak: Speaker) -> int:
         speak.say({"port": path, "model": model, "simulated": True, "started_host_ns": meter.start_ns}, [path])
         serve_meter(ends, meter, stop, until_ns=meter.start_ns + 1e9 * limit_s)
     speak.note(f"emulated {model} gone: {meter.packets_sent} samples sent")
-    return DONE
 
 
 def _status(document: dict[str, Any], speak: Speaker) -> int:

@@ -138,7 +138,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
 @program_argument
 def practice_command(
     gpu: str, trials: int, sensor: str | None, out: Path | None, seed: int, command: tuple[str, ...], speak: Speaker
-) -> int:
+) -> None:
     """Energy of a program by the published good practice, beside the naive reading and this package's own.
 
     Each trial repeats the command for 5 s, after a random delay.  The good practice is that of Yang, Adamek and Armour: phase shifts where
@@ -153,7 +153,6 @@ def practice_command(
     with _measured_program(gpu, seed, sensor, command, speak) as subject:
         document = practice_document(command, subject[0], measure_practice(*subject, trials=trials, seed=seed))
     speak.say(document, practice_lines(document), out)
-    return DONE
 
 
 @contextmanager

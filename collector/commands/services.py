@@ -24,7 +24,7 @@ from estimator.vocabulary.reader import plain
 @click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
 @click.option("--check", is_flag=True, help="Print the settings and whether the boards are there; start nothing.")
 @output_options
-def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
+def daemon_command(config: Path, check: bool, speak: Speaker) -> None:
     """Run queued campaigns, one at a time on each board, until a request to end.
 
     SIGTERM, Ctrl-C or `collect stop --daemon` end it after the running kernels; a second one at once.  Interrupted
@@ -39,9 +39,8 @@ def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
         named_boards(settings.gpus)
         documents = {**plain(settings), "state_folder": str(settings.folder)}
         speak.say(documents, settings_lines(documents))
-        return DONE
+        return
     serve(settings, speak.note)
-    return DONE
 
 
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
@@ -51,7 +50,7 @@ BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature"
 @click.command("status")
 @config_option
 @output_options
-def status_command(config: Path | None, speak: Speaker) -> int:
+def status_command(config: Path | None, speak: Speaker) -> None:
     """Jobs, boards and the daemon: state, progress, time left, rows written and refused, clocks.
 
     A daemon that died, or that has been silent for a minute, is reported in a line on stderr.
@@ -68,7 +67,6 @@ def status_command(config: Path | None, speak: Speaker) -> int:
         note(f"warning: {complaint}")
     elif not overview.running:
         speak.note(f"no daemon runs in {folder}; `collect daemon --config FILE` starts one")
-    return DONE
 
 
 def overview_lines(overview: Overview) -> list[str]:
@@ -123,7 +121,7 @@ def _job_cells(job: Job) -> tuple[str, ...]:
 @click.option("--daemon", "daemon_too", is_flag=True, help="The daemon itself; its jobs go on when it is started again.")
 @config_option
 @output_options
-def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: Speaker) -> int:
+def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: Speaker) -> None:
     """Stop a job, or the daemon: after the running kernel; at the second request, at once.
 
     Finished rows are safe; `collect submit … --resume` continues a stopped job.
@@ -136,7 +134,6 @@ def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: 
     with open_store(folder) as store:
         state = _stop_daemon(store) if daemon_too else _stop_job(store, job or 0)
     speak.say({"daemon": daemon_too, "job": job, "state": state}, [f"the daemon {state}" if daemon_too else f"job {job}: {state}"])
-    return DONE
 
 
 def _stop_job(store: Store, number: int) -> str:
@@ -192,7 +189,7 @@ def privileged_command() -> None:
 @click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/lock-clocks-without-root.md.")
 @click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
 @output_options
-def serve_command(config: Path, check: bool, speak: Speaker) -> int:
+def serve_command(config: Path, check: bool, speak: Speaker) -> None:
     """Lock clocks for allowed users, on systemd's socket, until SIGTERM; every clock is given back.
 
     The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
@@ -206,4 +203,3 @@ def serve_command(config: Path, check: bool, speak: Speaker) -> int:
         os.execv(sys.executable, [sys.executable, "-I", "-m", "collector.privileged.helper", str(config)])
     boards = [f"{board.uuid}: {board.lowest_mhz} to {board.highest_mhz} MHz" for board in settings.boards]
     speak.say(plain(settings), settings_lines({**plain(settings), "boards": boards}))
-    return DONE

@@ -42,11 +42,10 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     epilog="at rest: awake, at the published clock; asleep: without a context. within: 90 % of forecasts, beside the bundle's own errors.",
 )
 @with_options(click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=named_files), QUIET, JSON)
-def gpus_command(gpus: Sequence[str], **options: Any) -> int:
+def gpus_command(gpus: Sequence[str], **options: Any) -> None:
     """List the GPUs that have a specification, or those given by NAME or FILE: their names, power, and the bundle that answers for each."""
     from estimator.display.bundles import gpu_table, listed_gpus
     from estimator.display.text import json_text
 
     found = list(listed_gpus(gpus, lambda line: say([], [line], quiet=options["quiet"])))
     click.echo(json_text(list(map(asdict, found))) if options["as_json"] else gpu_table(found), nl=False)
-    return DONE

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from estimator.commands.options import JSON, QUIET, with_options
-from estimator.options.command_line import DONE, named_files
+from estimator.options.command_line import named_files
 from estimator.vocabulary.errors import EstimatorError
 
 
@@ -21,7 +21,7 @@ from estimator.vocabulary.errors import EstimatorError
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any free one.")
 @with_options(JSON, QUIET)
-def serve_command(**options: Any) -> int:
+def serve_command(**options: Any) -> None:
     """A local web page: choose or drop a WORKLOAD, move clock, batch and sequence, and see time, power and energy change at once."""
     from estimator.serve.catalogue import open_catalogue
     from estimator.serve.server import page_server
@@ -40,7 +40,6 @@ def serve_command(**options: Any) -> int:
         raise EstimatorError(f"cannot listen on port {options['port']}: {fault}; choose another --port (0: any free one)") from error
     finally:
         signal.signal(signal.SIGTERM, before)
-    return DONE
 
 
 def _complain(line: str) -> None:
