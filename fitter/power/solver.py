@@ -12,6 +12,7 @@ from estimator.engine.kernel_table import warm_events
 from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, SWITCHING_EXPONENT, BoardTables
 from estimator.model.silicon import energy_factors
 from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.values import frozen
 from fitter.rows.screening import taken
 
 PICO: Final = 1e-12
@@ -90,7 +91,7 @@ class PowerRows:
         return taken(self, index)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerSolution:
     """Coefficients (10,) in the order of the design's columns, final row weights (n,), relative residuals (P̂ − P) / P (n,) and the cost."""
 
@@ -100,7 +101,7 @@ class PowerSolution:
     cost: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerProblem:
     """Rows of one board, for any exponent of the voltage.
 
