@@ -1,7 +1,7 @@
 """The linear problem behind the power coefficients: columns, priors, robust non-negative least squares."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,8 +12,7 @@ from estimator.engine.kernel_table import warm_events
 from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, SWITCHING_EXPONENT, BoardTables
 from estimator.model.silicon import energy_factors
 from estimator.vocabulary.quantities import Array, BoolArray
-from estimator.vocabulary.values import frozen
-from fitter.rows.screening import taken
+from estimator.vocabulary.values import Columns, arrays, frozen
 
 PICO: Final = 1e-12
 
@@ -65,8 +64,8 @@ PRIOR_ROWS: Final = 30.0
 """Rows for which `PRIOR_WEIGHT` is stated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerRows:
+@arrays
+class PowerRows(Columns):
     """Power measurements as columns of shape (n,).
 
     asked_mhz clock that was locked, nan if none; event_rate (n, 7) events of POWER_TERMS per second of the row's time, operands cold;
@@ -85,10 +84,6 @@ class PowerRows:
     weight: Array
     relative_std: Array
     kind: NDArray[np.str_]
-
-    def select(self, index: BoolArray) -> "PowerRows":
-        """The rows `index`."""
-        return taken(self, index)
 
 
 @frozen
