@@ -20,9 +20,9 @@ from collector.commands.options import (
     perhaps_recorded,
     sensor_of,
 )
-from collector.commands.output import Speaker, note, stoppable
+from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE, refuse_inputs
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE, refuse_inputs, tell
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
@@ -271,6 +271,6 @@ def _told_ends(ends: "dict[BoardName, End]", out: str, speak: Speaker) -> int:
     speak.say({"dataset": out, "boards": boards}, lines)
     for board, end in ends.items():
         if end.status not in good:
-            note(f"collect: {board.key}: {end.complaint}")
+            tell(f"collect: {board.key}: {end.complaint}")
     statuses = {end.status if end.status in (*good, INTERRUPTED) else FAILED for end in ends.values()}
     return next(status for status in (INTERRUPTED, FAILED, DONE_WITH_WARNINGS, DONE) if status in statuses)

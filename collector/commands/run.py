@@ -22,10 +22,10 @@ from collector.commands.options import (
     sensor_of,
     sensor_option,
 )
-from collector.commands.output import Speaker, note, stoppable
+from collector.commands.output import Speaker, stoppable
 from collector.errors import ClockError
 from estimator.commands.options import Number
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option, tell
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
@@ -206,11 +206,11 @@ def _runs(
                 continue
             for index in range(asked.repeats):
                 if speak.verbose:
-                    note(f"run {index + 1} of {asked.repeats}")
+                    tell(f"run {index + 1} of {asked.repeats}")
                 runs.append((clock, measure_program(*subject, index=index, asked_mhz=clock)))
     except (ClockError, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt):
-            note(LOST.format(len(runs)))
+            tell(LOST.format(len(runs)))
         if not runs:
             raise
         return runs, error

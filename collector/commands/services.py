@@ -11,12 +11,12 @@ from typing import Final
 import click
 
 from collector.commands.options import FILE, config_option, output_options
-from collector.commands.output import Speaker, columns, note, settings_lines
+from collector.commands.output import Speaker, columns, settings_lines
 from collector.daemon.jobs import AT_ONCE, RUNNING, Board, Job, Overview, left_text, note_text, time_text
 from collector.daemon.settings import client_settings, read_settings
 from collector.daemon.store import Store, has_database, open_store
 from collector.errors import DaemonError
-from estimator.options.command_line import DONE, FAILED
+from estimator.options.command_line import DONE, FAILED, tell
 from estimator.vocabulary.reader import plain
 
 
@@ -64,7 +64,7 @@ def status_command(config: Path | None, speak: Speaker) -> None:
     now_unix_s = time.time()
     speak.say(overview_document(overview, folder, now_unix_s), overview_lines(overview))
     if complaint := overview.complaint(now_unix_s):
-        note(f"warning: {complaint}")
+        tell(f"warning: {complaint}")
     elif not overview.running:
         speak.note(f"no daemon runs in {folder}; `collect daemon --config FILE` starts one")
 
@@ -176,7 +176,7 @@ def restore_command(speak: Speaker) -> int:
     lines = [f"{uuid}: SM clock given back" for uuid in restored]
     speak.say({"restored": restored, "failed": failed}, lines or ([] if failed else ["no clock was left held"]))
     for uuid, reason in failed.items():
-        note(f"collect clocks restore: {uuid}: {reason}")
+        tell(f"collect clocks restore: {uuid}: {reason}")
     return FAILED if failed else DONE
 
 

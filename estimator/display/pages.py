@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.display.text import aligned, printable
+from estimator.display.text import aligned
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.values import frozen
 

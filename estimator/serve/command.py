@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from estimator.commands.options import JSON, QUIET, with_options
-from estimator.options.command_line import named_files
+from estimator.options.command_line import named_files, tell
 from estimator.vocabulary.errors import EstimatorError
 
 
@@ -30,17 +30,13 @@ def serve_command(**options: Any) -> None:
     stopped = Event()
     before = signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
     try:
-        with page_server(options["port"], catalogue, complain=_complain) as url:
+        with page_server(options["port"], catalogue, complain=lambda line: tell(f"estimate serve: {line}")) as url:
             click.echo(json.dumps({"url": url}) if options["as_json"] else url)
             if not options["quiet"]:
-                click.echo("serving; everybody with this address can use the page; Ctrl-C stops it", err=True)
+                tell("serving; everybody with this address can use the page; Ctrl-C stops it")
             stopped.wait()
     except OSError as error:
         fault = error.strerror or str(error)
         raise EstimatorError(f"cannot listen on port {options['port']}: {fault}; choose another --port (0: any free one)") from error
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _complain(line: str) -> None:
-    click.echo(f"estimate serve: {line}", err=True)

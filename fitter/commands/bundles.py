@@ -6,8 +6,9 @@ from typing import Final
 
 import click
 
-from estimator.display.text import document_text, json_text, printable
+from estimator.display.text import document_text, json_text
 from estimator.options.command_line import named_file, output_option
+from estimator.vocabulary.documents import printable
 from fitter.errors import FitterError
 
 bundle_argument: Final = click.argument("bundle_name", metavar="BUNDLE", callback=named_file)

@@ -12,8 +12,8 @@ import click
 
 from estimator import __version__
 from estimator.commands.options import Number
-from estimator.display.text import printable
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, output_option, run_command
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, output_option, run_command, tell
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
 from fitter.commands.bundles import (
@@ -251,11 +251,6 @@ def _progress(quiet: bool) -> Callable[[str], None]:
         click.get_current_context().call_on_close(ended.set)
         threading.Thread(target=repeat, daemon=True).start()
     return say
-
-
-def tell(line: str) -> None:
-    """Write a line to stderr."""
-    click.echo(printable(line), err=True)
 
 
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
