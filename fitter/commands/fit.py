@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
-from estimator.commands.options import Number
+from estimator.commands.options import Number, with_options
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, output_option, run_command, tell
 from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import EstimatorError
@@ -47,16 +47,12 @@ PROGRESS_S: Final = 30.0
 """Time between lines of progress off a terminal [s]."""
 
 
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--json, --quiet and -v, on every command."""
-    for option in (
-        click.option("-v", "--verbose", is_flag=True, help="All tables and notes; name every rejected row on stderr."),
-        click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds or a row was rejected."),
-        click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
-        json_option,
-    ):
-        command = option(command)
-    return command
+output_options: Final = with_options(
+    json_option,
+    click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
+    click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds or a row was rejected."),
+    click.option("-v", "--verbose", is_flag=True, help="All tables and notes; name every rejected row on stderr."),
+)
 
 
 def a_line(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
