@@ -1,5 +1,6 @@
 """`collect sensor` and `collect correct`: characterise a power sensor on a board, or from a recording, and correct what it read."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,20 +20,17 @@ from collector.commands.options import (
     poll_option,
     record_option,
     seed_option,
+    sensor_option,
 )
 from collector.commands.output import Speaker, stoppable
-from collector.errors import CollectorError
+from collector.errors import CollectorError, SensorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option
+from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.values import frozen
+from estimator.vocabulary.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
-from dataclasses import replace
-
-from collector.commands.options import sensor_option
-from collector.errors import SensorError
-from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.whole_file import write_whole
 
 RECORDED_ONLY: Final = ("load", "reference", "column")
 LIVE_ONLY: Final = ("freq", "gpu_spec", "pmd", "poll_ms", "seed", "record")
