@@ -15,8 +15,8 @@ INTERRUPTED = 130
 FAILED = 1
 """Exit status of a command that could not do its work."""
 
-EXTRAS = ("collect", "fit")
-"""Commands that need the extra of their name."""
+EXTRAS = {"cryptography": "sign", "dask": "cluster", "distributed": "cluster", "resvg_py": "plots", "uvicorn": "serve"}
+"""The extra that installs a package, if another than that with the command's name."""
 
 OWN = ("estimator", "microbench", "collector", "fitter")
 """Packages that are always installed."""
@@ -44,10 +44,11 @@ def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
         return INTERRUPTED
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if name not in EXTRAS or package in OWN:
+        extra = EXTRAS.get(package, "" if name == "estimate" else name)
+        if not extra or package in OWN:
             raise
         sys.stderr.write(
-            f"{name}: the package {package} is not installed; pip install 'wattprint[{name}]', in a clone pip install '.[{name}]'\n"
+            f"{name}: the package {package} is not installed; pip install 'wattprint[{extra}]', in a clone pip install '.[{extra}]'\n"
         )
         return FAILED
     return status

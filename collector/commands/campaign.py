@@ -18,12 +18,11 @@ from collector.commands.options import (
     meter_arguments,
     one_board,
     perhaps_recorded,
-    require_dataset_packages,
     sensor_of,
 )
-from collector.commands.output import Speaker, note, stoppable
+from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE, refuse_inputs
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE, refuse_inputs, tell
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ class CampaignOptions:
 
 def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     """Plans, measures and sums up; returns the exit status."""
-    require_dataset_packages()
     from collector.bench import open_bench
     from collector.boards import several, sole_use
     from collector.campaigns.display import outcome_lines, plan_document, plan_lines
@@ -273,6 +271,6 @@ def _told_ends(ends: "dict[BoardName, End]", out: str, speak: Speaker) -> int:
     speak.say({"dataset": out, "boards": boards}, lines)
     for board, end in ends.items():
         if end.status not in good:
-            note(f"collect: {board.key}: {end.complaint}")
+            tell(f"collect: {board.key}: {end.complaint}")
     statuses = {end.status if end.status in (*good, INTERRUPTED) else FAILED for end in ends.values()}
     return next(status for status in (INTERRUPTED, FAILED, DONE_WITH_WARNINGS, DONE) if status in statuses)

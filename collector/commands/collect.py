@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, campaign_options, output_options, record_option
+from collector.commands.options import campaign_options, output_options, record_option
 from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError
 from estimator import __version__
@@ -46,7 +46,6 @@ class CommandList(click.Group):
 @click.group(
     cls=CommandList,
     invoke_without_command=True,
-    context_settings=CONTEXT,
     epilog="Exit status: 0 done, 1 not done, 2 wrong usage, 3 done, but no row is usable or --strict finds a warning, 130 interrupted.",
 )
 @campaign_options

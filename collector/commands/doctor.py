@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from collector.commands.options import CONTEXT, output_options
+from collector.commands.options import output_options
 from collector.commands.output import Speaker, columns
 from collector.errors import ClockError, ClockHelperError, CollectorError, DeviceError, DriverError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
@@ -59,7 +59,7 @@ def _found(check: str, good: bool, seen: str, remedy: str, state: str = WARNING)
     return Finding(check, OK if good else state, seen, "" if good else remedy)
 
 
-@click.command("doctor", context_settings=CONTEXT)
+@click.command("doctor")
 @click.option("--gpu", default=None, metavar="WORD", help="Look at this board alone: NVML index, UUID, PCI address or sim:PROFILE.")
 @output_options
 def doctor_command(gpu: str | None, speak: Speaker) -> int:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, FILE, output_options, require_dataset_packages
+from collector.commands.options import FILE, output_options
 from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
-from estimator.options.command_line import DONE, check_output, output_option
+from estimator.options.command_line import check_output, output_option
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
 
@@ -58,16 +58,15 @@ class Device:
         )
 
 
-@click.command("devices", context_settings=CONTEXT)
+@click.command("devices")
 @output_options
-def devices_command(speak: Speaker) -> int:
+def devices_command(speak: Speaker) -> None:
     """List boards and their features: power fields, clock lock, energy counter, voltage."""
     found, trouble = devices()
     header = ("gpu", "name", "power fields", "SM clocks", "energy counter", "voltage")
     speak.say([asdict(device) for device in found], columns([header, *(device.line for device in found)]))
     if trouble:
         speak.note(f"simulated boards only: {trouble}")
-    return DONE
 
 
 def devices() -> tuple[list[Device], str]:
@@ -116,10 +115,10 @@ def _device(word: str, gpu: "Gpu", sensors: "tuple[PowerSensor, ...]") -> Device
     )
 
 
-@click.command("kernels", context_settings=CONTEXT)
+@click.command("kernels")
 @click.option("--families", metavar="LIST", default="*", help="Only these families, wildcards allowed: ffma,mma_*,copy.")
 @output_options
-def kernels_command(families: str, speak: Speaker) -> int:
+def kernels_command(families: str, speak: Speaker) -> None:
     """List names for `kernels = […]` of a campaign's [[instructions]]: generated microbenchmarks and copies.
 
     One line each: name, family, memory level or link, launch modes, data patterns, the architectures that run it, and the PTX instruction
@@ -127,7 +126,6 @@ def kernels_command(families: str, speak: Speaker) -> int:
     """
     kernels = listed_kernels([name.strip() for name in families.split(",")])
     speak.say(kernels, columns([HEADS, *map(_cells, kernels)]))
-    return DONE
 
 
 def listed_kernels(families: Sequence[str]) -> list[dict[str, Any]]:
@@ -162,12 +160,12 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
     return (one["name"], one["family"], one["level"], ",".join(one["modes"]), ",".join(one["patterns"]), runs_on, one["instruction"])
 
 
-@click.command("sensors", context_settings=CONTEXT)
+@click.command("sensors")
 @click.argument("name", required=False)
 @click.option("--entry", type=FILE, metavar="SENSOR.json", help="Make NAME's entry from a characterised sensor.")
 @output_option(metavar="FILE.toml", help="Where to write it.")
 @output_options
-def sensors_command(name: str | None, entry: Path | None, out: Path | None, speak: Speaker) -> int:
+def sensors_command(name: str | None, entry: Path | None, out: Path | None, speak: Speaker) -> None:
     """Known power sensors by board, driver and field; those of one board and its generation with NAME.
 
     NAME is that of an entry or a board's own ("NVIDIA H100 80GB HBM3").  An entry describes another card: characterise
@@ -183,7 +181,7 @@ def sensors_command(name: str | None, entry: Path | None, out: Path | None, spea
         text = entry_text(load_calibration(entry), name)
         write_whole(out, text.encode())
         speak.say({"out": str(out)}, [text.rstrip(), f"written to {out}"])
-        return DONE
+        return
     found = [sensor for sensor in catalogue() if name is None or sensor.names(name)]
     if not found:
         raise SensorError(f"{name}: no board of the catalogue of sensors; `collect sensors` lists them")
@@ -196,17 +194,15 @@ def sensors_command(name: str | None, entry: Path | None, out: Path | None, spea
         )
     notes = dict.fromkeys(f"  note: {one.name}: {text}" for one in found for text in one.doubts)
     speak.say([asdict(sensor) for sensor in found], [*columns(rows), *notes])
-    return DONE
 
 
-@click.command("export", context_settings=CONTEXT)
+@click.command("export")
 @click.argument("dataset", type=FILE)
 @click.option("--to", "kind", type=click.Choice(["csv", "parquet"]), required=True, help="Format to write.")
 @output_option(help="File to write; without it the dataset's name with the format's suffix.")
 @output_options
-def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -> int:
+def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -> None:
     """Write DATASET (a Parquet file, a folder or the log of an unfinished campaign) as CSV or as one Parquet file."""
-    require_dataset_packages()
     from collector.dataset.writer import export_dataset
 
     if out is None:
@@ -214,19 +210,16 @@ def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -
         check_output(out)
     rows = export_dataset(dataset, kind, out)
     speak.say({"output": str(out), "rows": rows}, [f"{out}: {rows} rows"])
-    return DONE
 
 
-@click.command("report", context_settings=CONTEXT)
+@click.command("report")
 @click.argument("dataset", type=FILE)
 @output_option(required=True, metavar="PAGE.html", help="Page to write.")
 @output_options
-def report_command(dataset: Path, out: Path, speak: Speaker) -> int:
+def report_command(dataset: Path, out: Path, speak: Speaker) -> None:
     """Write a page about DATASET (a Parquet file, a folder or the log of an unfinished campaign): what holds, what does not and why."""
-    require_dataset_packages()
     from collector.campaigns.page import dataset_page
 
     page, rows = dataset_page(dataset)
     write_whole(out, page.encode("utf-8", errors="replace"))
     speak.say({"output": str(out), "rows": rows}, [f"{out}: a page about {rows} rows"])
-    return DONE

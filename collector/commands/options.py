@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collector.devices.protocols import Bench, Gpu, Instruments
     from collector.sensing.calibration import SensorCalibration
 
-CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 FILE: Final = click.Path(path_type=Path)
 SIMULATED_METER: Final = "sim"
 
@@ -104,14 +102,6 @@ def given_words(without: frozenset[str]) -> dict[str, list[str]]:
         if isinstance(option, click.Option) and name not in without and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             words[name] = [option.opts[0]] if option.is_flag else [option.opts[0], str(context.params[name])]
     return words
-
-
-def require_dataset_packages() -> None:
-    """Raises CollectorError if a package that datasets need is not installed."""
-    try:
-        import_module("pyarrow")
-    except ImportError:
-        raise CollectorError("pyarrow is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
 
 
 def meter_arguments(pmd: str, word: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from estimator.display.text import aligned, json_text
+from estimator.options.command_line import tell
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
 
@@ -39,7 +40,7 @@ class Speaker:
     def note(self, line: str) -> None:
         """Prints one line on stderr, unless quiet."""
         if not self.quiet:
-            note(line)
+            tell(line)
 
     def warn(self, line: str) -> None:
         """Prints a warning on stderr, unless quiet."""
@@ -52,14 +53,14 @@ class Speaker:
         if self.verbose or self.quiet or not sys.stderr.isatty():
             last_s = time.monotonic()
 
-            def tell(board: str, text: str, done: int, total: int) -> None:
+            def lines_alone(board: str, text: str, done: int, total: int) -> None:
                 nonlocal last_s
                 # Off a terminal a line every 30 s is enough.
                 if self.verbose or time.monotonic() - last_s >= 30.0:
                     last_s = time.monotonic()
                     self.note(f"{board} {done}/{total} {text}".strip())
 
-            yield tell
+            yield lines_alone
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -86,11 +87,6 @@ def settings_lines(settings: dict[str, Any]) -> list[str]:
     return [f"{name:<13} {', '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in settings.items()]
 
 
-def note(line: str) -> None:
-    """Prints one line on stderr."""
-    click.echo(line, err=True)
-
-
 @contextmanager
 def stoppable(out: Path | None = None) -> Iterator[None]:
     """SIGTERM and SIGHUP stop like Ctrl-C; if a dataset is written at `out`, each prints how to resume.
@@ -112,11 +108,11 @@ def stoppable(out: Path | None = None) -> Iterator[None]:
             from collector.dataset.reader import log_path
 
             if log_path(out).is_file():
-                note(f"stopped; clocks are given back, finished rows are in {log_path(out)}: the same command with --resume goes on")
+                tell(f"stopped; clocks are given back, finished rows are in {log_path(out)}: the same command with --resume goes on")
             elif out.exists():
-                note(f"stopped before the first new row; clocks are given back, {out} is as it was")
+                tell(f"stopped before the first new row; clocks are given back, {out} is as it was")
             else:
-                note("stopped before the first row; clocks are given back, nothing is left behind: the same command begins anew")
+                tell("stopped before the first row; clocks are given back, nothing is left behind: the same command begins anew")
         raise
     finally:
         for number, handler in before.items():

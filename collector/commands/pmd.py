@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collector.commands.options import CONTEXT, duration_s, output_options, require_dataset_packages
+from collector.commands.options import duration_s, output_options
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DeviceError
 from estimator.commands.options import with_options
@@ -47,12 +47,12 @@ def _form(model: "MeterModel", rails: str, zero: Path | None, time_base: str) ->
     return TableForm(rails=model.chosen_rails(names), zero_a=zero_currents(model, zero), time_base=time_base)
 
 
-@click.group("pmd", context_settings=CONTEXT, no_args_is_help=False)
+@click.group("pmd", no_args_is_help=False)
 def pmd_command() -> None:
     """ElmorLabs PMD, an external power meter in a board's supply lines."""
 
 
-@pmd_command.command("decode", context_settings=CONTEXT)
+@pmd_command.command("decode")
 @click.argument("file", type=_path)
 @output_option(metavar="P.csv", help="Table to write, Parquet if its suffix says so; without it CSV on stdout.")
 @_table_options
@@ -63,7 +63,6 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
     FILE comes from `collect pmd log`, or contains the raw bytes of any other logger with two-byte time stamps.  Without
     --out the table goes to stdout as CSV and the counts to stderr; with --json alone there is no table.
     """
-    require_dataset_packages()
     from collector.pmd.recording import read_recording, scan_recording
     from collector.pmd.table import recording_lines, write_table
 
@@ -80,7 +79,7 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
     return _status(document, speak)
 
 
-@pmd_command.command("log", context_settings=CONTEXT)
+@pmd_command.command("log")
 @click.argument("port")
 @output_option(default="pmd.csv", show_default=True, help="Table to write at the end; the recording lies beside.")
 @click.option("--duration", default="", metavar="TIME", help="Stop after this long: 90s, 30m, 2h; without it at Ctrl-C or SIGTERM.")
@@ -91,7 +90,6 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
 
     Ctrl-C and SIGTERM end it; the recording is kept and decoded, also if the meter is unplugged.
     """
-    require_dataset_packages()
     from collector.pmd.meter import open_meter
     from collector.pmd.recording import log_meter, read_recording, scan_recording
     from collector.pmd.table import recording_lines, write_table
@@ -118,11 +116,11 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
     return INTERRUPTED if interrupted else _status(document, speak)
 
 
-@pmd_command.command("emulate", context_settings=CONTEXT)
+@pmd_command.command("emulate")
 @click.option("--model", type=click.Choice(["pmd-usb", "pmd2"]), default="pmd-usb", show_default=True, help="Which meter.")
 @click.option("--duration", default="", metavar="TIME", help="Vanish after this long: 90s, 30m; without it at Ctrl-C or SIGTERM.")
 @output_options
-def emulate_command(model: str, duration: str, speak: Speaker) -> int:
+def emulate_command(model: str, duration: str, speak: Speaker) -> None:
     """Behave like a PMD on a pseudo-terminal, in real time, and print the terminal's path.
 
     The simulated power is a square wave of 60 and 250 W, 10 times a second.
@@ -139,7 +137,6 @@ def emulate_command(model: str, duration: str, speak: Speaker) -> int:
         speak.say({"port": path, "model": model, "simulated": True, "started_host_ns": meter.start_ns}, [path])
         serve_meter(ends, meter, stop, until_ns=meter.start_ns + 1e9 * limit_s)
     speak.note(f"emulated {model} gone: {meter.packets_sent} samples sent")
-    return DONE
 
 
 def _status(document: dict[str, Any], speak: Speaker) -> int:

@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from collector.commands.options import (
-    CONTEXT,
     asked_clocks,
     duration_s,
     freqs_option,
@@ -23,10 +22,10 @@ from collector.commands.options import (
     sensor_of,
     sensor_option,
 )
-from collector.commands.output import Speaker, note, stoppable
+from collector.commands.output import Speaker, stoppable
 from collector.errors import ClockError
 from estimator.commands.options import Number
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option, tell
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class RunOptions:
 program_argument = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 
 
-@click.command("run", context_settings={**CONTEXT, "ignore_unknown_options": True})
+@click.command("run", context_settings={"ignore_unknown_options": True})
 @gpu_option
 @freqs_option
 @click.option(
@@ -129,7 +128,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     return failed or (DONE if not any(run.doubts for _, run in runs) else DONE_WITH_WARNINGS)
 
 
-@click.command("practice", context_settings={**CONTEXT, "ignore_unknown_options": True})
+@click.command("practice", context_settings={"ignore_unknown_options": True})
 @gpu_option
 @click.option("--trials", type=click.IntRange(1, 1000), default=8, show_default=True, help="Separate trials, with random delays between.")
 @sensor_option()
@@ -139,7 +138,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
 @program_argument
 def practice_command(
     gpu: str, trials: int, sensor: str | None, out: Path | None, seed: int, command: tuple[str, ...], speak: Speaker
-) -> int:
+) -> None:
     """Energy of a program by the published good practice, beside the naive reading and this package's own.
 
     Each trial repeats the command for 5 s, after a random delay.  The good practice is that of Yang, Adamek and Armour: phase shifts where
@@ -154,7 +153,6 @@ def practice_command(
     with _measured_program(gpu, seed, sensor, command, speak) as subject:
         document = practice_document(command, subject[0], measure_practice(*subject, trials=trials, seed=seed))
     speak.say(document, practice_lines(document), out)
-    return DONE
 
 
 @contextmanager
@@ -208,11 +206,11 @@ def _runs(
                 continue
             for index in range(asked.repeats):
                 if speak.verbose:
-                    note(f"run {index + 1} of {asked.repeats}")
+                    tell(f"run {index + 1} of {asked.repeats}")
                 runs.append((clock, measure_program(*subject, index=index, asked_mhz=clock)))
     except (ClockError, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt):
-            note(LOST.format(len(runs)))
+            tell(LOST.format(len(runs)))
         if not runs:
             raise
         return runs, error

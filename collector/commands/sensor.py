@@ -1,5 +1,6 @@
 """`collect sensor` and `collect correct`: characterise a power sensor on a board, or from a recording, and correct what it read."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -7,7 +8,6 @@ import click
 from click.core import ParameterSource
 
 from collector.commands.options import (
-    CONTEXT,
     FILE,
     asked_clocks,
     gpu_option,
@@ -19,22 +19,18 @@ from collector.commands.options import (
     perhaps_recorded,
     poll_option,
     record_option,
-    require_dataset_packages,
     seed_option,
+    sensor_option,
 )
 from collector.commands.output import Speaker, stoppable
-from collector.errors import CollectorError
+from collector.errors import CollectorError, SensorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option
+from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.values import frozen
+from estimator.vocabulary.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
-from dataclasses import replace
-
-from collector.commands.options import sensor_option
-from collector.errors import SensorError
-from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.whole_file import write_whole
 
 RECORDED_ONLY: Final = ("load", "reference", "column")
 LIVE_ONLY: Final = ("freq", "gpu_spec", "pmd", "poll_ms", "seed", "record")
@@ -58,7 +54,7 @@ class SensorOptions:
     seed: int
 
 
-@click.command("sensor", context_settings=CONTEXT)
+@click.command("sensor")
 @gpu_option
 @click.option("--freq", default="current", show_default=True, metavar="MHZ", help="SM clock during the characterisation, or current.")
 @gpu_spec_option
@@ -110,7 +106,6 @@ def _check_options(context: click.Context, *, recorded: bool) -> None:
 
 def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "SensorCalibration":
     """The sensor behind a recording."""
-    require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.calibration import SensorCalibration
     from collector.sensing.catalogue import is_uuid
@@ -151,7 +146,7 @@ DOUBTS: Final = (
 """Notes that turn the result into one with a warning."""
 
 
-@click.command("correct", context_settings=CONTEXT)
+@click.command("correct")
 @click.option("--readings", type=FILE, required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log.")
 @sensor_option(required=True)
 @click.option("--load", type=FILE, metavar="L.csv", help="When the load ran: t_s,level.")
@@ -167,7 +162,6 @@ def correct_command(
     With --load the readings are regressed on the load, and the energy is that of the load, first start to last end; without,
     the sensor's averaging is removed if the readings allow it, and the energy is that of the recording.
     """
-    require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.catalogue import CATALOGUE, check_board, field_doubt, given_sensor, not_characterised
     from collector.sensing.correct import correct_recording

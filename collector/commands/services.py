@@ -4,53 +4,53 @@ import os
 import sys
 import time
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import click
 
-from collector.commands.options import CONTEXT, FILE, config_option, output_options, require_dataset_packages
-from collector.commands.output import Speaker, columns, note, settings_lines
+from collector.commands.options import FILE, config_option, output_options
+from collector.commands.output import Speaker, columns, settings_lines
 from collector.daemon.jobs import AT_ONCE, RUNNING, Board, Job, Overview, left_text, note_text, time_text
 from collector.daemon.settings import client_settings, read_settings
 from collector.daemon.store import Store, has_database, open_store
 from collector.errors import DaemonError
-from estimator.options.command_line import DONE, FAILED
+from estimator.options.command_line import DONE, FAILED, tell
 from estimator.vocabulary.reader import plain
 
 
-@click.command("daemon", context_settings=CONTEXT)
+@click.command("daemon")
 @click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
 @click.option("--check", is_flag=True, help="Print the settings and whether the boards are there; start nothing.")
 @output_options
-def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
+def daemon_command(config: Path, check: bool, speak: Speaker) -> None:
     """Run queued campaigns, one at a time on each board, until a request to end.
 
     SIGTERM, Ctrl-C or `collect stop --daemon` end it after the running kernels; a second one at once.  Interrupted
     jobs continue when it is started again.
     """
-    require_dataset_packages()
     from collector.boards import named_boards
     from collector.daemon.supervisor import serve
 
+    import_module("pyarrow")  # without it every job would fail
     settings = read_settings(config)
     if check:
         named_boards(settings.gpus)
         documents = {**plain(settings), "state_folder": str(settings.folder)}
         speak.say(documents, settings_lines(documents))
-        return DONE
+        return
     serve(settings, speak.note)
-    return DONE
 
 
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
 BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
 
 
-@click.command("status", context_settings=CONTEXT)
+@click.command("status")
 @config_option
 @output_options
-def status_command(config: Path | None, speak: Speaker) -> int:
+def status_command(config: Path | None, speak: Speaker) -> None:
     """Jobs, boards and the daemon: state, progress, time left, rows written and refused, clocks.
 
     A daemon that died, or that has been silent for a minute, is reported in a line on stderr.
@@ -64,10 +64,9 @@ def status_command(config: Path | None, speak: Speaker) -> int:
     now_unix_s = time.time()
     speak.say(overview_document(overview, folder, now_unix_s), overview_lines(overview))
     if complaint := overview.complaint(now_unix_s):
-        note(f"warning: {complaint}")
+        tell(f"warning: {complaint}")
     elif not overview.running:
         speak.note(f"no daemon runs in {folder}; `collect daemon --config FILE` starts one")
-    return DONE
 
 
 def overview_lines(overview: Overview) -> list[str]:
@@ -117,12 +116,12 @@ def _job_cells(job: Job) -> tuple[str, ...]:
     )
 
 
-@click.command("stop", context_settings=CONTEXT)
+@click.command("stop")
 @click.argument("job", type=click.IntRange(1, 2**31 - 1), required=False)
 @click.option("--daemon", "daemon_too", is_flag=True, help="The daemon itself; its jobs go on when it is started again.")
 @config_option
 @output_options
-def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: Speaker) -> int:
+def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: Speaker) -> None:
     """Stop a job, or the daemon: after the running kernel; at the second request, at once.
 
     Finished rows are safe; `collect submit … --resume` continues a stopped job.
@@ -135,7 +134,6 @@ def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: 
     with open_store(folder) as store:
         state = _stop_daemon(store) if daemon_too else _stop_job(store, job or 0)
     speak.say({"daemon": daemon_too, "job": job, "state": state}, [f"the daemon {state}" if daemon_too else f"job {job}: {state}"])
-    return DONE
 
 
 def _stop_job(store: Store, number: int) -> str:
@@ -157,12 +155,12 @@ def _stop_daemon(store: Store) -> str:
     return "ends at once" if store.ask_daemon_stop() == AT_ONCE else "is draining; once more ends it at once"
 
 
-@click.group("clocks", context_settings=CONTEXT, no_args_is_help=False)
+@click.group("clocks", no_args_is_help=False)
 def clocks_command() -> None:
     """SM clocks that a dead process left held."""
 
 
-@clocks_command.command("restore", context_settings=CONTEXT)
+@clocks_command.command("restore")
 @output_options
 def restore_command(speak: Speaker) -> int:
     """Give back every clock that a process left held when it died.
@@ -178,20 +176,20 @@ def restore_command(speak: Speaker) -> int:
     lines = [f"{uuid}: SM clock given back" for uuid in restored]
     speak.say({"restored": restored, "failed": failed}, lines or ([] if failed else ["no clock was left held"]))
     for uuid, reason in failed.items():
-        note(f"collect clocks restore: {uuid}: {reason}")
+        tell(f"collect clocks restore: {uuid}: {reason}")
     return FAILED if failed else DONE
 
 
-@click.group("privileged", context_settings=CONTEXT, no_args_is_help=False)
+@click.group("privileged", no_args_is_help=False)
 def privileged_command() -> None:
     """The clock helper: a small process of root that locks SM clocks for users without the right."""
 
 
-@privileged_command.command("serve", context_settings=CONTEXT)
+@privileged_command.command("serve")
 @click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/lock-clocks-without-root.md.")
 @click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
 @output_options
-def serve_command(config: Path, check: bool, speak: Speaker) -> int:
+def serve_command(config: Path, check: bool, speak: Speaker) -> None:
     """Lock clocks for allowed users, on systemd's socket, until SIGTERM; every clock is given back.
 
     The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
@@ -205,4 +203,3 @@ def serve_command(config: Path, check: bool, speak: Speaker) -> int:
         os.execv(sys.executable, [sys.executable, "-I", "-m", "collector.privileged.helper", str(config)])
     boards = [f"{board.uuid}: {board.lowest_mhz} to {board.highest_mhz} MHz" for board in settings.boards]
     speak.say(plain(settings), settings_lines({**plain(settings), "boards": boards}))
-    return DONE

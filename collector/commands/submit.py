@@ -10,18 +10,16 @@ import click
 
 from collector.commands.campaign import check_unused, checked_plans, common_root, show_plans
 from collector.commands.options import (
-    CONTEXT,
     SIMULATED_METER,
     campaign_options,
     config_option,
     duration_s,
     given_words,
     output_options,
-    require_dataset_packages,
 )
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DaemonError
-from estimator.options.command_line import DONE, refuse_inputs
+from estimator.options.command_line import refuse_inputs
 from estimator.vocabulary.reader import MAX_FILE_BYTES
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import try_place, write_whole
@@ -36,18 +34,17 @@ OWN_OPTIONS: Final = frozenset({"gpu", "out", "budget", "resume", "fresh", "prio
 """Options that are fields of a job rather than words of `collect`."""
 
 
-@click.command("submit", context_settings=CONTEXT)
+@click.command("submit")
 @click.argument("campaign", metavar="CAMPAIGN")
 @campaign_options
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="The higher runs first on its board.")
 @config_option
 @output_options
-def submit_command(campaign: str, priority: int, config: Path | None, speak: Speaker, **options: Any) -> int:
+def submit_command(campaign: str, priority: int, config: Path | None, speak: Speaker, **options: Any) -> None:
     """Queue a campaign for the daemon, after the checks that `collect` makes; print its plan.
 
     A campaign's file is copied: later changes to it have no effect.  Without a daemon the job waits until one runs.
     """
-    require_dataset_packages()
     from collector.boards import named_boards
     from collector.campaigns.files import load_campaign
     from collector.daemon.jobs import Job
@@ -69,7 +66,7 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
     plans = checked_plans(free, speak)
     if options["dry_run"]:
         show_plans(plans, speak)
-        return DONE
+        return
     source, title = frozen_campaign(folder, campaign)
     jobs = {}
     with open_store(folder) as store:
@@ -94,7 +91,6 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
     ]
     speak.say(documents, [line for plan in plans.values() for line in [*plan.splitlines(), ""]][:-1] + queued)
     _notice(overview, boards, free, speak)
-    return DONE
 
 
 def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from estimator.display.text import printable
+from estimator.vocabulary.documents import printable
 
 JOB_FOLDER: Final = "logs"
 LARGEST_BYTES: Final = 16 << 20

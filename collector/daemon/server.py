@@ -22,7 +22,6 @@ from collector.daemon.settings import Address
 from collector.daemon.store import open_store
 from collector.errors import DaemonError
 from estimator.serve.local_site import Computed, Line, Reply, local_site
-from estimator.vocabulary.errors import EstimatorError
 
 TOKEN_NAME: Final = "page.token"
 """File of the token, so that the address of the metrics survives a restart."""
@@ -55,7 +54,7 @@ GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]
 def status_site(folder: Path, address: Address | None, complain: Line) -> Iterator[str]:
     """Serves `/` and `/metrics` within the block; yields the page's address, "" without an address to listen at.
 
-    Raises DaemonError if the address or the token is not available, and if the package of [serve] is missing.
+    Raises DaemonError if the address or the token is not available.
     """
     if address is None:
         yield ""
@@ -72,8 +71,6 @@ def status_site(folder: Path, address: Address | None, complain: Line) -> Iterat
             raise DaemonError(
                 f"listen: {address[0]} port {address[1]} cannot be had ({error.strerror}); name another, or port 0"
             ) from error
-        except EstimatorError as error:
-            raise DaemonError(f"listen: {error}, or leave listen out of the config") from error
         yield place
 
 

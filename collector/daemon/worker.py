@@ -15,8 +15,7 @@ from typing import IO, Any, Final, Literal
 
 from collector.boards import BoardName
 from collector.errors import CollectorError, DaemonError
-from estimator.display.text import printable
-from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.documents import parse_json, printable
 from estimator.vocabulary.reader import read
 from estimator.vocabulary.values import frozen
 

@@ -1,7 +1,7 @@
 """The meter as a power sensor of a bench: a thread drains the port, `read` returns its samples."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition, Thread
 from time import monotonic_ns
@@ -26,8 +26,9 @@ class PmdSensor:
     Samples of a PMD-USB are tied to host time by the arrivals of the last twenty seconds.
     """
 
-    def __init__(self, meter: Meter, rails: Sequence[int]) -> None:
-        self._meter, self._rails, self._model = meter, rails, meter.model
+    def __init__(self, meter: Meter) -> None:
+        self._meter, self._model = meter, meter.model
+        self._rails = self._model.chosen_rails(())
         self._stream = open_stream(self._model)
         self._bytes = 0
         self._seen: deque[tuple[int, int]] = deque()  # ticks and host time of the last packet of each arrival
@@ -104,15 +105,13 @@ class PmdSensor:
 
 
 @contextmanager
-def open_pmd(port: str, *, rails: Sequence[str] = ()) -> Iterator[PmdSensor]:
+def open_pmd(port: str) -> Iterator[PmdSensor]:
     """A meter at a serial port as a power sensor, draining from now on and stopped at the end.
 
-    `rails` are those to return; by default, those that usually feed a board.  Stamps are of `time.monotonic_ns`.
-
-    Raises DeviceError if no meter answers or a rail is unknown.
+    It returns the rails that usually feed a board; stamps are of `time.monotonic_ns`.  Raises DeviceError if no meter answers.
     """
     with open_meter(port) as meter:
-        sensor = PmdSensor(meter, meter.model.chosen_rails(rails))
+        sensor = PmdSensor(meter)
         thread = Thread(target=sensor.drain, name="pmd", daemon=True)
         thread.start()
         try:

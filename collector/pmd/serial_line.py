@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from collector.errors import CollectorError, DeviceError
+from collector.errors import DeviceError
 
 QUIET_S: Final = 0.03
 """Silence after which no more bytes are expected: six packets' time at the slowest line rate, and a USB frame."""
@@ -75,15 +75,10 @@ class SerialLine:
 
 @contextmanager
 def open_line(port: str, baud: int) -> Iterator[SerialLine]:
-    """Open a port for this process alone, and close it at the end.
+    """Open a port for this process alone, and close it at the end.  Raises DeviceError if that fails."""
+    import serial
+    from serial.tools import list_ports
 
-    Raises DeviceError if that fails, CollectorError if pyserial is not installed.
-    """
-    try:
-        import serial
-        from serial.tools import list_ports
-    except ImportError:
-        raise CollectorError("pyserial is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
     try:
         handle = serial.Serial(port, baud, timeout=0.02, write_timeout=1.0, exclusive=True)
     except (OSError, ValueError, termios.error) as error:

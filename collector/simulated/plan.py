@@ -141,7 +141,7 @@ def rounds_of_unequal(relative_lengths: Array, blocks: int, slots: int) -> float
 
 def stable_stream(*key: object) -> np.random.Generator:
     """Random numbers that belong to a key and never change."""
-    return np.random.Generator(np.random.PCG64(zlib.crc32(repr(key).encode())))
+    return np.random.default_rng(zlib.crc32(repr(key).encode()))
 
 
 def steady_noise(*key: object) -> float:
@@ -151,5 +151,5 @@ def steady_noise(*key: object) -> float:
 
 def sm_speeds(schedule: ScheduleProfile, num_sms: int, seed: int) -> Array:
     """Relative time of a block on each SM: some sit farther from the L2, shape (num_sms,)."""
-    stream = np.random.Generator(np.random.PCG64([seed, num_sms]))
+    stream = np.random.default_rng([seed, num_sms])
     return np.clip(1.0 + schedule.sm_spread * stream.standard_normal(num_sms), 0.9, 1.1)

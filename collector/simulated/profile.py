@@ -14,7 +14,7 @@ from collector.errors import BoardProfileError
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
-from estimator.vocabulary.reader import LEAST_ONE, Span, read_file
+from estimator.vocabulary.reader import LEAST_ONE, Span, Words, check_ascending, check_lengths, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.specifications import load_gpu, names_file
 from estimator.vocabulary.values import frozen
@@ -55,7 +55,7 @@ class EnergyProfile:
 
     reference_voltage_v: Positive
     tensor_pj_per_flop: Figure
-    tensor_precision_factor: Mapping[str, Figure]
+    tensor_precision_factor: Mapping[Annotated[str, Words(tuple(BYTES_PER_ELEMENT))], Figure]
     cuda_pj_per_op: Figure
     sfu_pj_per_op: Figure
     shared_pj_per_byte: Figure
@@ -107,6 +107,11 @@ class ClockProfile:
     governor_delay_s: Seconds
     slowdown_temperature_c: Figure
     slowdown_mhz_per_k: Figure
+
+    def __post_init__(self) -> None:
+        """Raises FaultError for columns that do not fit each other."""
+        check_ascending(self.sm_clock_mhz, "sm_clock_mhz")
+        check_lengths({"voltage_v": self.voltage_v}, len(self.sm_clock_mhz))
 
 
 @frozen
@@ -214,7 +219,6 @@ class SensorProfile:
     skip_share: Share
     average_slots: Annotated[int, Span(0, 10_000)]
     average_weight: Figure
-    energy_counter: bool
     poll_period_s: Period
     poll_spread_s: Seconds
 
@@ -316,12 +320,5 @@ def _shipped_board(name: str) -> BoardProfile:
 
 
 def _read_board(path: Path) -> BoardProfile:
-    where = f"board profile {path}"
     profile = read_file(BoardProfile, path, "board profile", BoardProfileError)
-    clock = profile.clock
-    if len(clock.sm_clock_mhz) != len(clock.voltage_v) or list(clock.sm_clock_mhz) != sorted(set(clock.sm_clock_mhz)):
-        raise BoardProfileError(f"{where}: clock.sm_clock_mhz must ascend and be as long as clock.voltage_v")
-    for precision in profile.energy.tensor_precision_factor:
-        if precision not in BYTES_PER_ELEMENT:
-            raise BoardProfileError(f"{where}: energy.tensor_precision_factor: {precision!r} is no precision")
     return replace(profile, name=profile.name or path.stem)

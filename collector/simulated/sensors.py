@@ -22,7 +22,7 @@ class PollClock:
     """Times at which a host polls: a period and occasional holes."""
 
     def __init__(self, seed: np.random.SeedSequence, start_s: float, period_s: float, spread_s: float, call_s: float = 0.0) -> None:
-        self._random = np.random.Generator(np.random.PCG64(seed))
+        self._random = np.random.default_rng(seed)
         self._period_s, self._spread_s, self._call_s = period_s, spread_s, call_s
         self._times = np.array([start_s])
 
@@ -45,8 +45,8 @@ class SimulatedSensor:
         self._world = world
         self._profile = world.profile.sensor
         *seeds, polls, setting = world.sensor_seed.spawn(5)
-        self._timing, self._noise, self._skip = (np.random.Generator(np.random.PCG64(seed)) for seed in seeds)
-        start = np.random.Generator(np.random.PCG64(setting)).random(3)
+        self._timing, self._noise, self._skip = (np.random.default_rng(seed) for seed in seeds)
+        start = np.random.default_rng(setting).random(3)
         # largest relative error of a sensor's clock against the host's: ±300 ppm (assumed from published recordings)
         self._period_s = self._profile.update_period_s * (1.0 + 3e-4 * (2.0 * float(start[0]) - 1.0))
         # updates begin this long after the trace, so that every window lies within it
@@ -54,7 +54,7 @@ class SimulatedSensor:
         self._wander_phase = 2.0 * np.pi * float(start[2])
         self._drawn = 0
         self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s, world.profile.faults.call_s)
-        self._stamps = np.random.Generator(np.random.PCG64(polls.spawn(1)[0]))
+        self._stamps = np.random.default_rng(polls.spawn(1)[0])
         self._pending = np.zeros((3, 0))  # times, noise, and whether the update is missing
         self._seen = np.zeros((3, 0))  # update times and the values of both fields
 
@@ -77,10 +77,8 @@ class SimulatedSensor:
         self._seen = self._seen[:, -64:]  # no later reading can show the others
         return tuple(PowerReadings(field=name, host_ns=host_ns, power_w=power) for name, power in zip(self.fields(), shown, strict=False))
 
-    def read_energy(self) -> EnergyReading | None:
+    def read_energy(self) -> EnergyReading:
         """The energy counter: the energy through the sensor, updated with its readings."""
-        if not self._profile.energy_counter:
-            return None
         self._world.rest(self._world.profile.faults.call_s)
         self._update(self._world.now_s)
         last = self._seen[0, -1]
@@ -144,7 +142,7 @@ class SimulatedMeter:
     def __init__(self, world: World) -> None:
         self._world = world
         seed = world.sensor_seed.spawn(1)[0]
-        self._noise = np.random.Generator(np.random.PCG64(seed))
+        self._noise = np.random.default_rng(seed)
         self._read_samples = int(world.now_s * METER_RATE_HZ)
 
     def name(self) -> str:

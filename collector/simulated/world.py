@@ -62,8 +62,8 @@ class World:
         self.gpu = gpu = profile.spec
         streams = np.random.SeedSequence([seed, gpu.num_sms]).spawn(4)
         self.sensor_seed, self._noise_seed = streams[0], streams[1]
-        self._noise = np.random.Generator(np.random.PCG64(self._noise_seed))
-        self._foreign = np.random.Generator(np.random.PCG64(self._noise_seed.spawn(1)[0]))
+        self._noise = np.random.default_rng(self._noise_seed)
+        self._foreign = np.random.default_rng(self._noise_seed.spawn(1)[0])
         self.shared = False
         self._speeds = sm_speeds(profile.schedule, gpu.num_sms, seed)
         self.clocks_mhz: list[float] = gpu.clocks_mhz().tolist()

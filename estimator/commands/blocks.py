@@ -12,7 +12,6 @@ from estimator.commands.options import (
     JSON,
     POSITIVE,
     QUIET,
-    SETTINGS,
     TEXT_FORMATS,
     Options,
     answer_form,
@@ -36,7 +35,7 @@ FILTERS: Final = {"kernel": "kernel", "block_threads": "block_threads", "sm_cloc
 Row = dict[str, object]
 
 
-@click.command(context_settings=SETTINGS, epilog="Block-count models come from `fit` on grids of a kernel; docs/how-to/block-count.md.")
+@click.command(epilog="Block-count models come from `fit` on grids of a kernel; docs/how-to/block-count.md.")
 @with_options(
     click.argument("kernel", metavar="[KERNEL]", required=False, callback=named_file),
     click.option("--bundle", "bundle_name", metavar="NAME|FILE", required=True, callback=named_file, help="Calibration to use."),

@@ -6,13 +6,12 @@ from typing import Any
 
 import click
 
-from estimator.commands.options import JSON, QUIET, SETTINGS, with_options
+from estimator.commands.options import JSON, QUIET, with_options
 from estimator.commands.reporting import say
 from estimator.options.command_line import DONE, named_files
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="A bundle is installed by its name in the folder that WATTPRINT_BUNDLES names, else ~/.local/share/wattprint/bundles.",
 )
 @with_options(
@@ -40,15 +39,13 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="at rest: awake, at the published clock; asleep: without a context. within: 90 % of forecasts, beside the bundle's own errors.",
 )
 @with_options(click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=named_files), QUIET, JSON)
-def gpus_command(gpus: Sequence[str], **options: Any) -> int:
+def gpus_command(gpus: Sequence[str], **options: Any) -> None:
     """List the GPUs that have a specification, or those given by NAME or FILE: their names, power, and the bundle that answers for each."""
     from estimator.display.bundles import gpu_table, listed_gpus
     from estimator.display.text import json_text
 
     found = list(listed_gpus(gpus, lambda line: say([], [line], quiet=options["quiet"])))
     click.echo(json_text(list(map(asdict, found))) if options["as_json"] else gpu_table(found), nl=False)
-    return DONE

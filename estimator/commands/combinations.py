@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from estimator.questions.sweeping import Sweep
     from estimator.transforms.variation import Variant
     from estimator.vocabulary.gpu import GpuSpec
-if TYPE_CHECKING:
-    from estimator.transforms.variation import Variant
-
 
 SERVING: Final = "serving"
 OF_TRACES: Final = ("precision", "attention", "master", "image_size")

@@ -13,7 +13,6 @@ from estimator.commands.options import (
     JSON,
     POSITIVE,
     QUIET,
-    SETTINGS,
     TEXT_FORMATS,
     Number,
     Options,
@@ -42,7 +41,6 @@ Row = dict[str, object]
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="COUNTS is a table of Nsight Compute (ncu --csv --metrics …, see --metrics) or JSON; docs/how-to/energy-from-counts.md.",
 )
 @with_options(

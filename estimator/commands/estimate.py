@@ -10,7 +10,7 @@ import click
 
 from estimator import __version__
 from estimator.commands.combinations import check_finite, questions
-from estimator.commands.options import CHART_FORMATS, KERNELS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
+from estimator.commands.options import CHART_FORMATS, KERNELS, QUESTION, TEXT_FORMATS, answer_form, answer_options, with_options
 from estimator.commands.reporting import deliver, report
 from estimator.options.command_line import WRONG_USAGE, run_command
 from estimator.vocabulary.errors import EstimatorError
@@ -22,7 +22,6 @@ CHARTS: Final = ("time", "modules")
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="Commands of their own: sweep, best, compare, explain, llm, serve, trace, counts, blocks, bundles, gpus (COMMAND --help). "
     "`estimate gpus` lists the GPUs. Exit status: 0 done, 1 not done, 2 wrong usage, 3 not to be used as it is, 130 interrupted.",
 )
@@ -61,7 +60,6 @@ def estimate_command(**options: Any) -> int:
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="Limits: DRAM, L2, tensor and CUDA cores, latency of dependent steps, launch, tile quantisation, load imbalance.",
 )
 @with_options(*QUESTION, KERNELS, *answer_options(CHART_FORMATS, CHARTS))

@@ -12,7 +12,6 @@ from estimator.commands.options import (
     CHART_FORMATS,
     KV,
     POSITIVE,
-    SETTINGS,
     WEIGHTS,
     WHERE,
     Options,
@@ -37,7 +36,6 @@ TOKENS: Final = click.IntRange(1, 10**8)
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="TTFT, TPOT: time to the first output token, and per token after it. Lists (--batch, --tensor-parallel, "
     "--gpu, --freqs) make a table. Exit status: 0 done, 1 not done, 2 wrong usage, 3 does not fit or overloaded.",
 )

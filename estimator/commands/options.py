@@ -23,7 +23,6 @@ ATTENTION_FORMS: Final = ("eager", "flash")
 RUNTIMES: Final = ("eager", "compiled", "serving")
 OF_MODELS: Final = ("runtime", "weights", "kv", "tensor_parallel", "master", "image_size")
 """Options without a meaning for a list of operators."""
-SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 SIZE: Final = "([1-9][0-9]{0,8})"
 """Pattern of a size, at most nine digits: a longer one is a mistake."""
 

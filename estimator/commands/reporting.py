@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from estimator.commands.options import Options
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, tell
 
 NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+(?:x\d+)+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.]*\w)")
 """Pattern of a number, or of the shape of an operator ("64x512"), that is a separate word: not the digits of "fp8" and "h100"."""
@@ -40,13 +40,11 @@ def deliver(form: str, forms: Mapping[str, Callable[[], str | bytes | Iterable[s
 
 def say(warnings: Sequence[str], notes: Sequence[str] = (), *, quiet: bool) -> int:
     """Write notes and at most MOST_WARNINGS lines of warnings to stderr, unless quiet; returns the exit status."""
-    from estimator.display.text import printable
-
     more = len(warnings) - MOST_WARNINGS + 1
     shown = [*warnings[: MOST_WARNINGS - 1], f"{more} more; the JSON lists them all"] if more > 1 else warnings
     for kind, lines in () if quiet else (("warning", shown), ("note", notes)):
         for line in lines:
-            click.echo(f"{kind}: {printable(line)}", err=True)
+            tell(f"{kind}: {line}")
     return DONE_WITH_WARNINGS if warnings else DONE
 
 

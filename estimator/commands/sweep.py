@@ -11,7 +11,6 @@ from estimator.commands.options import (
     CHART_FORMATS,
     POSITIVE,
     QUESTION,
-    SETTINGS,
     TEXT_FORMATS,
     answer_form,
     answer_options,
@@ -29,7 +28,6 @@ CHARTS: Final = ("energy", "latency", "power", "front")
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="A point each for every bundle, GPU, workload, batch, sequence, precision, form of attention and clock.",
 )
 @with_options(*QUESTION, *answer_options(CHART_FORMATS, CHARTS))
@@ -66,7 +64,6 @@ def sweep_command(**options: Any) -> int:
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="Without --freqs every clock that the GPU can lock is looked at, whether the bundle's fit has seen it or not.",
 )
 @with_options(
@@ -105,9 +102,7 @@ def best_command(**options: Any) -> int:
     return report(stated.warnings, [*stated.notes, *notes], options, unusable=points.select(chosen).unusable)
 
 
-@click.command(
-    context_settings=SETTINGS, epilog="Ratios are against the first; errors that both share (board, coefficients, host) fall out of them."
-)
+@click.command(epilog="Ratios are against the first; errors that both share (board, coefficients, host) fall out of them.")
 @with_options(
     *QUESTION,
     click.option("--baselines", is_flag=True, help="Beside each the time of a roofline."),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import IMAGE_SIZE, MASTER, QUIET, SETTINGS, WEIGHTS, key_values, precision_word
+from estimator.commands.options import IMAGE_SIZE, MASTER, QUIET, WEIGHTS, key_values, precision_word
 from estimator.options.command_line import DONE, named_file, output_option
 from estimator.tracing.models import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
 
@@ -29,7 +29,6 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="Needs PyTorch and Transformers: pip install 'wattprint[torch]'. Nothing is downloaded and no GPU is asked for.",
 )
 @click.argument("model", metavar="MODEL", required=False, callback=named_file)

@@ -11,12 +11,13 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import MAX_FILE_BYTES, bundle_heads, bundle_names, bundle_path, load_bundle
-from estimator.display.text import UNKNOWN, Document, document_text, printable, rows_table
+from estimator.display.text import UNKNOWN, Document, document_text, rows_table
 from estimator.engine.board import board_tables
 from estimator.uncertainty.forecast import forecast_std
 from estimator.uncertainty.nearest import nearest_bundle
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.validity import GIB
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.regular_files import read_regular

@@ -15,13 +15,13 @@ from estimator.display.text import (
     aligned,
     csv_lines,
     percent,
-    printable,
     quantity_texts,
     seconds,
     together,
     with_uncertainty,
 )
 from estimator.questions.sweeping import VALUES
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.workload import FAMILY_FIELDS
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.display.text import aligned, printable
+from estimator.display.text import aligned
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.values import frozen
 
@@ -172,11 +173,9 @@ FAMILIES: Final = ("DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helv
 
 
 def picture_png(chart: str) -> bytes:
-    """A chart as a PNG file.  Raises EstimatorError if the renderer is not installed or finds no font."""
-    try:
-        from resvg_py import svg_to_bytes
-    except ImportError:
-        raise EstimatorError("resvg-py is not installed; install wattprint[plots]: pip install 'wattprint[plots]'") from None
+    """A chart as a PNG file.  Raises EstimatorError if the renderer finds no font."""
+    from resvg_py import svg_to_bytes
+
     return bytes(svg_to_bytes(svg_string=standalone_svg(chart), width=1200, sans_serif_family=_family(svg_to_bytes)))
 
 

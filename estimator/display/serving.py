@@ -9,9 +9,10 @@ import numpy as np
 
 from estimator.display.answers import MOST_LINES
 from estimator.display.charts import Series, axis_over, line_svg
-from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, csv_lines, percent, printable, together
+from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, csv_lines, percent, together
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import OperatingPointError
 
 if TYPE_CHECKING:

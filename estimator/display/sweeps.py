@@ -16,12 +16,12 @@ from estimator.display.text import (
     known,
     percent,
     plain,
-    printable,
     quantity_texts,
     seconds,
     together,
 )
 from estimator.questions.sweeping import LABELS, Sweep
+from estimator.vocabulary.documents import printable
 
 if TYPE_CHECKING:
     from estimator.questions.choosing import Best, Comparison, Gain

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from estimator.vocabulary.documents import printable
+
 Units = Sequence[tuple[float, str]]
 Document = dict[str, object]
 """An object of JSON data."""
@@ -46,11 +48,6 @@ def json_of_each(documents: Sequence[object]) -> str:
 def json_text(document: object) -> str:
     """One JSON document."""
     return json.dumps(known(document), indent=1, allow_nan=False) + "\n"
-
-
-def printable(text: str) -> str:
-    """A text from a file, safe for one line of a terminal: control characters, which could move the cursor, become "?"."""
-    return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
 def plain(value: float, form: str, unit: str = "") -> str:

@@ -5,7 +5,6 @@ clocks; kernels of one workload and one kind form one of b blocks.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -44,7 +43,7 @@ from estimator.uncertainty.unseen import (
 )
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array, BoolArray, IntArray
-from estimator.vocabulary.values import frozen
+from estimator.vocabulary.values import arrays, frozen
 from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload, workload_as_run
 
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
@@ -53,7 +52,7 @@ MOST_NUMBERS: Final = 1_000_000
 """Most kernels times clocks that are computed at once: about twenty such tables exist at a time, 160 MB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class Prepared:
     """Workloads lowered onto a board: the parts of an estimate that do not depend on the clock.
 
@@ -217,7 +216,7 @@ def curves(prepared: Prepared) -> list[BoardCurve]:
     return [BoardCurve(clock_mhz=clock_mhz, latency_s=one_s, power_w=one_w) for one_s, one_w in zip(latency_s, power_w, strict=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class Prediction:
     """Workloads at the requested clocks under the power limit, shapes (v, c).
 

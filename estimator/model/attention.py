@@ -9,7 +9,6 @@ their own kernels; the parameters are assumed to hold for them too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from estimator.model.power import tensor_rate
 from estimator.model.streams import Stream
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
+from estimator.vocabulary.values import arrays
 from estimator.vocabulary.work import attention_shape
 from estimator.vocabulary.workload import CUDNN_HEADS, FAMILY_FIELDS, FLASH_ATTENTION, Operator
 
@@ -85,7 +85,7 @@ FRAMEWORK_RATE: Final = {**WARP_RATE, "blackwell": 0.31}
 Hopper's SM on a B200: it reaches 308 to 379 TFLOP/s there (Dao-AILab/flash-attention, issue 1589), on an H100 as much."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those.
 

@@ -7,13 +7,13 @@ Source of the priors: fits of published measurements on A100, H100 and H200, see
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from estimator.model.phases import OVERLAPPED, SERIAL
 from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import CACHED, Operator, repeats_operand
 
 DEFAULTS: Final[dict[str, float]] = {
@@ -73,7 +73,7 @@ EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
 """Coefficients that an efficiency replaces by its inverse."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prior:
     """Prior of a coefficient: centre and lowest value, in its unit, and standard deviation of its natural logarithm."""
 

@@ -29,7 +29,6 @@ geometric mixture of waves and the split-K terms were found on published A100, H
 (docs/model.md).
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -38,7 +37,8 @@ from estimator.model.phases import OVERLAPPED, Phases, make_phases
 from estimator.model.power import tensor_rate
 from estimator.model.tiling import Candidates
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import Columns, arrays
 
 
 class Gemm:
@@ -145,8 +145,8 @@ FlashAttention-2 has no others: on an H20 it reaches 0.65 times the rate of -3 (
 convolutions on an H200 have warp groups, yet with their rate Stable Diffusion on a busy H100 errs by 16 instead of 10 %."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MatrixColumns:
+@arrays
+class MatrixColumns(Columns):
     """Matrix products as columns of shape (n,).
 
     `batch` products C[m, n] = A[m, k]·B[k, n], their reduction padded to `padded_k`; bytes are totals over the batch;
@@ -169,10 +169,6 @@ class MatrixColumns:
     tensor: Array
     converted_byte: Array
     access_byte: Array
-
-    def select(self, index: IntArray | tuple[slice, None]) -> "MatrixColumns":
-        """The rows `index`; (…, None) gives columns of shape (n, 1), which broadcast against candidates."""
-        return MatrixColumns(**{name: getattr(self, name)[index] for name in self.__slots__})
 
 
 def candidate_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:

@@ -10,14 +10,14 @@ Scales and amplitudes are the same for all groups: a fit for each group gained n
 Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapter 2 and equation 4.17.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from estimator.model.phases import Phases
 from estimator.model.timeline import norm_parts, p_norm
-from estimator.vocabulary.quantities import TINY, Array, IntArray
+from estimator.vocabulary.quantities import TINY, Array
+from estimator.vocabulary.values import Columns, arrays
 
 SHAPE_SCALE: Final = 3.0
 CLOCK_SCALE: Final = 2.0
@@ -31,8 +31,8 @@ SHARES: Final = ("math", "l2", "dram", "issue", "loop", "sfu", "clocked", "fixed
 """Parts of a kernel's time: the terms of the norm, and the serial time that the SM clock drives and does not drive."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PhaseFeatures:
+@arrays
+class PhaseFeatures(Columns):
     """Shares of kernel time, and columns of shape (n,): log2 of the SM clock in Hz, elements of the output tile (0: none), and SHARES of
     the GPU time, shape (n, 8).
     """
@@ -41,12 +41,8 @@ class PhaseFeatures:
     tile_area: Array
     shares: Array
 
-    def select(self, index: IntArray) -> "PhaseFeatures":
-        """The rows `index`."""
-        return PhaseFeatures(**{name: getattr(self, name)[index] for name in PhaseFeatures.__slots__})
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class Kriging:
     """Measured kernels: points (n, f) of their shapes as in `estimator.model.residuals`, features, and weights (n,)."""
 

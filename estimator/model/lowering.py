@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from estimator.model.tiling import Candidates, tile_candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, HZ_PER_MHZ, Array, BoolArray
+from estimator.vocabulary.values import Columns, arrays
 from estimator.vocabulary.work import expert_load
 from estimator.vocabulary.workload import CACHED, Operator, conv_output_size
 
@@ -24,8 +24,8 @@ PRODUCTS_AT_ONCE: Final = 512
 """Most matrix products whose candidate tiles are compared together: dozens of candidates each, with dozens of numbers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KnownTiles:
+@arrays
+class KnownTiles(Columns):
     """Tiles known from kernel names or a predictor, shape (n,); nan if unknown (then the fastest candidate is used)."""
 
     tile_m: Array

@@ -8,12 +8,12 @@ Classes of columns are not compared as a whole (`eq=False`, here and elsewhere):
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from estimator.vocabulary.quantities import MODULES, Array, IntArray
+from estimator.vocabulary.values import Columns, arrays
 
 OVERLAPPED: Final = ("math", "l2", "dram", "dram_activations", "issue", "loop", "sfu", "wait")
 """Columns of overlapped phases; `dram` and `dram_activations` are one term of the norm, with a lambda each, and so are
@@ -39,8 +39,8 @@ EVENTS: Final = MODULES
 lane instructions; special functions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Phases:
+@arrays
+class Phases(Columns):
     """Ideal phases and events of kernels.
 
     overlapped   (..., 8)  OVERLAPPED columns, [SM clock] or [s]
@@ -59,10 +59,6 @@ class Phases:
     events: Array
     ideal_math: Array
     occupied: Array
-
-    def select(self, index: IntArray | tuple[IntArray | slice | None, ...]) -> "Phases":
-        """The entries `index` of every column: rows (repeats allowed), or rows and candidates."""
-        return Phases(**{name: getattr(self, name)[index] for name in self.__slots__})
 
     def take(self, choice: IntArray) -> "Phases":
         """The chosen candidate of each row of (n, c, …): phases of shape (n, …)."""

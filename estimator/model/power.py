@@ -18,6 +18,7 @@ from estimator.model.phases import EVENTS, START_CLOCKS, Phases
 from estimator.model.silicon import energy_factors, usual_rest_w, voltage_ratios
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES, Array
+from estimator.vocabulary.values import arrays, frozen
 
 POWER_TERMS: Final = ("dram", "dram_path", "l2", "shared", "tensor", "cuda", "sfu")
 """Terms whose energy is counted per event; only `dram` lies outside the core's voltage domain."""
@@ -29,7 +30,7 @@ L2_CREDIT: Final = 0.35
 """Share of L2 that keeps one kernel's result for the next: traffic = B²/(B + credit·L2)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class PowerModel:
     """Coefficients of the power equation.
 
@@ -48,7 +49,7 @@ class PowerModel:
     leakage: "Leakage | None"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Leakage:
     """Leakage of a die that is warmer than at rest, and the die's temperature.
 
@@ -63,7 +64,7 @@ class Leakage:
     operating_k_per_w: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class OperatingPoint:
     """State of the board at clocks of shape (c,): SM clock [Hz], voltage relative to the reference, idle power [W] and relative to it."""
 

@@ -8,12 +8,12 @@ latency.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
+from estimator.vocabulary.values import Columns, arrays
 
 LIMIT_TOLERANCE: Final = 1.001
 """Largest ratio of power to limit that counts as within the limit."""
@@ -39,8 +39,8 @@ class Held(NamedTuple):
 STAYS_ABOVE: Final = "power stays above the limit of {:g} W even at the lowest clock"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Settled:
+@arrays
+class Settled(Columns):
     """Operating points of v workloads at c clocks under a power limit, columns of shape (v, c).
 
     asked_mhz, free_s, free_w        requested clock [MHz], with the latency [s] and the power [W] of the equations there
@@ -55,7 +55,7 @@ class Settled:
     power_w: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class BoardCurve:
     """Latency [s] and power without a limit [W] of a workload over the ascending clocks that a board can lock, all of shape (c,)."""
 
@@ -95,8 +95,8 @@ class BoardCurve:
         return np.searchsorted(self.clock_mhz, asked_mhz, side="right") - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ranges:
+@arrays
+class Ranges(Columns):
     """Lower and upper limits of 90 % intervals, shape (2, v, c); nan if an uncertainty is unknown."""
 
     sm_clock_mhz: Array
@@ -155,7 +155,7 @@ def ranges(point: Settled, curves: Sequence[BoardCurve] | None, held: Held, late
     )
     for i, curve in enumerate(curves or ()):
         near = np.flatnonzero(near_limit(point.free_w[i], held, power_ln_std[i]))
-        own = Settled(**{name: getattr(point, name)[i, near] for name in Settled.__slots__})
+        own = point.select((i, near))
         limits = _limited(own, curve, held, latency_ln_std[i, near], power_ln_std[i, near])
         for name in Ranges.__slots__:
             getattr(found, name)[:, i, near] = getattr(limits, name)

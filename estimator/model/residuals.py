@@ -14,7 +14,6 @@ tiles, errors are stored twice: with predicted tiles and with the named ones.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from estimator.model.trees import Trees, grown, tree_inputs
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import remembered
 from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray
+from estimator.vocabulary.values import arrays
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
@@ -73,7 +73,7 @@ def patterned(known: Pattern, points: Array, features: PhaseFeatures) -> Array:
     return grown(known, tree_inputs(points, features)) if isinstance(known, Trees) else kriged(known, points, features)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class TierErrors:
     """Errors of the measured kernels of a group, with one source of tiles; columns of shape (n,).
 
@@ -94,7 +94,7 @@ class TierErrors:
     pattern: tuple[Pattern, float] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class ResidualTier:
     """Measured kernels of one group.
 

@@ -16,7 +16,6 @@ The second and third make memory kernels follow the SM clock, as they do on real
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from estimator.model.phases import Phases, make_phases
 from estimator.model.power import warm_dram_share
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
+from estimator.vocabulary.values import Columns, arrays
 from estimator.vocabulary.workload import Operator, conv_output_size, repeats_operand
 
 
@@ -163,8 +163,8 @@ and each also caches lines that its own SMs read from the other's memory: if lin
 Source: NVIDIA A100 Tensor Core GPU Architecture (whitepaper), L2 cache; the mean is ours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StreamColumns:
+@arrays
+class StreamColumns(Columns):
     """Memory kernels as columns of shape (n,): total bytes, elements computed, weights, rows (0: none) and their length.
 
     `weight` is the issue time of an element relative to an addition, `instructions` are those that all lanes execute, `scattered_byte`

@@ -10,9 +10,10 @@ clusters.  If the grid is known, it must cover the product, and it decides betwe
 """
 
 import re
-from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Final
+
+from estimator.vocabulary.values import frozen
 
 NO_TILE_WORDS: Final = re.compile(
     r"(?:tensor|warpsize|warpgroupsize|sliced|cluster|instruction|cga)_?\d+x\d+(?:x\d+)?|[a-z]\d+x\d+x\d+(?=gemm|fprop|dgrad|wgrad)"
@@ -46,7 +47,7 @@ MOST_SPLITS: Final = 1024
 UNKNOWN: Final = float("nan")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NamedTile:
     """Tile from a name alone: the two numbers in the name's order, whether the first runs along m; 0 if not named."""
 
@@ -57,7 +58,7 @@ class NamedTile:
     stages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelTile:
     """Output tile along m (tokens) and n (outputs) and the number of blocks that share one, nan if unknown.
 

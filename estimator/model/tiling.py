@@ -5,7 +5,6 @@ C[m, n], and the number of blocks that share one tile's reduction.
 """
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import arrays
 
 TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
     "ampere": (
@@ -39,7 +39,7 @@ SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 """Split-K factors of libraries that split freely, up to a group's `widest_split`, else up to 16 (assumed)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@arrays
 class Candidates:
     """Tile candidates as columns of shape (c,); split candidates may have at most `split_waves` blocks per SM."""
 

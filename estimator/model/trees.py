@@ -5,17 +5,17 @@ trees err by 5 to 40 % less than neighbours.  A tree asks 2^depth − 1 question
 of the leaf in which a kernel ends.  Method: Friedman, Greedy function approximation, Annals of Statistics 29 (2001) 1189.
 """
 
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from estimator.model.kriging import SHARES, PhaseFeatures
 from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.values import Columns, arrays
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trees:
+@arrays
+class Trees(Columns):
     """t trees of one depth: the input and threshold of each node, shapes (t, 2^depth − 1), and leaves' values (t, 2^depth) [ln].
 
     The nodes of a level follow one another; node i leads to 2 i + 1, or, if its input exceeds the threshold, to 2 i + 2.

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.whole_file import try_place
 
 DONE: Final = 0
@@ -63,28 +64,28 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         return status if isinstance(status, int) else DONE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else name
-        _complain(f"{path}: {one_line(error.format_message()).rstrip('.')}; see '{path} --help'")
+        tell(f"{path}: {one_line(error.format_message()).rstrip('.')}; see '{path} --help'")
         return WRONG_USAGE
     except click.ClickException as error:
-        _complain(f"{name}: {one_line(error.format_message())}")
+        tell(f"{name}: {one_line(error.format_message())}")
         return FAILED
     except (click.Abort, KeyboardInterrupt):
         if sys.stderr.isatty():  # the terminal has written "^C"
-            _complain("")
-        _complain(f"{name}: interrupted")
+            tell("")
+        tell(f"{name}: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader has closed the pipe
         return FAILED
     except MemoryError:
-        _complain(f"{name}: not enough memory")
+        tell(f"{name}: not enough memory")
         return FAILED
     except errors as error:
-        _complain(f"{name}: {one_line(str(error))}")
+        tell(f"{name}: {one_line(str(error))}")
         return getattr(error, "exit_status", FAILED)
     except OSError as error:  # an invalid file name; without a name it is stdout, for example on a full disk
         told = f"{error.filename}: {error.strerror or error}" if error.filename else f"stdout cannot be written ({error.strerror or error})"
-        _complain(f"{name}: {one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
+        tell(f"{name}: {one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
         return FAILED
 
 
@@ -100,19 +101,20 @@ def with_usual_options(command: click.Command) -> click.Command:
 def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
     """The return value of a command.  Avoids `command.main`, which writes an empty line when it is interrupted, even into a log."""
     try:
-        with with_usual_options(command).make_context(name, arguments) as context:
+        with with_usual_options(command).make_context(name, arguments, help_option_names=["-h", "--help"]) as context:
             return command.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code
 
 
-def _complain(line: str) -> None:
-    click.echo(line, err=True)
+def tell(line: str) -> None:
+    """Write one line to stderr."""
+    click.echo(printable(line), err=True)
 
 
 def one_line(text: str) -> str:
     """A message on one line of a terminal; a very long one is cut in its middle."""
-    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    line = printable(" ".join(text.split()))
     half = LONGEST_LINE // 2
     return line if len(line) <= LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
 

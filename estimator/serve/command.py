@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from estimator.commands.options import JSON, QUIET, SETTINGS, with_options
-from estimator.options.command_line import DONE, named_files
+from estimator.commands.options import JSON, QUIET, with_options
+from estimator.options.command_line import named_files, tell
 from estimator.vocabulary.errors import EstimatorError
 
 
 @click.command(
-    context_settings=SETTINGS,
     epilog="Ctrl-C stops it (exit status 130), as does SIGTERM (0). Only this machine can reach the page.",
 )
 @click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files)
@@ -22,7 +21,7 @@ from estimator.vocabulary.errors import EstimatorError
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any free one.")
 @with_options(JSON, QUIET)
-def serve_command(**options: Any) -> int:
+def serve_command(**options: Any) -> None:
     """A local web page: choose or drop a WORKLOAD, move clock, batch and sequence, and see time, power and energy change at once."""
     from estimator.serve.catalogue import open_catalogue
     from estimator.serve.server import page_server
@@ -31,18 +30,13 @@ def serve_command(**options: Any) -> int:
     stopped = Event()
     before = signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
     try:
-        with page_server(options["port"], catalogue, complain=_complain) as url:
+        with page_server(options["port"], catalogue, complain=lambda line: tell(f"estimate serve: {line}")) as url:
             click.echo(json.dumps({"url": url}) if options["as_json"] else url)
             if not options["quiet"]:
-                click.echo("serving; everybody with this address can use the page; Ctrl-C stops it", err=True)
+                tell("serving; everybody with this address can use the page; Ctrl-C stops it")
             stopped.wait()
     except OSError as error:
         fault = error.strerror or str(error)
         raise EstimatorError(f"cannot listen on port {options['port']}: {fault}; choose another --port (0: any free one)") from error
     finally:
         signal.signal(signal.SIGTERM, before)
-    return DONE
-
-
-def _complain(line: str) -> None:
-    click.echo(f"estimate serve: {line}", err=True)

@@ -129,12 +129,10 @@ def local_site(
 ) -> Iterator[str]:
     """Serve pages within the block; yields the address, which contains the token.
 
-    host is an IP address; port 0 is any free one.  Raises EstimatorError if uvicorn is missing, OSError if it cannot listen.
+    host is an IP address; port 0 is any free one.  Raises OSError if it cannot listen.
     """
-    try:
-        import uvicorn
-    except ImportError:
-        raise EstimatorError("uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'") from None
+    import uvicorn
+
     listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     pool = ThreadPoolExecutor(MOST_COMPUTED)
     site = Site(pages=pages, token=token, headers=headers, complain=complain, pool=pool)

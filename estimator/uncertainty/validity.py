@@ -1,6 +1,7 @@
 """The range of the fitted data, and the distance of a request from it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Final, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from estimator.uncertainty.forecast import Forecast
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, Array, BoolArray
 from estimator.vocabulary.work import attention_shape, operator_work
-from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload
+from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, Workload
 
 TOLERATED_FACTOR: Final = 2.0
 """Largest factor beyond the fitted range at which a shape raises no warning."""
@@ -58,7 +59,7 @@ def memory_warnings(workload: Workload, gpu: GpuSpec) -> tuple[str, ...]:
     traffic of one operator.
     """
     if workload.footprint is not None:
-        parts = {name.removesuffix("_byte"): getattr(workload.footprint, name) for name in Footprint.__slots__}
+        parts = {name.removesuffix("_byte"): value for name, value in asdict(workload.footprint).items()}
     else:
         kept = [kept_byte(operator) for operator in workload.operators]
         works = [operator_work(operator) for operator in workload.operators]

@@ -83,6 +83,11 @@ def kind_of(value: Any) -> str:
     return names.get(type(value), shown(value)[:40])
 
 
+def printable(text: str) -> str:
+    """A text from a file, safe for one line of a terminal: control characters, which could move the cursor, become "?"."""
+    return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
+
+
 def shown(value: Any) -> str:
     """A value as written in a file; texts in simple quotes."""
     return f"{value:.15g}" if isinstance(value, float) else repr(value)

@@ -13,6 +13,7 @@ import numpy as np
 
 from estimator.vocabulary.quantities import FORMATS, RATES, Array
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, check_ascending, check_known, check_lengths, read
+from estimator.vocabulary.values import frozen
 
 ClockMhz = Annotated[float, Span(10, 10_000, "MHz")]
 Volt = Annotated[float, Span(0.2, 2.0, "V")]
@@ -68,7 +69,7 @@ def check_values(kind: Any) -> Callable[[ClockTable | None], None]:
     return check
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuSpec:
     """One GPU model.
 

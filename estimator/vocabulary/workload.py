@@ -7,7 +7,7 @@ that a list leaves out.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import field, make_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +15,7 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import canonical_precision
 from estimator.vocabulary.reader import LEAST_ONE, WHEN_GIVEN, FaultError, Span, Words, read
+from estimator.vocabulary.values import frozen
 
 FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     # C[m, n] = A[m, k] · B[k, n], `batch` of them; linear layers: m tokens, n outputs, k inputs.
@@ -106,7 +107,7 @@ FRACTIONAL: Final = frozenset({"reads", "skew"})
 """Shape fields that may be 0, and those that need not be whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Operator:
     """One kernel: family, operator, precision and shape.
 
@@ -260,7 +261,7 @@ def conv_output_size(operator: Operator) -> tuple[float, float]:
     return (height + 2.0 * padding - kernel_h) // stride + 1.0, (width + 2.0 * padding - kernel_w) // stride + 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UnknownOperator:
     """An operator of a workload's source that no kernel family describes; `elements`: how many it writes, 0 if unknown."""
 
@@ -272,7 +273,7 @@ class UnknownOperator:
 Byte = Annotated[float, Span(0.0, 1e24, "byte")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Footprint:
     """Least memory of the model while it runs [byte]"""
 
@@ -287,7 +288,7 @@ class Footprint:
         return self.weights_byte + self.optimizer_byte + self.cache_byte + self.passing_byte
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Workload:
     """Operators with their counts, in first-seen order; equal operators are merged.
 
@@ -340,7 +341,7 @@ def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tupl
     return tuple(totals), tuple(totals.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Listing:
     """Operators in execution order, before they are merged into a Workload: neighbours give more information than a single operator.
 

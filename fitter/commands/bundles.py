@@ -6,11 +6,11 @@ from typing import Final
 
 import click
 
-from estimator.display.text import document_text, json_text, printable
-from estimator.options.command_line import DONE, named_file, output_option
+from estimator.display.text import document_text, json_text
+from estimator.options.command_line import named_file, output_option
+from estimator.vocabulary.documents import printable
 from fitter.errors import FitterError
 
-HELP: Final = {"help_option_names": ["-h", "--help"]}
 bundle_argument: Final = click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 seed_option: Final = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice."
@@ -28,13 +28,13 @@ def answer(document: Mapping[str, object], as_json: bool) -> None:
     say(document if as_json else document_text(document).splitlines())
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @bundle_argument
 @click.option(
     "--published", metavar="GENERATION", help="Compare energies of instructions with a published table: maxwell, pascal, volta or turing."
 )
 @json_option
-def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
+def show_command(bundle_name: str, published: str | None, as_json: bool) -> None:
     """Show origin, errors and coefficients of a bundle; with --published, compare its instructions with a published table."""
     from estimator.bundle.files import document_of, load_bundle
 
@@ -47,14 +47,13 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
         if energies is None:
             raise FitterError(f"{bundle.name} has no energies of instructions; measure them with `collect --campaign ptx-levels`")
         answer(table_document(*compared_with_table(energies, published)), as_json)
-        return DONE
+        return
     from fitter.report.page import LARGE, show_lines
 
     say({name: value for name, value in document_of(bundle).items() if name not in LARGE} if as_json else show_lines(bundle))
-    return DONE
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @click.argument("old_name", metavar="OLD", callback=named_file)
 @click.argument("new_name", metavar="NEW", callback=named_file)
 @click.option(
@@ -65,7 +64,7 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     help="Compare predictions of this workload; may be repeated. Else the examples.",
 )
 @json_option
-def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json: bool) -> int:
+def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json: bool) -> None:
     """Show changed coefficients from bundle OLD to NEW in standard deviations, and their effect on predictions of workloads.
 
     Also shows the version step that the change needs: major, minor or patch.
@@ -76,14 +75,13 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
     from fitter.release.versions import differences_document, workload_differences
 
     answer(differences_document(old, new, workload_differences(old, new, workloads)), as_json)
-    return DONE
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @bundle_argument
 @click.option("--key", required=True, metavar="KEY", help="Public key to trust: a file as minisign writes it.")
 @json_option
-def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
+def verify_command(bundle_name: str, key: str, as_json: bool) -> None:
     """Check offline that BUNDLE is complete, signed with KEY (in BUNDLE.json.minisig) and has the signed name; exit status 1 if not."""
     from estimator.bundle.files import bundle_path, load_bundle
     from fitter.release.signatures import check_name, verify
@@ -94,17 +92,16 @@ def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
     bundle = load_bundle(path)
     check_name(path, bundle, signed)
     answer({"bundle": str(path), **identity(bundle), "key": signed.key, "comment": signed.comment}, as_json)
-    return DONE
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @bundle_argument
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
 @output_option(force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
 @click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before; without it the newest one beside the release.")
 @click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
 @json_option
-def release_command(bundle_name: str, version: str, out: Path | None, against: str | None, note: str, as_json: bool) -> int:
+def release_command(bundle_name: str, version: str, out: Path | None, against: str | None, note: str, as_json: bool) -> None:
     """Give a bundle a version, a new digest and an entry in NAME.changelog.md beside it.
 
     The version must be a large enough step from the previous release: major if answers change their meaning or are removed, minor
@@ -123,11 +120,9 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     previous = None if before is None else load_bundle(before)
     released, log = release(bundle, version, target, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
     answer({"bundle": str(target), **identity(released), "changelog": str(log)}, as_json)
-    return DONE
 
 
 @click.command(
-    context_settings=HELP,
     epilog="Then: collect --campaign probes.toml --out probes.parquet; fit probes.parquet --prior BUNDLE.",
 )
 @bundle_argument
@@ -136,7 +131,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
 @output_option(metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
 @seed_option
 @json_option
-def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None, seed: int, as_json: bool) -> int:
+def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None, seed: int, as_json: bool) -> None:
     """Select the kernels of BUNDLE that are most informative about another GPU, the most informative first.
 
     Their measurements suffice for a fit with --prior BUNDLE.
@@ -153,4 +148,3 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     names = ("family", "operator", "precision")
     kernels = [{**{name: getattr(one, name) for name in names}, **one.named_shape()} for one in probes]
     answer({"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels}, as_json)
-    return DONE

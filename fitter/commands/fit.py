@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
-from estimator.commands.options import Number
-from estimator.display.text import printable
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, output_option, run_command
+from estimator.commands.options import Number, with_options
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, output_option, run_command, tell
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
 from fitter.commands.bundles import (
-    HELP,
     bundle_argument,
     diff_command,
     json_option,
@@ -44,27 +43,16 @@ FIRST_VERSION: Final = "0.1.0"
 LOG_SUFFIX: Final = ".log.jsonl"
 """Suffix that `collect` adds to the name of a data set while its campaign runs."""
 
-EXTRAS: Final = {
-    **dict.fromkeys(("pandas", "pyarrow", "scipy", "sklearn"), "wattprint[fit]"),
-    **dict.fromkeys(("dask", "distributed"), "wattprint[cluster]"),
-}
-"""The extra that installs a package."""
-
-
 PROGRESS_S: Final = 30.0
 """Time between lines of progress off a terminal [s]."""
 
 
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--json, --quiet and -v, on every command."""
-    for option in (
-        click.option("-v", "--verbose", is_flag=True, help="All tables and notes; name every rejected row on stderr."),
-        click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds or a row was rejected."),
-        click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
-        json_option,
-    ):
-        command = option(command)
-    return command
+output_options: Final = with_options(
+    json_option,
+    click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
+    click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds or a row was rejected."),
+    click.option("-v", "--verbose", is_flag=True, help="All tables and notes; name every rejected row on stderr."),
+)
 
 
 def a_line(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
@@ -75,7 +63,6 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 
 
 @click.command(
-    context_settings=HELP,
     epilog="More commands: fit check, fit show, fit diff, fit release, fit verify, fit probes. "
     "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done, but --require is missed or --strict finds a warning, "
     "130 interrupted.",
@@ -167,7 +154,7 @@ def fit_command(**options: Any) -> int:
     return _finish(calibration.selection, notes if options["verbose"] else (), calibration.warnings, options, verdicts)
 
 
-@click.command(context_settings=HELP)
+@click.command()
 @bundle_argument
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
 @click.option("--gpu", metavar="NAME|FILE.toml", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
@@ -211,19 +198,12 @@ COMMANDS: Final[Mapping[str, click.Command]] = {
 
 def run(given: list[str]) -> int:
     """Run `fit` with these words and return its exit status."""
-    try:
-        from collector.errors import DatasetError
+    from collector.errors import DatasetError
 
-        expected: tuple[type[Exception], ...] = (EstimatorError, FitterError, DatasetError)
-        if given and given[0] in COMMANDS:
-            return run_command(COMMANDS[given[0]], given[1:], f"fit {given[0]}", expected)
-        return run_command(fit_command, given, "fit", expected)
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        click.echo(f"fit: the package {error.name!r} is missing; install {extra}", err=True)
-        return 1
+    expected: tuple[type[Exception], ...] = (EstimatorError, FitterError, DatasetError)
+    if given and given[0] in COMMANDS:
+        return run_command(COMMANDS[given[0]], given[1:], f"fit {given[0]}", expected)
+    return run_command(fit_command, given, "fit", expected)
 
 
 def _check_datasets(names: Sequence[str]) -> None:
@@ -267,11 +247,6 @@ def _progress(quiet: bool) -> Callable[[str], None]:
         click.get_current_context().call_on_close(ended.set)
         threading.Thread(target=repeat, daemon=True).start()
     return say
-
-
-def tell(line: str) -> None:
-    """Write a line to stderr."""
-    click.echo(printable(line), err=True)
 
 
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:

@@ -5,7 +5,7 @@ Tiles and coefficients depend on each other, so the fit alternates between them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from estimator.model.phases import Phases
 from estimator.model.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from fitter.latency.objective import Solution, solve
 from fitter.latency.sensitivities import log_measured
@@ -61,7 +62,7 @@ EPSILON_WIDTH: Final = 0.7
 """Least width of the prior of the fixed cost of a kernel [ln]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelProblem:
     """Kernels of one group, columns of shape (n,): `candidates` (n, c, ·) holds the possible tiles of each kernel.
 
@@ -85,7 +86,7 @@ class KernelProblem:
         return replace(taken(self, index, ("candidates", "choice_hz")), candidates=self.candidates.select(index))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupFit:
     """Coefficients of one group, their covariance, and how they were determined.
 

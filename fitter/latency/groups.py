@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from estimator.model.lowering import is_matrix
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.lent_priors import transferred_priors, with_family_shift
@@ -30,7 +31,7 @@ OUTLIER_RATIO: Final = 10.0
 """A row off by more than this factor, and by this many times the usual error of its section, is a failed measurement."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelFit:
     """Results of the fit of kernels measured one by one.
 
@@ -52,7 +53,7 @@ class KernelFit:
     scales: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Siblings:
     """Results of similar kernels, of another GPU or precision, as priors.
 

@@ -23,11 +23,10 @@ from estimator.model.residuals import (
 )
 from estimator.model.trees import tree_inputs
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.quantities import Array, BoolArray, IntArray
-from estimator.vocabulary.values import frozen
+from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.values import Columns, arrays, frozen
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 from fitter.latency.trees import fit_trees
-from fitter.rows.screening import taken
 
 MOST_POINTS: Final = 4000
 """Most shapes of a group; more would enlarge a bundle without a similar gain."""
@@ -81,8 +80,8 @@ def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArr
     return np.asarray(distance), np.asarray(index, dtype=np.int64)
 
 
-@frozen
-class Forecast:
+@arrays
+class Forecast(Columns):
     """Rows forecast by a fit of other rows, columns of shape (n,).
 
     bare        ln(measured / equations)
@@ -97,10 +96,6 @@ class Forecast:
     distance: Array
     excess: Array
     pattern: Array
-
-    def select(self, index: IntArray | BoolArray) -> "Forecast":
-        """The rows `index`."""
-        return taken(self, index)
 
     def set_rows(self, index: IntArray, found: "Forecast") -> None:
         """Set the rows `index`."""

@@ -5,7 +5,7 @@ kinds of row enter one non-negative least squares with relative errors, pulled t
 scaled before solving: events in 10¹²/s with picojoules.  The exponent of the voltage is chosen among candidates.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from estimator.model.power import SWITCHING_EXPONENT, BoardTables
 from estimator.uncertainty.sources import TELLING_VOLTAGE_RANGE, VOLTAGE_EXPONENT_STD
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.values import frozen
 from fitter.power.solver import PRIOR_WEIGHT, PowerPriors, PowerProblem, PowerRows, PowerSolution, usual_priors
 from fitter.power.uncertainty import block_covariance, count_covariance, kind_covariance
 from fitter.power.voltage import infer_voltage
@@ -24,7 +25,7 @@ DEFAULT_EXPONENT: Final = 3.0
 """Default effective exponent, of a measured voltage, used with one clock or a flat voltage."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerFit:
     """Coefficients in pJ per event and W, in the order of TERMS and leakage [W/K], their covariance, and details of the fit.
 

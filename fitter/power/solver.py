@@ -1,7 +1,7 @@
 """The linear problem behind the power coefficients: columns, priors, robust non-negative least squares."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from estimator.engine.kernel_table import warm_events
 from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, SWITCHING_EXPONENT, BoardTables
 from estimator.model.silicon import energy_factors
 from estimator.vocabulary.quantities import Array, BoolArray
-from fitter.rows.screening import taken
+from estimator.vocabulary.values import Columns, arrays, frozen
 
 PICO: Final = 1e-12
 
@@ -64,8 +64,8 @@ PRIOR_ROWS: Final = 30.0
 """Rows for which `PRIOR_WEIGHT` is stated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerRows:
+@arrays
+class PowerRows(Columns):
     """Power measurements as columns of shape (n,).
 
     asked_mhz clock that was locked, nan if none; event_rate (n, 7) events of POWER_TERMS per second of the row's time, operands cold;
@@ -85,12 +85,8 @@ class PowerRows:
     relative_std: Array
     kind: NDArray[np.str_]
 
-    def select(self, index: BoolArray) -> "PowerRows":
-        """The rows `index`."""
-        return taken(self, index)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerSolution:
     """Coefficients (10,) in the order of the design's columns, final row weights (n,), relative residuals (P̂ − P) / P (n,) and the cost."""
 
@@ -100,7 +96,7 @@ class PowerSolution:
     cost: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerProblem:
     """Rows of one board, for any exponent of the voltage.
 

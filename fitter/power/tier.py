@@ -5,7 +5,7 @@ therefore use the same equation, corrected by the other kernels only.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from estimator.bundle.content import Bundle
 from estimator.model.residuals import LARGEST_COMMON, POWER_TIER
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.values import frozen
 from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
 from fitter.latency.residual_tier import (
     ERROR_DIGITS,
@@ -61,7 +62,7 @@ def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
     return replace(bundle, residuals=FrozenMapping(tiers))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Trend:
     """Common error of the rows of a group: ln(measured / equation) = common + slope · ln(equation / middle), within the span.
 

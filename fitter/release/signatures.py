@@ -75,11 +75,9 @@ def check_name(path: Path, bundle: Bundle, signed: Signed) -> None:
 
 
 def _good(public: bytes, signature: bytes, message: bytes) -> bool:
-    try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ImportError:
-        raise SignatureError("signatures need the package cryptography; install wattprint[sign]: pip install 'wattprint[sign]'") from None
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):  # ValueError: bytes that are not a point of the curve

@@ -83,17 +83,12 @@ def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load, damaged):
         assert board.world.launched == ["memcpyPeer" if load.link == "peer" else "memcpy"] * 9
 
 
-@pytest.fixture(scope="module")
-def dataset(words, peered, toolchain):
-    found, played, record = (peered.with_name(name) for name in ("links.parquet", "played.parquet", "links.rec"))
-    assert called(f"{words} --out {found} --record {record}") == 0
+def test_rows_of_links_have_a_rate_and_an_energy_a_byte(words, peered, toolchain):
+    dataset, played, record = (peered.with_name(name) for name in ("links.parquet", "played.parquet", "links.rec"))
+    assert called(f"{words} --out {dataset} --record {record}") == 0
     assert called(changed(words, f"--out {played} --gpu replay:{record}")) == 0
-    return found
-
-
-def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset, peered):
     table = read_kernel_dataset(dataset).table
-    assert table.equals(read_kernel_dataset(dataset.with_name("played.parquet")).table)
+    assert table.equals(read_kernel_dataset(played).table)
     found = read_instruction_rows(Table.of(table, Path("x")))
     rows, rejected = found.instructions, list(found.rejected)
     assert rejected == []

@@ -248,15 +248,6 @@ def test_the_command_names_the_metrics_that_it_reads():
     assert run("--metrics").out.strip() == ",".join(METRICS)
 
 
-@pytest.fixture
-def bundle(tmp_path):
-    """Energies that were fitted at 1200 to 1410 MHz on a simulated A100, 250 W."""
-    path, section = tmp_path / "bundle.json", section_of(replace(K40.energies, reference_clock_mhz=1410.0))
-    fields = {"instruction_energies": section, "clocks_mhz": (1200.0, 1410.0), "environment": {"simulated": "true"}}
-    save_bundle(replace(planted_bundle(), **fields), path)
-    return path
-
-
 @pytest.mark.parametrize(
     "clock_mhz, validity, warning",
     [
@@ -265,8 +256,11 @@ def bundle(tmp_path):
         (900, "extrapolated", "SM clock 900 MHz is outside the fitted range 1200 to 1410 MHz"),
     ],
 )
-def test_the_answer_says_its_clock_and_whether_it_holds(clock_mhz, validity, warning, bundle, tmp_path):
-    path = tmp_path / "counts.json"
+def test_the_answer_says_its_clock_and_whether_it_holds(clock_mhz, validity, warning, tmp_path):
+    path, bundle = tmp_path / "counts.json", tmp_path / "bundle.json"
+    section = section_of(replace(K40.energies, reference_clock_mhz=1410.0))
+    fields = {"instruction_energies": section, "clocks_mhz": (1200.0, 1410.0), "environment": {"simulated": "true"}}
+    save_bundle(replace(planted_bundle(), **fields), bundle)
     path.write_text(ptx(1e9, 1e6, time_s=1.0))
     found = run(f"{path} --bundle {bundle} --constant-w 40 --json {f'--freq {clock_mhz}' if clock_mhz else ''}")
     document = json.loads(found.out)

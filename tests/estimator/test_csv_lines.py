@@ -7,7 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.display.text import FORMULA_START, csv_lines, printable
+from estimator.display.text import FORMULA_START, csv_lines
+from estimator.vocabulary.documents import printable
 
 STARTS = st.sampled_from(["", *FORMULA_START, "\t=", "\r=", '"'])
 TEXTS = st.builds(str.__add__, STARTS, st.text(st.characters(exclude_categories=("Cs",))))

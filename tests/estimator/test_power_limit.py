@@ -15,7 +15,6 @@ from estimator.model.power_limit import (
     Held,
     Settled,
     curve_nodes,
-    highest_clock_mhz,
     near_limit,
     ranges,
     std_of,
@@ -130,13 +129,6 @@ def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock_however_coars
     assert answer.sm_clock_mhz_low < answer.sm_clock_mhz < answer.sm_clock_mhz_high < 1410
     assert answer.latency_s_low < answer.latency_s < answer.latency_s_high
     assert (free.sm_clock_mhz_low, free.sm_clock_mhz_high) == (free.sm_clock_mhz, free.sm_clock_mhz)
-
-
-def test_the_highest_clock_within_a_limit_is_the_one_at_which_a_board_settles():
-    curve = curve_of(2.2, 0.5)
-    limits = np.array([30.0, 75.0, 150.0, 255.0, 420.0])
-    found = highest_clock_mhz(lambda clock: np.interp(clock, GRID, curve.power_w), limits, GRID[0], np.full(5, 1410.0))
-    assert_allclose(found, curve.settled_mhz(limits, np.array(1410.0), np.array(260.0)), atol=1.0)
 
 
 OTHERS = st.lists(st.floats(210.0, 1410.0), min_size=1, max_size=12)

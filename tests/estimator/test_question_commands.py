@@ -79,15 +79,9 @@ def test_best_keeps_its_limits_or_says_what_is_possible(workload):
     assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(words)[1]
 
 
-@pytest.fixture(scope="module")
-def without_power(tmp_path_factory):
-    path = tmp_path_factory.mktemp("bundles") / "latency.json"
-    save_bundle(replace(load_bundle(BUNDLE), name="latency", power=None), path)
-    return str(path)
-
-
-def test_best_without_power_coefficients_says_so_and_answers_for_latency(workload, without_power):
-    asked = ("best", workload, "--bundle", without_power)
+def test_best_without_power_coefficients_says_so_and_answers_for_latency(workload, tmp_path):
+    asked = ("best", workload, "--bundle", tmp_path / "latency.json")
+    save_bundle(replace(load_bundle(BUNDLE), name="latency", power=None), asked[-1])
     for words in ("--goal edp", "--goal latency --power-limit 200"):
         assert "the bundle has no power coefficients" in fails(asked, words)
     assert run(asked, "--goal latency")[0] in (0, 3)

@@ -24,12 +24,6 @@ LEAST_STD = 0.05
 """No fit of one kernel knows a whole model better than this [relative]."""
 
 
-@pytest.fixture(scope="module")
-def measured(shared_data):
-    tables = (read_selection([shared_data / "neusight" / f"{name}_train.csv"], GPU_NAME).kernels for name in ("vector", "bmm"))
-    return join_rows([*tables])
-
-
 def random_subsets(rows, seed):
     """Few rows of all families, of one family, and of one kernel measured over and over; some with power."""
     rng = np.random.default_rng(seed)
@@ -53,8 +47,9 @@ def bundle_of(selection, folder):
     return answer.latency_s_std / answer.latency_s
 
 
-def test_few_rows_of_any_kind_give_a_bundle_that_knows_how_little_it_knows(measured, tmp_path):
-    for rows in random_subsets(measured, seed=3):
+def test_few_rows_of_any_kind_give_a_bundle_that_knows_how_little_it_knows(shared_data, tmp_path):
+    tables = (read_selection([shared_data / "neusight" / f"{name}_train.csv"], GPU_NAME).kernels for name in ("vector", "bmm"))
+    for rows in random_subsets(join_rows([*tables]), seed=3):
         assert bundle_of(selection_of(rows), tmp_path) > LEAST_STD
 
 

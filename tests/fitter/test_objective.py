@@ -23,13 +23,6 @@ def test_the_evidence_is_that_of_a_normal_model_where_errors_are_small(seed):
     assert found[1] - found[0] == pytest.approx(exact[1] - exact[0], abs=1e-4)
 
 
-def test_a_coefficient_that_no_row_feels_changes_nothing():
-    slopes, target = np.array([[1.0], [0.5]]), np.array([0.02, 0.01])
-    alone = log_evidence(slopes, target, np.array([0.1]), 0.05)
-    beside = log_evidence(np.hstack([slopes, np.zeros((2, 1))]), target, np.array([0.1, 3.0]), 0.05)
-    assert beside == pytest.approx(alone, abs=1e-6)
-
-
 @pytest.mark.parametrize("distance, wider", [(0.0, False), (0.8, True)])
 def test_rows_near_the_prior_ask_for_a_narrow_one_and_rows_far_from_it_for_a_wide_one(distance, wider):
     slopes = np.ones((6, 1))

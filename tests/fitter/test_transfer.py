@@ -165,16 +165,10 @@ def test_probes_are_different_kernels_of_every_kind_and_the_choice_is_reproducib
     assert len(choose_probes(operators, 1000)) == len(operators)
 
 
-@pytest.fixture(scope="module")
-def tables(shared_data):
-    """Element-wise kernels of two GPUs."""
+def test_twenty_probes_carry_real_kernels_to_another_gpu_and_a_forecast_states_wide_intervals(shared_data):
     rows = read_selection([shared_data / "neusight" / "vector_train.csv"]).kernels
     kept = np.array([o.family == "elementwise" for o in rows.row_operators()])
-    return {name: rows.select(kept & (np.array(rows.row_gpus) == name)) for name in (A100.name, V100.name)}
-
-
-def test_twenty_probes_carry_real_kernels_to_another_gpu_and_a_forecast_states_wide_intervals(tables):
-    own, rows = tables[A100.name], tables[V100.name]
+    own, rows = (rows.select(kept & (np.array(rows.row_gpus) == name)) for name in (A100.name, V100.name))
     fit = fit_kernel_groups(own, A100, seed=0)
     home = tuple(CollectionRecord(name=name, rows=1) for name in own.collections)
     prior = replace(bundle_with(coefficients(fit)), residuals=fit.residuals, collections=home)

@@ -18,22 +18,15 @@ from collector.devices.polling import HostClock
 from collector.errors import BoardBusyError, BoardLostError, ClockError, CollectorError, DaemonError, DatasetError, DeviceError, DriverError
 
 
-@pytest.fixture
-def manager(tmp_path):
-    """A service manager's socket."""
+def test_the_service_manager_gets_fields_of_one_line_each(tmp_path):
+    path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-        path = str(tmp_path / "notify")
         end.bind(path)
         end.settimeout(60)
-        yield path, end
-
-
-def test_the_service_manager_gets_fields_of_one_line_each(manager):
-    path, end = manager
-    notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "5"}, 5)
-    assert notifier.watchdog_s == 30.0
-    notifier.send(READY=1, STATUS="a\nWATCHDOG=1")
-    assert end.recv(4096) == b"READY=1\nSTATUS=a WATCHDOG=1"
+        notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "5"}, 5)
+        assert notifier.watchdog_s == 30.0
+        notifier.send(READY=1, STATUS="a\nWATCHDOG=1")
+        assert end.recv(4096) == b"READY=1\nSTATUS=a WATCHDOG=1"
     Notifier({"NOTIFY_SOCKET": "/nowhere/at/all"}, 1).send(READY=1)  # ends nothing
 
 

@@ -28,20 +28,6 @@ def context():
         multiprocessing.forkserver._forkserver._stop()
 
 
-@pytest.fixture
-def new_task(tmp_path, sensor_file):
-    """A campaign of one kernel in a folder of its own."""
-    campaign = tmp_path / "campaign.toml"
-    campaign.write_text(SHORT_HEAD + ONE_SOFTMAX)
-
-    def made(name, **how):
-        folder = tmp_path / name
-        folder.mkdir()
-        return Task(output=folder / ("fleet" if how.get("parts") else "d.parquet"), campaign=campaign, sensor=sensor_file, **how)
-
-    return made
-
-
 def killed_before(context, task, step):
     """Whether the campaign was killed; one that has no step of that number comes to its end."""
     ear, mouth = context.Pipe(duplex=False)
@@ -67,18 +53,14 @@ def check_whole(task):
     assert file.endswith(".parquet")
 
 
-KINDS = {
-    "a file": {},
-    "a file in the place of another": {"fresh": True},
-    "a part": {"parts": True},
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_kill_before_any_step_leaves_nothing_behind(kind, context, new_task):
-    how = KINDS[kind]
+@pytest.mark.parametrize("how", [{}, {"fresh": True}, {"parts": True}])  # a file, one in the place of another, a part
+def test_a_kill_before_any_step_leaves_nothing_behind(how, context, tmp_path, sensor_file):
+    campaign = tmp_path / "campaign.toml"
+    campaign.write_text(SHORT_HEAD + ONE_SOFTMAX)
     for step in range(MOST_STEPS):
-        task = new_task(f"step-{step}", **how)
+        output = tmp_path / f"step-{step}" / ("fleet" if how.get("parts") else "d.parquet")
+        output.parent.mkdir()
+        task = Task(output=output, campaign=campaign, sensor=sensor_file, **how)
         again = replace(task, fresh=False)
         if task.fresh:
             measure(again)

@@ -54,7 +54,7 @@ def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_
 
 @in_real_time
 def test_a_hole_is_a_gap_in_the_stamps(port_of):
-    with port_of(hole_s=(0.2, 0.3)) as port, open_pmd(port.path, rails=("pcie1",)) as sensor:
+    with port_of(hole_s=(0.2, 0.3)) as port, open_pmd(port.path) as sensor:
         host_ns = read_for(sensor, 0.5)["pcie1"].host_ns
     assert np.diff(host_ns).max() * 1e-9 == pytest.approx(0.1, abs=LATEST_S)
 
@@ -93,14 +93,12 @@ def test_a_meter_that_is_lost_is_an_error_of_one_line_from_the_next_reading_on(f
 
 
 @in_real_time
-def test_a_relative_and_a_rail_that_the_meter_lacks_are_refused(port_of):
+def test_a_relative_of_the_meter_is_refused(port_of):
     with (
         port_of(model=replace(PMD_USB, product=0x17)) as port,
         pytest.raises(DeviceError, match="no answer of a PMD-USB"),
         open_pmd(port.path),
     ):
-        pass
-    with port_of() as port, pytest.raises(DeviceError, match="no rail 'hpwr'"), open_pmd(port.path, rails=("hpwr",)):
         pass
 
 

@@ -37,7 +37,7 @@ def test_signals_end_it_cleanly(repository, stop, status, said):
 
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'" in fails("serve --port 0")
+    assert "the package uvicorn is not installed; pip install 'wattprint[serve]'" in fails("serve --port 0")
 
 
 def test_a_port_in_use_is_one_line():

@@ -29,13 +29,6 @@ def started(workers, *, processes=False):
     )
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Two workers."""
-    with started(2) as found:
-        yield found
-
-
 @pytest.fixture
 def folder(tmp_path):
     """A kernel table in five files."""
@@ -47,9 +40,9 @@ def rows_of(partition):
     return sum(batch.num_rows for batch in read_batches(partition, ["latency_s"]))
 
 
-def test_a_cluster_gives_the_sample_of_one_machine_in_the_order_of_the_partitions(cluster, folder):
+def test_a_cluster_gives_the_sample_of_one_machine_in_the_order_of_the_partitions(folder):
     parts = open_partitioned(folder).parts
-    with open_cluster(cluster.scheduler_address) as results:
+    with started(2) as cluster, open_cluster(cluster.scheduler_address) as results:
         assert list(results(rows_of, parts)) == [100, 80, 220, 400, 200]
         assert said(sample_of(parts, TASK, results)) == said(sample_of(parts, TASK))
         (folder / "part-002.parquet").write_bytes(b"PAR1")
