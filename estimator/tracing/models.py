@@ -8,7 +8,6 @@ are data: `configs/serving/formats.toml`.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
@@ -69,6 +68,8 @@ def load_model_config(model: str) -> ModelConfig:
     except (FileNotFoundError, NotADirectoryError):
         if model.lower() in model_names():
             return load_model_config(model.lower())
+        from difflib import get_close_matches  # only for a model that is not known
+
         near = ", ".join(get_close_matches(model.lower(), model_names(), cutoff=0.5))
         raise WorkloadError(
             f"{model}: no model of this name and no configuration file; {near and f'nearest: {near}; '}"
