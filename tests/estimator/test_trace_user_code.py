@@ -142,7 +142,8 @@ def test_convolutions_of_fp32_tensors_run_as_pytorch_is_told(traced, monkeypatch
     import torch
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-    found = {(operator.family == "conv", operator.precision) for operator in traced("first", precision="fp32").operators}
+    operators = traced("first", precision="fp32").operators
+    found = {(one.family == "conv" or one.operator == "layout", one.precision) for one in operators}
     assert found == {(True, precision), (False, "fp32")}
 
 
