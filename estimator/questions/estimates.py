@@ -104,7 +104,7 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     """Estimates at the points of a single workload."""
     prepared = prediction.prepared
     points = table([Variant(workload=prepared.workloads[0])], prediction)
-    (case,), found = points.cases, []
+    (case,), found, validity = points.cases, [], points.validity()
     for i, row in enumerate(zip(*(getattr(points, name).tolist() for name in VALUES), strict=True)):
         own = points.select(np.array([i]))
         found.append(
@@ -115,7 +115,7 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
                 gpus=case.gpus,
                 **dict(zip(VALUES, row, strict=True)),
                 host_s=float(prepared.host_s[0]),
-                validity=own.validity()[0],
+                validity=validity[i],
                 fits=not case.too_large,
                 usable=not own.unusable,
                 warnings=tuple(line for _, line in own.warnings),

@@ -174,8 +174,7 @@ class Sweep(Values[Array]):
 
     def present(self) -> list[int]:
         """Indices of the cases that have a point, in their order."""
-        found: list[int] = np.unique(self.case).tolist()
-        return found
+        return sorted(set(self.case.tolist()))
 
     def outside_clock(self) -> BoolArray:
         """Whether the requested or the lowered clock of a point is outside the fitted range, shape (n,)."""
@@ -203,9 +202,9 @@ class Sweep(Values[Array]):
 
     def _first(self, points: BoolArray) -> list[tuple[int, Case]]:
         """The first of these points of every case, with the case."""
-        index = np.flatnonzero(points)
-        first = index[np.unique(self.case[index], return_index=True)[1]].tolist()
-        return [(i, self.cases[self.case[i]]) for i in first]
+        index = np.flatnonzero(points)[::-1]
+        first = dict(zip(self.case[index].tolist(), index.tolist(), strict=True))
+        return [(first[number], self.cases[number]) for number in sorted(first)]
 
     def _case_lines(self, kind: str) -> list[tuple[str, str]]:
         return [(self.cases[i].workload, line) for i in self.present() for line in getattr(self.cases[i], kind)]

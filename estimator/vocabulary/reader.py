@@ -380,7 +380,8 @@ def _mapping(name: Any, item: Any) -> Reader:
     return read_mapping
 
 
-def fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
+@cache
+def fields_of(kind: Any) -> Mapping[str, tuple[Any, bool]]:
     """The type of every field of a declared object, and whether it is required."""
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
