@@ -76,7 +76,9 @@ def best(
     if goal not in QUANTITIES:
         raise OperatingPointError(f"unknown goal {goal!r}; known: {', '.join(QUANTITIES)}")
     given = [asked] if isinstance(asked, Asked) else asked
-    questions = [one if one.sm_clock_mhz else at_clocks(one, tuple((one.gpu or one.bundle.gpu).clocks_mhz().tolist())) for one in given]
+    questions = [
+        at_clocks(one, tuple((one.gpu or one.bundle.gpu).clocks_mhz().tolist())) if one.sm_clock_mhz is None else one for one in given
+    ]
     points = joined_sweeps(list(answered(questions)))
     value = np.where(np.isfinite(points.power_w) | math.isinf(power_limit_w), value_of(points, goal), np.nan)
     if all(QUANTITIES[goal]) and all(points.label("batch")):
