@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from estimator.vocabulary.gpu import GpuSpec
 
 SERVING: Final = "serving"
-OF_TRACES: Final = ("precision", "attention", "master", "image_size")
+OF_TRACES: Final = ("precision", "attention", "master", "image_size", "channels_last")
 OF_SERVING: Final = ("kv", "tensor_parallel")
 """Options without a meaning in the other kind of runtime."""
 
@@ -69,7 +69,7 @@ def _traced(options: Options, runtime: str) -> "list[Variant]":
 
     sizes = {name: options[name] for name in ("batch", "sequence")}
     asked = [name for name, values in sizes.items() if values]
-    given = {name: options[name] for name in ("model", "phase", "weights", "master", "image_size") if options[name]}
+    given = {name: options[name] for name in ("model", "phase", "weights", "master", "image_size", "channels_last") if options[name]}
     found = []
     for b, s, name, form in product(
         sizes["batch"] or (1,), sizes["sequence"] or (512,), options["precision"] or ("",), options["attention"] or ("",)

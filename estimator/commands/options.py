@@ -21,7 +21,7 @@ CHART_FORMATS: Final = (*TEXT_FORMATS, "svg", "png")
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 RUNTIMES: Final = ("eager", "compiled", "serving")
-OF_MODELS: Final = ("runtime", "weights", "kv", "tensor_parallel", "master", "image_size")
+OF_MODELS: Final = ("runtime", "weights", "kv", "tensor_parallel", "master", "image_size", "channels_last")
 """Options without a meaning for a list of operators."""
 SIZE: Final = "([1-9][0-9]{0,8})"
 """Pattern of a size, at most nine digits: a longer one is a mistake."""
@@ -197,6 +197,9 @@ MASTER: Final = click.option("--master", is_flag=True, help="train: weights and 
 IMAGE_SIZE: Final = click.option(
     "--image-size", type=click.IntRange(1, 10**7), metavar="PIXELS", help="Height and width instead of the model's own."
 )
+CHANNELS_LAST: Final = click.option(
+    "--channels-last", is_flag=True, help="Images and convolutions in the layout of tensor cores (memory_format=torch.channels_last)."
+)
 
 QUESTION: Final = (
     click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files),
@@ -229,6 +232,7 @@ QUESTION: Final = (
     click.option("--tensor-parallel", type=click.IntRange(1, 4096), metavar="N", help="GPUs that share every layer of a served model."),
     MASTER,
     IMAGE_SIZE,
+    CHANNELS_LAST,
     *BOARD,
     # A host that needed longer for one operator would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`).
     click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Host time to launch one operator instead of the bundle's."),

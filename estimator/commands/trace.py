@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import IMAGE_SIZE, MASTER, QUIET, WEIGHTS, key_values, precision_word
+from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, key_values, precision_word
 from estimator.options.command_line import DONE, named_file, output_option
 from estimator.tracing.models import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
 
@@ -50,6 +50,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--head/--no-head", default=True, help="With the head of the task (default), or the bare model.")
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @IMAGE_SIZE
+@CHANNELS_LAST
 @click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
 @output_option(metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")

@@ -14,8 +14,8 @@ Published speed-ups (docs of Transformers 4, perf_torch_compile: four image mode
 an A100) come out with errors of 3.6 % on an A100 (at most 7.3), and as forecasts of 9.8 % on a V100 (at most 39: ViT, one image, where
 another host sets the pace) and 5.0 % on a T4 (at most 17).
 
-Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py), layouts that it
-chooses for convolutions, tensors that it computes again for a backward pass.
+Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py), tensors that it
+computes again for a backward pass.
 Source of the rules: PyTorch, torch/_inductor (scheduler.py, lowering.py) and docs of torch.compile.
 """
 

@@ -249,6 +249,7 @@ class TraceRequest:
     head        with the task's head (a language model's vocabulary, a classifier), or the bare model
     logits      "last": of the last token only, as generation needs; "all"; a training step uses all
     image_size  height and width of images [pixel]; 0: from the configuration
+    channels_last  convolutions and images of torch.channels_last, which no kernel has to convert
     settings    fields of the configuration to change
     """
 
@@ -264,6 +265,7 @@ class TraceRequest:
     head: bool = True
     logits: Annotated[str, Words(LOGITS)] = "last"
     image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
+    channels_last: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -279,6 +281,7 @@ class TraceRequest:
         stated += [
             self.precision,
             *(["master"] if self.master else []),
+            *(["last"] if self.channels_last else []),
             self.attention,
             *([self.runtime] if self.runtime == "compiled" else []),
         ]

@@ -124,6 +124,9 @@ COMPILED: Final = (
     "(--host-launch-us 0: with them)"
 )
 
+TURNED: Final = "images are channels first: {:.0f} conversions around its convolutions (--channels-last: none)"
+
+IMAGE_AXES: Final = 4
 MATRIX_AXES: Final = 2
 EXPERTS_AXES: Final = 3
 """Axes of the weights of all experts of a layer in one tensor."""
@@ -178,6 +181,7 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
                 raise WorkloadError(f"{request.model}: its inputs have no {size} to choose; leave --{size} out")
         _refuse_scans(request, job.model)
         request = replace(request, runtime=request.runtime or ("compiled" if job.compiled else "eager"))
+        job = _laid_out(torch, request, job)
         if job.compiled:
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # its own compiler would hide the operations
         run, moments = _runner(torch, request, job)
@@ -200,6 +204,27 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
         told = f"its weights are stored otherwise (quantization_config), and taken in {request.precision} as asked"
         workload = replace(workload, notes=(*workload.notes, told))
     return Traced(workload=checked_formats(workload), sizes=job.sizes, precision=request.precision, attention=request.attention)
+
+
+def _laid_out(torch: Any, request: TraceRequest, job: Job) -> Job:
+    """The job with its convolutions channels last, as asked with its images or as torch.compile lays them out.
+
+    Source: torch/_inductor/graph.py, decide_layout_opt, whose measure of grouped convolutions is taken as "none"; in training it also
+    leaves out models that halve their channels in a convolution wider than one pixel, and those of few channels.
+    """
+    filters = [part for part in job.model.modules() if isinstance(part, torch.nn.Conv2d)]
+    if request.channels_last and not filters:
+        raise WorkloadError(f"{request.model}: has no convolutions over images; leave --channels-last out")
+    last = {"memory_format": torch.channels_last}
+    if request.channels_last:
+        placed, named = torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda one: one.contiguous(**last) if one.ndim == IMAGE_AXES else one, (job.placed, dict(job.named))
+        )
+        job = replace(job, placed=placed, named=named)
+    elif request.runtime != "compiled" or any(1 < part.groups < part.in_channels for part in filters):
+        return job
+    job.model.to(**last)
+    return job
 
 
 def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:
@@ -267,6 +292,8 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
     lowered = lower_calls(calls, tf32={"gemm", "conv", "attention"} if request.precision == "tf32" else convolutions, fused=fused)
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
+    counted = zip(lowered.operators, lowered.counts, strict=True)
+    turned = sum(count for one, count in counted if one.operator == "layout" and one.precision != "tf32")
     source = f"traced on the meta device with PyTorch {torch.__version__}: {job.title}"
     workload = Workload(
         name=request.label(job.sizes),
@@ -275,7 +302,7 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
         model_family=job.family,
         unknown=lowered.unknown,
         warnings=(OVERSTATED,) if any(isinstance(part, torch.nn.RNNBase) for part in job.model.modules()) else (),
-        notes=(source, *([COMPILED] if fused else [])),
+        notes=(source, *([COMPILED] if fused else []), *([TURNED.format(turned)] if turned > 1.0 else [])),
         footprint=footprint,
     )
     if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):

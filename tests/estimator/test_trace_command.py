@@ -186,6 +186,7 @@ def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(lab):
     for words, missing in (("fixed --batch 2", "batch"), ("images --sequence 9", "sequence"), ("fixed --image-size 9", "image-size")):
         assert f"leave --{missing} out" in fails(f"trace {lab}:{words}")
     assert "leave --image-size out" in fails("trace gpt2", SMALL, "--image-size 9")
+    assert "leave --channels-last out" in fails("trace gpt2", SMALL, "--channels-last")
 
 
 @pytest.mark.filterwarnings("ignore")

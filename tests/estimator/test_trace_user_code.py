@@ -84,8 +84,8 @@ def writes():
     thread.join()
     return talks()
 
-def images(image, weight):
-    layers = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3))
+def images(image, weight, groups=1):
+    layers = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3, groups=groups))
     return layers.to(memory_format=weight), (torch.randn(2, 16, 9, 9).to(memory_format=image),)
 
 def first():
@@ -99,6 +99,9 @@ def last_images():
 
 def last_weights():
     return images(torch.contiguous_format, torch.channels_last)
+
+def grouped():
+    return images(torch.contiguous_format, torch.contiguous_format, 4)
 
 class Widened(torch.nn.RMSNorm):
     def forward(self, tensor):
@@ -147,9 +150,21 @@ def test_convolutions_of_fp32_tensors_run_as_pytorch_is_told(traced, monkeypatch
     assert found == {(True, precision), (False, "fp32")}
 
 
-@pytest.mark.parametrize("function, turned", [("first", 4), ("last", 0), ("last_images", 0), ("last_weights", 1)])
-def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(traced, function, turned):
-    assert tally(traced(function), "conv2d", "layout") == {"conv2d": 2, "layout": turned}
+@pytest.mark.parametrize(
+    "function, asked, turned",
+    [
+        ("first", {}, 4),
+        ("last", {}, 0),
+        ("last_images", {}, 0),
+        ("last_weights", {}, 1),
+        ("first", {"channels_last": True}, 0),
+        ("grouped", {"channels_last": True}, 0),
+        ("first", {"runtime": "compiled"}, 1),
+        ("grouped", {"runtime": "compiled"}, 4),
+    ],
+)
+def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(traced, function, asked, turned):
+    assert tally(traced(function, **asked), "conv2d", "layout") == {"conv2d": 2, "layout": turned}
 
 
 def test_an_rms_norm_is_one_kernel_as_on_a_gpu(traced):
