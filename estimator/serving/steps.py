@@ -210,7 +210,7 @@ def _attention(run: _Pass) -> Iterator[Launch]:
 
 
 def _routed(run: _Pass) -> Iterator[Launch]:
-    """Choice of experts, their products and the weighted sum, of the tokens of all copies of the attention."""
+    """Choice of experts, products (measured in fp8 with given scales) and weighted sum, of the tokens of all copies of the attention."""
     model, experts, layout = run.model, run.model.experts, run.layout
     if experts is None:
         return
@@ -219,7 +219,7 @@ def _routed(run: _Pass) -> Iterator[Launch]:
             raise WorkloadError(f"{model.name}: experts in bitsandbytes have no known kernel; name other weights (--weights int4)")
         inner = layout.gpus // layout.expert_parallel
         sizes = (model.hidden, experts.inter, experts.chosen, experts.count, inner, layout.expert_parallel, run.skew, 1)
-        kernel = WIDENED_IN_MARLIN.get((run.library, precision), precision)
+        kernel = "fp8" if precision == "fp8_static" else WIDENED_IN_MARLIN.get((run.library, precision), precision)
         yield run.operator("moe", "moe", run.step.tokens * layout.copies, *sizes, precision=kernel), share * experts.layers
 
 

@@ -180,6 +180,8 @@ def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expe
     config = DENSE | {"quantization_config": quant}
     formats = {one.precision for one in served(config).operators if one.family == "gemm" and one["n"] != 960}
     assert formats == {"fp8" if expected == "fp8_static" else expected}
+    routed = served(ROUTED | {"quantization_config": quant}).operators
+    assert {one.precision for one in routed if one.family == "moe"} == formats
     model, weights = read_architecture(config), read_weights(config)
     own = sum(one.weights for one in model.products(Layout()) if one.name != "head")
     wide = weight_bytes(model, read_weights(DENSE), Layout())
