@@ -121,7 +121,7 @@ def serving_of(row: Row) -> Serving:
 
 
 def served() -> Iterator[Compared]:
-    """Language models in static batches."""
+    """Language models in static batches, or at full load."""
     for row in rows_of("served"):
         serving = serving_of(row)
         bundle, gpu = near(row["gpu"], serving.formats, served=True)
