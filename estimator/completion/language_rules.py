@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from estimator.completion.patterns import AttentionBlock, Change, Patterns, added, with_reads
+from estimator.completion.patterns import NOTHING, AttentionBlock, Change, Patterns, added, with_reads
 from estimator.transforms import INNER, LAYER
 from estimator.vocabulary.workload import Operator
 
@@ -151,16 +151,18 @@ def rms_norm(patterns: Patterns) -> Iterator[Change]:
 def _rms_norms(patterns: Patterns) -> Counter[RmsNorm]:
     squares = {i for i, operator in enumerate(patterns.operators) if operator.operator == "scalar_pow" and operator.precision == WIDE}
     found: Counter[RmsNorm] = Counter()
-    for position in patterns.listing.places(squares) if squares else ():
-        before = patterns.operators[patterns.order[position - 1]] if position else None
-        window = [patterns.operators[number] for number in patterns.order[position : position + 1 + 5]]
+    order = (NOTHING, *patterns.order)
+    windows = Counter(order[position : position + 1 + 1 + 5] for position in patterns.listing.places(squares)) if squares else {}
+    for (neighbour, *numbers), count in windows.items():
+        before = None if neighbour == NOTHING else patterns.operators[neighbour]
+        window = [patterns.operators[number] for number in numbers]
         place, rows = _scale_of(window)
         if not place:
             continue
         size, narrow = window[0].shape[0], patterns.precision != WIDE
         after = window[place + 1] if place + 1 < len(window) else None
         cast_in, cast_out = (narrow and not (one and one.operator == "typecast" and one.shape[0] == size) for one in (before, after))
-        found[RmsNorm(patterns.order[position + place], rows, size, cast_in, cast_out)] += 1
+        found[RmsNorm(numbers[place], rows, size, cast_in, cast_out)] += count
     return found
 
 

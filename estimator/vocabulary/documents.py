@@ -9,9 +9,6 @@ Document = dict[str, Any]
 LARGEST: Final = 1e100
 """Largest number, and the reciprocal of the smallest, that a file may hold in any unit: sums, products and squares stay finite."""
 
-MOST_DIGITS: Final = 100
-"""Most digits of a whole number below LARGEST."""
-
 
 def parse_json(content: bytes) -> Any:
     """The JSON value in a text.
@@ -54,12 +51,6 @@ def _float(text: str) -> float:
     return number
 
 
-def _whole(text: str) -> int:
-    if len(text) > MOST_DIGITS:
-        raise ValueError(f"holds a whole number of {len(text)} digits, {text[:8]}…; no quantity is so large")
-    return int(text)
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"holds {name}, which is no JSON number: every number must be finite")
 
@@ -73,7 +64,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> Document:
     return fields
 
 
-JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole, parse_float=_float, object_pairs_hook=_distinct)
+JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_float, object_pairs_hook=_distinct)
 """Decoder of JSON files; its `raw_decode` reads the first value of a text."""
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, make_dataclass, replace
 from functools import cache
+from itertools import compress
 from typing import Annotated, Any, Final, Literal
 
 from estimator.vocabulary.errors import WorkloadError
@@ -359,7 +360,7 @@ class Listing:
 
     def places(self, numbers: Collection[int]) -> list[int]:
         """Positions in `order` of any of some operators, ascending."""
-        return [place for place, number in enumerate(self.order) if number in numbers]
+        return list(compress(range(len(self.order)), map(numbers.__contains__, self.order)))
 
 
 def main_precision(operators: Sequence[Operator], counts: Sequence[float]) -> str:
