@@ -1,7 +1,8 @@
 """Workload + bundle + clocks → Estimates: each is one point of the engine's columns, with its warnings and notes; the roofline."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Unpack
 
@@ -104,25 +105,33 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     """Estimates at the points of a single workload."""
     prepared = prediction.prepared
     points = table([Variant(workload=prepared.workloads[0])], prediction)
-    (case,), found, validity = points.cases, [], points.validity()
-    for i, row in enumerate(zip(*(getattr(points, name).tolist() for name in VALUES), strict=True)):
-        own = points.select(np.array([i]))
-        found.append(
-            Estimate(
-                workload=case.workload,
-                bundle=case.bundle,
-                gpu=case.gpu,
-                gpus=case.gpus,
-                **dict(zip(VALUES, row, strict=True)),
-                host_s=float(prepared.host_s[0]),
-                validity=validity[i],
-                fits=not case.too_large,
-                usable=not own.unusable,
-                warnings=tuple(line for _, line in own.warnings),
-                notes=tuple(line for _, line in own.notes),
-                _kernels=(prediction, i),
-            )
+    (case,), count = points.cases, len(points)
+    points = replace(points, cases=(case,) * count, case=np.arange(count))  # each point has remarks of its own
+    validity, warnings, notes = points.validity(), _by_number(points.warnings_of(), count), _by_number(points.notes_of(), count)
+    return [
+        Estimate(
+            workload=case.workload,
+            bundle=case.bundle,
+            gpu=case.gpu,
+            gpus=case.gpus,
+            **dict(zip(VALUES, row, strict=True)),
+            host_s=float(prepared.host_s[0]),
+            validity=validity[i],
+            fits=not case.too_large,
+            usable=case.usable and math.isfinite(points.latency_s[i]),
+            warnings=warnings[i],
+            notes=notes[i],
+            _kernels=(prediction, i),
         )
+        for i, row in enumerate(zip(*(getattr(points, name).tolist() for name in VALUES), strict=True))
+    ]
+
+
+def _by_number(lines: Iterable[tuple[int, str]], count: int) -> list[tuple[str, ...]]:
+    """The lines of each of `count` points, from lines with the point's index."""
+    found: list[tuple[str, ...]] = [()] * count
+    for i, line in lines:
+        found[i] += (line,)
     return found
 
 

@@ -66,6 +66,11 @@ class Case:
     launch_s: float = math.nan
     launch_ln_std: float = 0.0
 
+    @property
+    def usable(self) -> bool:
+        """Whether the model fits into memory, and all of it is modelled."""
+        return not self.too_large and self.missing < LEAST_MISSING
+
 
 V = TypeVar("V", float, Array)
 
@@ -125,8 +130,7 @@ class Sweep(Values[Array]):
     @property
     def unusable(self) -> bool:
         """Whether any point should not be used: it has no time, its model does not fit into memory, or a part of it is not modelled."""
-        cases = [self.cases[i] for i in self.present()]
-        return not np.isfinite(self.latency_s).all() or any(case.too_large or case.missing >= LEAST_MISSING for case in cases)
+        return not (np.isfinite(self.latency_s).all() and all(self.cases[i].usable for i in self.present()))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The columns of every point by name, so that `pandas.DataFrame(points)` has a row for each."""
@@ -164,11 +168,15 @@ class Sweep(Values[Array]):
 
         Of several clocks outside the fitted range the first one is named.  What does not fit into memory comes first.
         """
+        return [(self.cases[i].workload, line) for i, line in self.warnings_of()]
+
+    def warnings_of(self) -> list[tuple[int, str]]:
+        """The warnings, each with the index of its case."""
         lines = self._case_lines("warnings")
-        for first, case in self._first(self.outside_clock()):
+        for first, i in self._first(self.outside_clock()):
             clocks = float(self.asked_clock_mhz[first]), float(self.sm_clock_mhz[first])
-            lines += [(case.workload, line) for line in clock_warning(case.fitted_clocks_mhz, *clocks)]
-        lines += [(case.workload, STAYS_ABOVE.format(case.power_limit_w)) for _, case in self._first(self.above_limit)]
+            lines += [(i, line) for line in clock_warning(self.cases[i].fitted_clocks_mhz, *clocks)]
+        lines += [(i, STAYS_ABOVE.format(self.cases[i].power_limit_w)) for _, i in self._first(self.above_limit)]
         large = {line for case in self.cases for line in case.too_large}
         return sorted(lines, key=lambda one: one[1] not in large)
 
@@ -187,27 +195,32 @@ class Sweep(Values[Array]):
         return ["extrapolated" if beyond and one == "measured" else one for one, beyond in found]
 
     @property
-    @np.errstate(all="ignore")
     def notes(self) -> list[tuple[str, str]]:
         """(workload, line) for every note; of several points that wait for the host the first one is named."""
+        return [(self.cases[i].workload, line) for i, line in self.notes_of()]
+
+    @np.errstate(all="ignore")
+    def notes_of(self) -> list[tuple[int, str]]:
+        """The notes, each with the index of its case."""
         waits = np.maximum(1.0 - self.gpu_s / self.latency_s, 0.0)
         host_ln = np.sqrt(launch_weight(self.launch_bound_share)) * self.label("launch_ln_std")
         assumed = host_ln > np.sqrt(0.5) * np.log(self.latency_s_high / self.latency_s_low) / (2.0 * NORMAL_90)  # half of the variance
-        lines = []
-        for i, case in self._first(assumed | (self.launch_bound_share > 0.3)):
-            doubt = f", assumed ± {case.launch_ln_std:.0%}: most of the latency's ±" if assumed[i] else ""
-            told = f"the GPU waits {waits[i]:.0%} of the time for the host's launches, {1e6 * case.launch_s:.3g} µs an operator{doubt}"
-            lines.append((case.workload, f"{told}; give --host-launch-us for another host"))
-        return self._case_lines("notes") + lines
+        lines = self._case_lines("notes")
+        for first, i in self._first(assumed | (self.launch_bound_share > 0.3)):
+            case = self.cases[i]
+            doubt = f", assumed ± {case.launch_ln_std:.0%}: most of the latency's ±" if assumed[first] else ""
+            told = f"the GPU waits {waits[first]:.0%} of the time for the host's launches, {1e6 * case.launch_s:.3g} µs an operator{doubt}"
+            lines.append((i, f"{told}; give --host-launch-us for another host"))
+        return lines
 
-    def _first(self, points: BoolArray) -> list[tuple[int, Case]]:
-        """The first of these points of every case, with the case."""
+    def _first(self, points: BoolArray) -> list[tuple[int, int]]:
+        """The first of these points of every case, with the index of the case."""
         index = np.flatnonzero(points)[::-1]
         first = dict(zip(self.case[index].tolist(), index.tolist(), strict=True))
-        return [(first[number], self.cases[number]) for number in sorted(first)]
+        return [(first[i], i) for i in sorted(first)]
 
-    def _case_lines(self, kind: str) -> list[tuple[str, str]]:
-        return [(self.cases[i].workload, line) for i in self.present() for line in getattr(self.cases[i], kind)]
+    def _case_lines(self, kind: str) -> list[tuple[int, str]]:
+        return [(i, line) for i in self.present() for line in getattr(self.cases[i], kind)]
 
     def per_request(self) -> dict[str, Array]:
         """Requests and tokens of an iteration, and costs of each, shape (n,); nan where the batch or the tokens are unknown."""
