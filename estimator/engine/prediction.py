@@ -16,7 +16,7 @@ from estimator.model.kriging import phase_features
 from estimator.model.lowering import lower
 from estimator.model.phases import Phases
 from estimator.model.power import L2_CREDIT, leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
-from estimator.model.power_limit import LIMIT_SHARE_STD, BoardCurve, Ranges, Settled, curve_nodes, held_power_w, near_limit, ranges
+from estimator.model.power_limit import LIMIT_SHARE_STD, BoardCurves, Ranges, Settled, curve_nodes, held_power_w, near_limit, ranges
 from estimator.model.residuals import log_corrections
 from estimator.model.tile_choice import predicted_tiles
 from estimator.model.timeline import (
@@ -48,8 +48,8 @@ from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator,
 
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
-MOST_NUMBERS: Final = 1_000_000
-"""Most kernels times clocks that are computed at once: about twenty such tables exist at a time, 160 MB."""
+MOST_NUMBERS: Final = 300_000
+"""Most kernels times clocks that are computed at once: about twenty such tables exist at a time, 50 MB."""
 
 
 @arrays
@@ -172,8 +172,7 @@ class Points:
 def evaluate(prepared: Prepared, clock_mhz: Array) -> Points:
     """Evaluate workloads at clocks of shape (1, c), the same for all, or (v, c), a few at a time."""
     step = max(1, MOST_NUMBERS // len(prepared.order))
-    pieces = [_block_seconds(prepared, clock_mhz[:, i : i + step]) for i in range(0, clock_mhz.shape[1], step)]
-    block_s = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
+    block_s = np.hstack([_block_seconds(prepared, clock_mhz[:, i : i + step]) for i in range(0, clock_mhz.shape[1], step)])
     gpu_s = np.add.reduceat(block_s, prepared.block_edges[:-1])
     latency_s = _latency_s(prepared, gpu_s)
     return Points(gpu_s=gpu_s, latency_s=latency_s, power_w=_power_w(prepared, clock_mhz, gpu_s, latency_s), block_s=block_s)
@@ -206,14 +205,13 @@ def _power_w(prepared: Prepared, clock_mhz: Array, gpu_s: Array, latency_s: Arra
     return workload_power_w(model, point, gpu_s, latency_s, energy_j)
 
 
-def curves(prepared: Prepared) -> list[BoardCurve]:
-    """Curve of each workload over all clocks that can be locked."""
+def curves(prepared: Prepared) -> BoardCurves:
+    """Curves of the workloads over all clocks that can be locked."""
     clock_mhz = prepared.board.gpu.clocks_mhz()
     nodes_mhz, weights = curve_nodes(clock_mhz)
     gpu_s = np.exp(np.log(evaluate(prepared, nodes_mhz[None, :]).gpu_s) @ weights.T)
     latency_s = _latency_s(prepared, gpu_s)
-    power_w = _power_w(prepared, clock_mhz[None, :], gpu_s, latency_s)
-    return [BoardCurve(clock_mhz=clock_mhz, latency_s=one_s, power_w=one_w) for one_s, one_w in zip(latency_s, power_w, strict=True)]
+    return BoardCurves(clock_mhz=clock_mhz, latency_s=latency_s, power_w=_power_w(prepared, clock_mhz[None, :], gpu_s, latency_s))
 
 
 @arrays
@@ -280,9 +278,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     settled, board_curves = np.broadcast_to(asked, free.gpu_s.shape), None
     if np.any(free.power_w > board.held.power_w):
         board_curves = curves(prepared)
-        settled = np.array(
-            [curve.settled_mhz(board.held.power_w, asked, own_w) for curve, own_w in zip(board_curves, free.power_w, strict=True)]
-        )
+        settled = board_curves.settled_mhz(np.arange(len(free.power_w))[:, None], board.held.power_w, asked, free.power_w)
         points = evaluate(prepared, settled)
     launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
     shares = _shares(prepared, points.block_s)

@@ -7,7 +7,7 @@ censored: a board that would draw more holds its limit.  An error of the equatio
 latency.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -56,43 +56,61 @@ class Settled(Columns):
 
 
 @arrays
-class BoardCurve:
-    """Latency [s] and power without a limit [W] of a workload over the ascending clocks that a board can lock, all of shape (c,)."""
+class BoardCurves:
+    """Latency [s] and power without a limit [W] of v workloads, shape (v, c), over the ascending clocks (c,) that a board can lock.
+
+    Methods are for points that broadcast against each other; `row` is the workload of each.
+    """
 
     clock_mhz: Array
     latency_s: Array
     power_w: Array
 
-    def settled_mhz(self, limit_w: Array | float, asked_mhz: Array, asked_w: Array) -> Array:
-        """SM clock at which a board settles under its power limit [MHz], the shape to which the arguments broadcast.
+    def settled_mhz(self, row: IntArray | int, limit_w: Array | float, asked_mhz: Array, asked_w: Array) -> Array:
+        """SM clock at which a board settles under its power limit [MHz].
 
         asked_w: power at the requested clocks, which may lie between two steps.  A board over its limit lowers its clock step by step and
         alternates between the highest one within the limit and the next, so that it holds the limit on average: its mean clock lies
         between them.  If even the lowest clock exceeds the limit, the board runs at the lowest clock.
         """
-        asked_mhz, asked_w, limit = np.broadcast_arrays(asked_mhz, asked_w, limit_w)
-        last = self._last(asked_mhz)  # power rises with the clock
-        below = np.clip(np.searchsorted(self.power_w, limit, side="right") - 1, 0, last)
-        low_w, low_mhz, ends = self.power_w[below], self.clock_mhz[below], below == last
-        above = np.minimum(below + 1, len(self.power_w) - 1)
-        span_w = np.where(ends, asked_w, self.power_w[above]) - low_w
-        share = np.clip((limit - low_w) / np.where(span_w > 0.0, span_w, np.inf), 0.0, 1.0)
-        between = low_mhz + share * (np.where(ends, asked_mhz, self.clock_mhz[above]) - low_mhz)
-        settled: Array = np.where(asked_w <= limit, asked_mhz, np.where(low_w <= limit, between, self.clock_mhz[0]))
+        last = self._last(asked_mhz)
+        below = np.clip(self._within(row, limit_w) - 1, 0, last)
+        low_w, high_w = _ends(self.power_w, row, below, last, asked_w)
+        low_mhz, high_mhz = _ends(self.clock_mhz[None], 0, below, last, asked_mhz)
+        between = low_mhz + _share(limit_w, low_w, high_w) * (high_mhz - low_mhz)
+        settled: Array = np.where(asked_w <= limit_w, asked_mhz, np.where(low_w <= limit_w, between, self.clock_mhz[0]))
         return settled
 
-    def log_latency(self, clock_mhz: Array, asked_mhz: Array, asked_s: Array) -> Array:
-        """ln(latency [s]) at clocks up to the requested ones, where latency is `asked_s`; shape of the clocks."""
-        own, own_s, wanted = np.log(self.clock_mhz), np.log(self.latency_s), np.log(clock_mhz)
-        last, asked = self._last(asked_mhz), np.log(asked_mhz)
-        beyond = asked - own[last]
-        share = np.maximum(wanted - own[last], 0.0) / np.where(beyond > 0.0, beyond, 1.0)
-        found: Array = np.interp(np.minimum(wanted, own[last]), own, own_s) + share * (np.log(asked_s) - own_s[last])
+    def log_latency(self, row: IntArray | int, clock_mhz: Array, asked_mhz: Array, asked_s: Array) -> Array:
+        """ln(latency [s]) at clocks up to the requested ones, where latency is `asked_s`."""
+        last, wanted = self._last(asked_mhz), np.log(clock_mhz)
+        below = np.clip(self._last(clock_mhz), 0, last)
+        low_s, high_s = _ends(np.log(self.latency_s), row, below, last, np.log(asked_s))
+        found: Array = low_s + _share(wanted, *_ends(np.log(self.clock_mhz)[None], 0, below, last, np.log(asked_mhz))) * (high_s - low_s)
         return found
 
-    def _last(self, asked_mhz: Array) -> IntArray:
-        """Index of the board's highest clock that is not above a requested one."""
-        return np.searchsorted(self.clock_mhz, asked_mhz, side="right") - 1
+    def _last(self, mhz: Array) -> IntArray:
+        """Index of the board's highest clock that is not above each given one."""
+        return np.searchsorted(self.clock_mhz, mhz, side="right") - 1
+
+    def _within(self, row: IntArray | int, limit_w: Array | float) -> IntArray:
+        """Number of clocks at which power, which rises with the clock, is within a limit."""
+        count = len(self.clock_mhz)
+        found, step = np.zeros(np.broadcast_shapes(np.shape(row), np.shape(limit_w)), dtype=np.int64), 1 << count.bit_length()
+        while step := step // 2:
+            further = np.minimum(found + step, count)
+            found = np.where(self.power_w[row, further - 1] <= limit_w, further, found)
+        return found
+
+
+def _ends(column: Array, row: IntArray | int, below: IntArray, last: IntArray, asked: Array) -> tuple[Array, Array]:
+    """A column (v, c) at the clock `below` and at the next one, which is the requested one after the `last`."""
+    return column[row, below], np.where(below == last, asked, column[row, np.minimum(below + 1, column.shape[1] - 1)])
+
+
+def _share(value: Array | float, low: Array, high: Array) -> Array:
+    """Place of a value between two others, from 0 to 1."""
+    return np.clip((value - low) / np.where(high > low, high - low, np.inf), 0.0, 1.0)
 
 
 @arrays
@@ -141,10 +159,10 @@ def near_limit(free_w: Array, held: Held, power_ln_std: Array) -> BoolArray:
     return near
 
 
-def ranges(point: Settled, curves: Sequence[BoardCurve] | None, held: Held, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
+def ranges(point: Settled, curves: BoardCurves | None, held: Held, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
     """90 % intervals of clock, latency, power and energy.
 
-    curves: of the v workloads; None if no point is `near_limit`.  The deviations are those of the equations at the actual clock (v, c).
+    curves: None if no point is `near_limit`.  The deviations are those of the equations at the actual clock (v, c).
     """
     energy_ln_std = np.hypot(latency_ln_std, power_ln_std)
     found = Ranges(
@@ -153,12 +171,11 @@ def ranges(point: Settled, curves: Sequence[BoardCurve] | None, held: Held, late
         power_w=_around(point.power_w, NORMAL_90 * power_ln_std),
         energy_j=_around(point.power_w * point.latency_s, NORMAL_90 * energy_ln_std),
     )
-    for i, curve in enumerate(curves or ()):
-        near = np.flatnonzero(near_limit(point.free_w[i], held, power_ln_std[i]))
-        own = point.select((i, near))
-        limits = _limited(own, curve, held, latency_ln_std[i, near], power_ln_std[i, near])
+    if curves is not None:
+        near = near_limit(point.free_w, held, power_ln_std)
+        limits = _limited(point.select(near), curves, np.nonzero(near)[0], held, latency_ln_std[near], power_ln_std[near])
         for name in Ranges.__slots__:
-            getattr(found, name)[:, i, near] = getattr(limits, name)
+            getattr(found, name)[:, near] = getattr(limits, name)
     unknown = ~np.isfinite(power_ln_std) & (point.clock_mhz < point.asked_mhz)
     found.sm_clock_mhz[:, unknown] = np.nan
     return found
@@ -169,8 +186,8 @@ def _around(value: Array, half: Array, above: Array | None = None) -> Array:
     return np.array([value * np.exp(-half), value * np.exp(half if above is None else above)])
 
 
-def _limited(point: Settled, curve: BoardCurve, held: Held, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
-    """Intervals of points near the limit, columns of shape (c,).
+def _limited(point: Settled, curves: BoardCurves, row: IntArray, held: Held, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
+    """Intervals of n points near the limit, columns of shape (n,).
 
     With d = x − y (see the top of this file) the clock depends only on d, and the rest of x and y is common to both:
 
@@ -183,17 +200,18 @@ def _limited(point: Settled, curve: BoardCurve, held: Held, latency_ln_std: Arra
     spread = np.hypot(power_ln_std, limit_std)
     share, rest = (power_ln_std / spread) ** 2, NORMAL_90 * power_ln_std * limit_std / spread
     moved = np.array([[0.0], [1.0], [-1.0]]) * NORMAL_90 * spread
-    clock = curve.settled_mhz(limit_w * np.exp(-moved), point.asked_mhz, point.free_w)
-    latency = curve.log_latency(clock, point.asked_mhz, point.free_s)
+    clock = curves.settled_mhz(row, limit_w * np.exp(-moved), point.asked_mhz, point.free_w)
+    latency = curves.log_latency(row, clock, point.asked_mhz, point.free_s)
     capped = np.minimum(np.log(point.free_w) + share * moved, np.log(limit_w) - (1.0 - share) * moved)
-    power = np.maximum(capped, np.log(curve.power_w[0]) + share * moved)
+    lowest_w = curves.power_w[row, 0]
+    power = np.maximum(capped, np.log(lowest_w) + share * moved)
 
     def interval(value: Array, logarithm: Array, half: Array) -> Array:
         change = logarithm - logarithm[0]
         return _around(value, np.hypot(change.min(axis=0), half), np.hypot(change.max(axis=0), half))
 
     of_time, own_w = NORMAL_90 * latency_ln_std, np.exp(NORMAL_90 * power_ln_std)
-    highest_w = np.maximum(np.minimum(point.free_w * own_w, limit_w * np.exp(NORMAL_90 * limit_std)), curve.power_w[0] * own_w)
+    highest_w = np.maximum(np.minimum(point.free_w * own_w, limit_w * np.exp(NORMAL_90 * limit_std)), lowest_w * own_w)
     return Ranges(
         sm_clock_mhz=clock[1:],
         latency_s=interval(point.latency_s, latency, of_time),

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from estimator.bundle.files import load_bundle
 from estimator.model.power_limit import (
     CURVE_CLOCKS,
-    BoardCurve,
+    BoardCurves,
     Held,
     Settled,
     curve_nodes,
@@ -35,35 +35,39 @@ LIMIT_LN_STD = 0.0075
 NAMES = ("sm_clock_mhz", "latency_s", "power_w", "energy_j")
 
 
+def curves_of(latency_s, power_w):
+    return BoardCurves(clock_mhz=GRID, latency_s=latency_s[None], power_w=power_w[None])
+
+
 def curve_of(exponent, clocked):
     """Power ∝ f^exponent over idle, latency with a share `clocked` that follows the clock."""
     relative = GRID / 1410.0
-    return BoardCurve(clock_mhz=GRID, latency_s=0.02 * (clocked / relative + 1.0 - clocked), power_w=60.0 + 200.0 * relative**exponent)
+    return curves_of(latency_s=0.02 * (clocked / relative + 1.0 - clocked), power_w=60.0 + 200.0 * relative**exponent)
 
 
 def stated(curve, asked_mhz, limit_w, time_std, power_std):
     asked = np.array([[asked_mhz]])
-    free_s, free_w = np.interp(asked, GRID, curve.latency_s), np.interp(asked, GRID, curve.power_w)
-    settled = curve.settled_mhz(limit_w, asked, free_w)
+    free_s, free_w = np.interp(asked, GRID, curve.latency_s[0]), np.interp(asked, GRID, curve.power_w[0])
+    settled = curve.settled_mhz(0, limit_w, asked, free_w)
     point = Settled(
         asked_mhz=asked,
         free_s=free_s,
         free_w=free_w,
         clock_mhz=settled,
-        latency_s=np.exp(curve.log_latency(settled, asked, free_s)),
-        power_w=np.minimum(np.interp(settled, GRID, curve.power_w), max(limit_w, float(curve.power_w[0]))),
+        latency_s=np.exp(curve.log_latency(0, settled, asked, free_s)),
+        power_w=np.minimum(np.interp(settled, GRID, curve.power_w[0]), max(limit_w, float(curve.power_w[0, 0]))),
     )
-    return point, ranges(point, [curve], Held(limit_w, LIMIT_LN_STD), np.array([[time_std]]), np.array([[power_std]]))
+    return point, ranges(point, curve, Held(limit_w, LIMIT_LN_STD), np.array([[time_std]]), np.array([[power_std]]))
 
 
 def drawn(curve, asked_mhz, limit_w, time_std, power_std):
     """What boards do whose equations err: each holds its own limit at the clock that its own power allows."""
     generator = np.random.default_rng(7)
     of_power, of_limit, of_time = (generator.normal(0.0, std, DRAWS) for std in (power_std, LIMIT_LN_STD, time_std))
-    asked, free_s, free_w = (np.full(DRAWS, np.interp(asked_mhz, GRID, column)) for column in (GRID, curve.latency_s, curve.power_w))
-    clock = curve.settled_mhz(limit_w * np.exp(of_limit - of_power), asked, free_w)
-    latency = np.exp(curve.log_latency(clock, asked, free_s) + of_time)
-    power = np.interp(clock, GRID, curve.power_w) * np.exp(of_power)
+    asked, free_s, free_w = (np.full(DRAWS, np.interp(asked_mhz, GRID, column)) for column in (GRID, curve.latency_s[0], curve.power_w[0]))
+    clock = curve.settled_mhz(0, limit_w * np.exp(of_limit - of_power), asked, free_w)
+    latency = np.exp(curve.log_latency(0, clock, asked, free_s) + of_time)
+    power = np.interp(clock, GRID, curve.power_w[0]) * np.exp(of_power)
     return {"sm_clock_mhz": clock, "latency_s": latency, "power_w": power, "energy_j": power * latency}
 
 
@@ -89,16 +93,16 @@ def test_a_clock_settles_where_a_board_does_that_tries_the_asked_one_and_then_it
     random = np.random.default_rng(seed)
     asked = np.concatenate([random.choice(GRID, 5), random.uniform(GRID[0], GRID[-1], 5)])
     watt = 60.0 + 200.0 * (GRID / 1410.0) ** steep + np.cumsum(random.uniform(0.0, 3.0, len(GRID)))
-    curve, asked_w = BoardCurve(clock_mhz=GRID, latency_s=1.0 / GRID, power_w=watt), np.interp(asked, GRID, watt)
+    curve, asked_w = curves_of(1.0 / GRID, watt), np.interp(asked, GRID, watt)
     limits_w = random.uniform(20.0, 500.0, (10, 1))
-    found = curve.settled_mhz(limits_w, asked, asked_w)
+    found = curve.settled_mhz(0, limits_w, asked, asked_w)
     for (limit,), row in zip(limits_w, found, strict=True):
         for clock, clock_w, settled in zip(asked, asked_w, row, strict=True):
             tried = [*zip(GRID[clock > GRID], watt[clock > GRID], strict=True), (clock, clock_w)]
             fitting = [i for i, (_, power) in enumerate(tried) if power <= limit]
             (low, low_w), above = tried[fitting[-1]] if fitting else (GRID[0], 0.0), tried[fitting[-1] + 1 :][:1] if fitting else []
             assert settled == pytest.approx(low + sum((limit - low_w) / (power - low_w) * (one - low) for one, power in above), rel=1e-12)
-    assert_allclose(np.exp(curve.log_latency(found, asked, 1.0 / asked)), 1.0 / found, rtol=1e-3)
+    assert_allclose(np.exp(curve.log_latency(0, found, asked, 1.0 / asked)), 1.0 / found, rtol=1e-3)
 
 
 @given(st.floats(0.0, 0.3), st.floats(0.0, 0.3))
