@@ -79,7 +79,7 @@ class Board:
     @property
     def launch_ln_std(self) -> float:
         """Uncertainty of ln(launch_s); 0 if it is the asker's."""
-        return 0.0 if self.own_host else float(np.nan_to_num(self.bundle.host.launch_ln_std))
+        return 0.0 if self.own_host else float(np.fmax(self.bundle.host.launch_ln_std, 0.0))
 
 
 def open_board(
@@ -101,7 +101,7 @@ def open_board(
     require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
     require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
     spec = gpu or bundle.gpu
-    limit_w, tables = power_limit(power_cap_w, spec), board_tables(bundle, spec)
+    limit_w, tables = power_limit(power_cap_w, spec), bundle.once(board_tables, spec)
     return Board(
         bundle=bundle,
         gpu=spec,

@@ -155,6 +155,7 @@ class CoefficientTable:
 
     def __init__(self, groups: Mapping[str, Mapping[str, float]]) -> None:
         self.number = {name: i for i, name in enumerate(groups)}
+        self.found: dict[str, str | None] = {}
         self.vectors = np.array([coefficient_vector(own) for own in (*groups.values(), {})])
 
     def rows(self, keys: Iterable[str]) -> tuple[Array, list[str | None]]:
@@ -162,7 +163,7 @@ class CoefficientTable:
 
         A kernel without a group gets DEFAULTS, which is no prediction; the caller must report it.
         """
-        found: dict[str, str | None] = {}
+        found = self.found
         served = [found[key] if key in found else found.setdefault(key, longest_prefix(key, self.number)) for key in keys]
         none = len(self.number)
         return self.vectors[np.array([none if name is None else self.number[name] for name in served], dtype=np.int64)], served

@@ -125,7 +125,7 @@ class Gemm:
     SHORTEST_SPLIT = 128
     """Shortest share of a split K in libraries [element] (assumed)."""
 
-    IMPOSSIBLE_CLOCKS = 1e15
+    IMPOSSIBLE_CLOCKS = 1e60
     """Time of a candidate that a library would not offer [SM clock]."""
 
 

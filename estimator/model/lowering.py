@@ -48,9 +48,7 @@ def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, know
         chosen = [operators[i] for i in index.tolist()]
         if kind == "matrix":
             own = {name: np.full(len(index), np.nan) if known is None else getattr(known, name)[index] for name in KnownTiles.__slots__}
-            columns = matrix_columns(chosen, gpu)
-            _choose(own, columns, gpu, coefficients[index])
-            parts.append(matrix_phases(columns, Candidates(**own), gpu))
+            parts.append(_products(own, matrix_columns(chosen, gpu), gpu, coefficients[index]))
         else:
             parts.append(STREAM_KINDS[kind](chosen, gpu))
     return join_phases(parts, order, count)
@@ -115,21 +113,25 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     return (batch, m, n, k, padded, weight, activation, outputs * out_width, width, weight_width, rate, tensor, converted, access)
 
 
-def _choose(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coefficients: Array) -> None:
-    """Fill unknown tiles (nan) of products, shape (n,), with the candidate of least predicted time."""
-    unknown = np.flatnonzero(np.isnan(np.stack(list(tiles.values()))).any(axis=0)).tolist()
+def _products(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coefficients: Array) -> Phases:
+    """Phases of products with tiles, shape (n,); unknown ones (nan) become those of the candidate of least predicted time."""
+    unknown = np.isnan([*tiles.values()])
     kinds: dict[tuple[bool, float], list[int]] = {}
     on_cuda, widest_split = (columns.tensor == 0.0).tolist(), coefficients[:, COLUMN["widest_split"]].tolist()
-    for row in unknown:
+    for row in np.flatnonzero(unknown.any(axis=0)).tolist():
         kinds.setdefault((on_cuda[row], widest_split[row]), []).append(row)
+    parts, order = [], []
     for kind, members in kinds.items():
         for first in range(0, len(members), PRODUCTS_AT_ONCE):
             rows = np.array(members[first : first + PRODUCTS_AT_ONCE], dtype=np.int64)
             offered = tile_candidates(gpu, *kind)
             phases = candidate_phases(columns.select(rows), offered, gpu)
             best = kernel_seconds(phases, coefficients[rows, None, :], gpu.sm_clock_max_mhz * HZ_PER_MHZ).argmin(axis=1)
+            parts.append(phases.take(best))
+            order.append(rows)
             for name, tile in tiles.items():
                 tile[rows] = np.where(np.isnan(tile[rows]), getattr(offered, name)[best], tile[rows])
+    return join_phases(parts, order, len(on_cuda)) if unknown.all() else matrix_phases(columns, Candidates(**tiles), gpu)
 
 
 def candidates_of(

@@ -194,8 +194,8 @@ class StreamColumns(Columns):
 
 def stream_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     """Phases of memory kernels, shape (n, ·), for data that come from DRAM."""
-    rows = [_row(operator, gpu) for operator in operators]
-    c = StreamColumns(**{name: np.array([row[name] for row in rows]) for name in StreamColumns.__slots__})
+    table = np.array([_row(operator, gpu) for operator in operators], dtype=np.float64)
+    c = StreamColumns(**dict(zip(StreamColumns.__slots__, table.T, strict=True)))
     total, fetched = c.read_byte + c.write_byte, c.read_byte * c.passes + c.write_byte
     even = c.blocks / gpu.num_sms
     occupied = np.minimum(even, 1.0)
@@ -235,7 +235,7 @@ def _read_again(c: StreamColumns, gpu: GpuSpec) -> Array:
     return again
 
 
-def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
+def _row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     """One kernel's row of StreamColumns."""
     name, width = operator.operator, BYTES_PER_ELEMENT[operator.precision]
     weight, instructions, special = ELEMENT_WORK.get(name, (1.0, Stream.INSTRUCTIONS, 0.0))
@@ -274,13 +274,12 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
         passes = 1.0 if in_shared else Stream.ROW_PASSES
     elif rows:
         passes = 1.0 + min(1.0, Stream.ROWS_UNDER_WAY * dim * width / gpu.shared_bytes_per_sm)
-    return {
-        "read_byte": read * width, "write_byte": written * BYTES_PER_ELEMENT[operator.precision_out or operator.precision],
-        "elements": elements, "weight": weight, "instructions": instructions * elements + Stream.THREAD_INSTRUCTIONS * threads * rows,
-        "scattered_byte": elements * (Stream.SECTOR_BYTES - width) * (name == "transpose"), "special": special, "shared_byte": shared,
-        "rows": rows, "dim": dim, "blocks": blocks or max(elements / Stream.BLOCK_ELEMENTS, 1.0), "resident": resident, "steps": steps,
-        "plain": plain, "passes": passes, "lanes": lanes,
-    }  # fmt: skip
+    return (
+        read * width, written * BYTES_PER_ELEMENT[operator.precision_out or operator.precision], elements, weight,
+        instructions * elements + Stream.THREAD_INSTRUCTIONS * threads * rows,
+        elements * (Stream.SECTOR_BYTES - width) * (name == "transpose"), special, shared, rows, dim,
+        blocks or max(elements / Stream.BLOCK_ELEMENTS, 1.0), resident, steps, plain, passes, lanes,
+    )  # fmt: skip
 
 
 def block_residency(gpu: GpuSpec, threads: float, registers: float) -> float:
