@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -41,9 +41,9 @@ def served_csv(answers: Sequence["ServedEstimate"]) -> str:
     """CSV with a line for every answer; parts and memory as columns of their own."""
     rows = []
     for answer in answers:
-        row = asdict(answer)
-        for name, inner in (("parts", "share "), ("memory", "memory ")):
-            row |= {f"{inner}{key}": value for key, value in row.pop(name).items()}
+        row = {one.name: getattr(answer, one.name) for one in fields(answer)}
+        for inner, own in (("share ", row.pop("parts")), ("memory ", asdict(row.pop("memory")))):
+            row |= {f"{inner}{key}": value for key, value in own.items()}
         rows.append({name: "; ".join(value) if isinstance(value, tuple) else value for name, value in row.items()})
     columns = dict.fromkeys(name for row in rows for name in row)
     return csv_lines(([row.get(name) for name in columns] for row in rows), header=list(columns))

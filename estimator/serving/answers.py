@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from functools import cache
 from pathlib import Path
 from typing import Final, Unpack, get_args
 
@@ -186,11 +187,13 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     within = shares(cycle, costs)
     parts = {name: one + limited * (within[name] - one) for name, one in shares(cycle, free).items()}
     clocks_mhz, columns = parts.pop("sm_clock_mhz"), measures(cycle, copies, asked, most_w)
-    found = []
+    found, remarks = [], cache(_remarks)
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
         state = _overload(serving, values["tokens_per_s"])
-        validity, warnings, notes = _remarks(costs if limited[clock, i] else free, clock, values["running"] / copies)
+        used = costs if limited[clock, i] else free
+        step = int(np.searchsorted(used.decode.at, values["running"] / copies * (1.0 - ROUNDING)))
+        validity, warnings, notes = remarks(used, clock, min(step, len(used.decode.at) - 1))
         found.append(
             ServedEstimate(
                 **common,
@@ -345,11 +348,9 @@ def _link_notes(served: Served, board: Board) -> tuple[str, ...]:
     return ("sums among more than two boards over PCIe: a host without a direct way between its sockets takes up to ten times as long",)
 
 
-def _remarks(costs: StepCosts, clock: int, running: float) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:
-    """Validity, warnings and notes of a decoding step with at least so many sequences, and of the prompt, at a clock."""
-    clocks, last = len(costs.sm_clock_mhz), len(costs.decode.at) - 1
-    decode = min(int(np.searchsorted(costs.decode.at, running * (1.0 - ROUNDING))), last)
-    points = costs.points.select(np.array([decode, last + 1]) * clocks + clock)
+def _remarks(costs: StepCosts, clock: int, step: int) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:
+    """Validity, warnings and notes of one of the decoding steps, and of the prompt, at a clock."""
+    points = costs.points.select(np.array([step, len(costs.decode.at)]) * len(costs.sm_clock_mhz) + clock)
     large = {line for case in points.cases for line in case.too_large}
     validity = max(points.validity(), key=get_args(Validity).index)
     warnings, notes = (dict.fromkeys(line for _, line in lines if line not in large) for lines in (points.warnings, points.notes))

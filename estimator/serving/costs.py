@@ -22,7 +22,7 @@ from estimator.serving.weights import Weights, read_weights
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import Array, IntArray
-from estimator.vocabulary.values import frozen
+from estimator.vocabulary.values import arrays, frozen
 from estimator.vocabulary.workload import Footprint, Workload
 
 PARTS: Final = ("products", "attention", "experts", "collectives", "small kernels")
@@ -66,7 +66,7 @@ class Costs:
     power_ln: Array
 
 
-@frozen
+@arrays
 class StepCosts:
     """Costs of decoding steps and of what a prompt adds, and what is known about them.
 
