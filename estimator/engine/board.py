@@ -108,7 +108,7 @@ def open_board(
         asked_mhz=asked_clocks(sm_clock_mhz, spec),
         limit_w=limit_w,
         held=held_limit(bundle, spec, limit_w),
-        scale=scale_of(bundle, collection),
+        scale=bundle.once(scale_of, collection),
         collection=collection,
         launch_s=bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s),
         efficiency=efficiency or {},

@@ -154,8 +154,7 @@ def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz:
 
 def near_limit(free_w: Array, held: Held, power_ln_std: Array) -> BoolArray:
     """Whether the limit affects an interval: at its end, the equation's power exceeds the limit."""
-    with np.errstate(invalid="ignore"):
-        near: BoolArray = free_w * np.exp(NORMAL_90 * np.hypot(power_ln_std, held.ln_std)) > held.power_w
+    near: BoolArray = free_w * np.exp(NORMAL_90 * np.hypot(power_ln_std, held.ln_std)) > held.power_w
     return near
 
 

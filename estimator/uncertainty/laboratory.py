@@ -29,8 +29,7 @@ def host_elsewhere_std(bundle: Bundle, launch_share: Array) -> Array:
     T = (G^p + L^p)^(1/p) rises by ln(1 − h + h·e^(pδ)) / p where L rises by e^δ; h: launch share, δ: the 90 % limit of ln(L).  A bundle
     whose host is assumed states HOST_STD already.
     """
-    assumed = float(np.fmax(bundle.host.launch_ln_std, 0.0))
-    limit = NORMAL_90 * np.sqrt(max(HOST_STD**2 - assumed**2, 0.0))
+    limit = NORMAL_90 * np.sqrt(max(HOST_STD**2 - np.fmax(bundle.host.launch_ln_std, 0.0) ** 2, 0.0))
     p = bundle.host.overlap_exponent
     std: Array = np.logaddexp(np.log1p(-launch_share), np.log(launch_share) + p * limit) / (p * NORMAL_90)
     return std

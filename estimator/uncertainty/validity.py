@@ -126,17 +126,16 @@ def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:
     return "forecast" if forecast is not None else "extrapolated" if outside else "measured"
 
 
-def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz: float | None = None) -> tuple[str, ...]:
+def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz: float = np.nan) -> tuple[str, ...]:
     """A line if a clock lies outside the fitted range (`Bundle.clocks_mhz`); empty inside.
 
     settled_mhz: the clock to which a power limit lowers the requested one, if it does.
     """
     low, high = fitted_mhz
-    clocks = ((asked_mhz, ""), (settled_mhz, ", to which the power limit lowers it,"))
-    outside = [(clock, cause) for clock, cause in clocks if clock is not None and outside_clock(low, high, clock)]
-    return tuple(
-        f"SM clock {round(clock, 1):g} MHz{cause} is outside the fitted range {low:g} to {high:g} MHz" for clock, cause in outside[:1]
-    )
+    for clock, cause in ((asked_mhz, ""), (settled_mhz, ", to which the power limit lowers it,")):
+        if outside_clock(low, high, clock):
+            return (f"SM clock {round(clock, 1):g} MHz{cause} is outside the fitted range {low:g} to {high:g} MHz",)
+    return ()
 
 
 def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz: float | Array) -> BoolArray:
