@@ -81,7 +81,7 @@ def _rest_voltage(idle: ClockTable) -> ClockTable:
 
 def usual_rest_w(gpu: GpuSpec, sm_clock_mhz: Array, voltage_ratio: Array) -> Array:
     """Rest power of a board without an idle table [W], shape of the clocks: memory by its bandwidth, the core by its SMs."""
-    memory = MEMORY_REST_W["hbm" if gpu.memory.startswith("hbm") else "gddr"] * gpu.dram_bytes_per_s / 1e12
+    memory = MEMORY_REST_W["gddr" if gpu.memory.startswith("gddr") else "hbm"] * gpu.dram_bytes_per_s / 1e12
     core = CORE_REST_W * voltage_ratio**3 + CORE_REST_W_PER_GHZ * sm_clock_mhz / 1e3 * voltage_ratio**2
     rest: Array = memory + gpu.num_sms / REFERENCE_SMS * core
     return rest

@@ -13,11 +13,12 @@ FORECAST_TIME_STD: Final = {"changed": 0.05, "alike": 0.1, "other": 0.2}
 A100-PCIe and A10, GPU-bound runs of the EnergAIzer artifact deviate by 5 to 6 %; published products of A40, L4, H100-PCIe and RTX 4090 by
 −2, 8, −21 and 4 % on average from the nearest bundle's (`benchmarks/published.py`).  The value for other architectures is assumed."""
 
-FORECAST_POWER_STD: Final = {"table": 0.10, "usual": 0.15, "new": 0.20, "gddr": 0.25}
+FORECAST_POWER_STD: Final = {"table": 0.10, "usual": 0.15, "new": 0.20, "gddr": 0.25, "unknown": 0.30}
 """Uncertainty of ln(power) on another GPU: voltage or rest power from a table, or rest power read on the board; from the usual rules; a
-process that no fit has seen; or a board with GDDR.  Between A100, A10 and H100 the rules err by 3 to 6 %; their inputs (rise of the voltage
-and process ±15 %) make 9 %.  Boards with GDDR err by more (`benchmarks/published.py`), also from each other: two editions of one board
-differ by 30 % at the same clock."""
+process that no fit has seen; a board with GDDR; or a process or kind of memory that nobody states: taken as N7 and HBM, which moves
+powers of the shipped GPUs by 17 % (root mean square).  Between A100, A10 and H100 the rules err by 3 to 6 %; their inputs (rise of the
+voltage and process ±15 %) make 9 %.  Boards with GDDR err by more (`benchmarks/published.py`), also from each other: two editions of one
+board differ by 30 % at the same clock."""
 
 SEEN_PROCESSES: Final = ("samsung-8n", "tsmc-7n", "tsmc-4n")
 """Processes of the boards on which the rules were chosen."""
@@ -64,6 +65,7 @@ def forecast_std(fitted: GpuSpec, asked: GpuSpec, rest_known: bool = False) -> t
     """Uncertainty of ln(time) and of ln(power) on a GPU by the fit of another."""
     kind = "table" if rest_known or asked.voltage_v or asked.idle_w else "usual"
     kind = "gddr" if asked.memory.startswith("gddr") else kind if asked.process in SEEN_PROCESSES else "new"
+    kind = kind if asked.process and asked.memory else "unknown"
     return (
         FORECAST_TIME_STD["changed" if asked.name == fitted.name else "alike" if asked.architecture == fitted.architecture else "other"],
         FORECAST_POWER_STD[kind],

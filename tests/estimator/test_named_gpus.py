@@ -226,6 +226,14 @@ def test_a_reading_narrows_a_forecast_that_rests_on_the_rule(name, narrower):
     assert (widths[1] < widths[0]) == narrower
 
 
+@pytest.mark.parametrize("field", ["process", "memory"])
+def test_a_process_or_memory_that_nobody_states_widens_a_forecast_of_power(field):
+    stated = replace(load_gpu("h100-sxm"), name="own", idle_w=None)
+    unstated = replace(stated, **{field: ""})
+    assert forecast_std(A10.gpu, unstated)[1] > forecast_std(A10.gpu, stated)[1]
+    assert board_tables(A10, unstated).rest_w(900.0) == board_tables(A10, stated).rest_w(900.0), "HBM unless it says otherwise"
+
+
 def test_the_list_of_gpus_says_who_answers_and_how_well(repository):
     lines = {line.split()[0]: line for line in run("gpus")[1].splitlines()}
     assert [*lines] == ["name", *gpu_names()]
