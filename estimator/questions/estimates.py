@@ -141,7 +141,8 @@ def roofline_latency_s(asked: Asked) -> Array:
     nan if the GPU has no rate for a precision.  Raises the errors of `estimate`.
     """
     prediction = predict([asked.variant.workload], asked.board())
-    return prediction.prepared.counts @ roofline_seconds(asked.variant.workload, prediction.prepared.board.gpu, prediction.sm_clock_mhz[0])
+    prepared = prediction.prepared
+    return prepared.counts @ roofline_seconds(prepared.workloads[0], prepared.board.gpu, prediction.sm_clock_mhz[0])
 
 
 @np.errstate(all="ignore")

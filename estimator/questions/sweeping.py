@@ -374,7 +374,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         fitted_clocks_mhz=bundle.clocks_mhz,
         validity=validity_of(prepared.forecast, (*cannot, *unseen_kinds)),
         warnings=(*workload_warnings(workload), *cannot, *(() if prepared.forecast is None else (prepared.forecast.text,)), *unseen_kinds),
-        notes=(*bundle_notes(bundle), *workload.notes),
+        notes=(*bundle_notes(bundle), *run.notes),
         too_large=too_large,
         missing=missing_work(workload).share if workload.unknown else 0.0,
         launch_s=prepared.board.launch_s,

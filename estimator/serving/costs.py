@@ -23,7 +23,7 @@ from estimator.transforms.variation import Variant
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.values import arrays, frozen
-from estimator.vocabulary.workload import Footprint, Workload
+from estimator.vocabulary.workload import Footprint
 
 PARTS: Final = ("products", "attention", "experts", "collectives", "small kernels")
 PART_OF: Final = {"gemm": 0, "quantise": 0, "attention": 1, "mla": 1, "moe": 2, "communication": 3}
@@ -104,8 +104,6 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
         for one, count in zip(beside, together, strict=True):
             steps.append(Step(prompts=(piece,) * count, sequences=one, context=served.context))
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
-    if not board.gpu.on_tensor_cores("bf16"):
-        workloads = [_in_fp16(workload) for workload in workloads]
     prediction = predict(workloads, board)
     costs = _costs(prediction)
     decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})
@@ -120,19 +118,6 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
         waiting_spread=waiting.spread,
         rest_w=rest_w,
     )
-
-
-def _in_fp16(workload: Workload) -> Workload:
-    """The step on a board without bf16."""
-
-    def turned(name: str) -> str:
-        return "fp16" if name == "bf16" else name
-
-    operators = (
-        replace(one, precision=turned(one.precision), precision_out=turned(one.precision_out), precision_kv=turned(one.precision_kv))
-        for one in workload.operators
-    )
-    return replace(workload, operators=tuple(operators))
 
 
 @np.errstate(all="ignore")

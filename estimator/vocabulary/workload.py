@@ -317,7 +317,12 @@ class Workload:
 
 
 def workload_as_run(workload: Workload, gpu: GpuSpec | None = None) -> Workload:
-    """The workload with its operators as libraries run them; the same one if no operator differs."""
+    """The workload with its operators as libraries run them, an engine's in fp16 on a board without bf16; the same one if none differs."""
+    if gpu is not None and not gpu.on_tensor_cores("bf16"):
+        served = any(one.family == "gemm" and one.library in LIBRARIES for one in workload.operators)
+        turned = tuple(map(_in_fp16, workload.operators))
+        if served and turned != workload.operators:
+            workload = replace(workload, operators=turned, notes=(*workload.notes, f"{gpu.name} has no bf16: fp16 in its place"))
     operators, counts = tuple(as_run(operator, gpu) for operator in workload.operators), workload.counts
     if gpu is not None and not gpu.on_tensor_cores("tf32"):  # convolutions of fp32 tensors run channels-first
         counts = tuple(0.0 if (one.operator, one.precision) == ("layout", "tf32") else n for one, n in zip(operators, counts, strict=True))
@@ -325,6 +330,11 @@ def workload_as_run(workload: Workload, gpu: GpuSpec | None = None) -> Workload:
         return workload
     operators, counts = merge_counts(operators, counts)
     return replace(workload, operators=operators, counts=counts)
+
+
+def _in_fp16(one: Operator) -> Operator:
+    computed, out, kept = ("fp16" if name == "bf16" else name for name in (one.precision, one.precision_out, one.precision_kv))
+    return replace(one, precision=computed, precision_out=out, precision_kv=kept)
 
 
 def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:

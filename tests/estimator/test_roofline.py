@@ -16,7 +16,7 @@ from estimator.formats import write_workload
 from estimator.questions.estimates import roofline_latency_s, roofline_seconds
 from estimator.vocabulary.specifications import load_gpu
 from tests.estimator.estimating import printed, question, run, tabled, unlimited
-from tests.estimator.synthetic import matmul, transformer
+from tests.estimator.synthetic import convolution, matmul, transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
 FREE = unlimited(BUNDLE)
@@ -56,6 +56,8 @@ def test_it_runs_at_the_clock_that_the_power_limit_leaves():
     at_those = np.array(workload.counts) @ roofline_seconds(workload, A100, np.array([one.sm_clock_mhz for one in own]))
     found = roofline_latency_s(question(workload, BUNDLE, sm_clock_mhz=CLOCKS))
     assert found == pytest.approx(at_those)
+    merged = one(convolution(1), matmul(8 * 64 * 64, 64, 64))  # the convolution runs as this product
+    assert roofline_latency_s(question(merged, BUNDLE)) < estimate(merged, BUNDLE)[0].latency_s
     foreign = one(matmul(64, 64, 64, "fp8"))
     assert np.isnan(roofline_latency_s(question(foreign, BUNDLE, gpu=load_gpu("v100-pcie-32gb"))))
 

@@ -53,6 +53,11 @@ def test_a_board_without_bf16_serves_in_fp16():
     assert 0.25 < narrow["tpot_s"] / found["tpot_s"] < 0.8
     # At best all weights cross the memory once for each token.
     assert 2 * 6.7e9 / 9e11 < found["tpot_s"] < 4 * 2 * 6.7e9 / 9e11
+    step = printed("--model llama-2-7b --gpu v100 --phase decode --sequence 192")
+    assert step["latency_s"] == pytest.approx(found["tpot_s"], rel=0.1)
+    told = "v100-pcie-32gb has no bf16: fp16 in its place"
+    assert told in found["notes"]
+    assert told in step["notes"]
 
 
 def test_experts_of_an_engine_that_no_table_holds_are_faster_than_the_tables():
