@@ -195,9 +195,10 @@ def _boards(options: Options, needs: Sequence[Need]) -> "list[list[tuple[Bundle,
     """Every requested bundle with every GPU, or without bundles each GPU with its best one for each need; None for the bundle's own GPU."""
     from estimator.bundle.files import bundle_heads, load_bundle, told_apart
     from estimator.uncertainty.nearest import asked_gpu, nearest_bundle
-    from estimator.vocabulary.specifications import load_gpu, override_gpu
+    from estimator.vocabulary.specifications import load_gpu, names_file, override_gpu
 
-    given, words = options["bundle_names"], options["gpus"] or (OWN,)
+    given = options["bundle_names"]
+    words = dict.fromkeys(word if word == OWN or names_file(word) else load_gpu(word).name for word in options["gpus"]) or (OWN,)
     if OWN in words and not given:
         raise click.UsageError("name a --gpu, such as h100 (`estimate gpus` lists them), or a --bundle")
     heads = {} if given else bundle_heads(lambda line: say([], [line], quiet=options["quiet"]))

@@ -89,6 +89,7 @@ def test_a_served_model_comes_from_kernels_measured_alone():
 
 def test_formats_that_are_asked_together_are_answered_as_alone(workload):
     alone = [row for name in ("bf16", "int8") for row in tabled("sweep", workload, "--gpu h100,a10 --precision", name)]
+    assert alone[:2] == tabled("sweep", workload, "--gpu h100,h100-sxm,a10 --precision bf16"), "a GPU by two of its names"
     together = tabled("sweep", workload, "--gpu h100,a10 --precision bf16,int8")
     assert sorted(map(str, alone)) == sorted(map(str, together))
     assert {row["bundle"].split()[0] for row in together} == {"h100-sxm", "h200-sxm", "a10-eager", "a100-sxm-80gb"}
