@@ -58,7 +58,7 @@ def _served(options: Options) -> "list[Variant]":
         )
     return [
         single_step(model, options["phase"], batch=b, sequence=s, weights=options["weights"], kv=options["kv"], tensor_parallel=parallel)
-        for b, s in product(options["batch"] or (1,), options["sequence"] or (512,))
+        for b, s in product(options["batch"] or (1,), options["sequence"] or (0,))
     ]
 
 
@@ -72,12 +72,12 @@ def _traced(options: Options, runtime: str) -> "list[Variant]":
     given = {name: options[name] for name in ("model", "phase", "weights", "master", "image_size", "channels_last") if options[name]}
     found = []
     for b, s, name, form in product(
-        sizes["batch"] or (1,), sizes["sequence"] or (512,), options["precision"] or ("",), options["attention"] or ("",)
+        sizes["batch"] or (1,), sizes["sequence"] or (0,), options["precision"] or ("",), options["attention"] or ("",)
     ):
         request = TraceRequest(batch=b, sequence=s, precision=name, attention=form, runtime=runtime, **given)
         with stdout_on_stderr():
             traced = trace_calls(request, asked)
-        b, s = (value if size in traced.sizes else 0 for size, value in (("batch", b), ("sequence", s)))
+        b, s = (traced.sizes.get(size, 0) for size in sizes)
         tokens = b if options["phase"] == "decode" else b * s
         forms = {"precision": traced.precision, "attention": traced.attention}
         found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, **forms))

@@ -19,6 +19,7 @@ from estimator.serving.architecture import Architecture, Layout, read_architectu
 from estimator.serving.engines import Engine, load_engine, waiting_power
 from estimator.serving.steps import Step, cache_bytes, step_workload, weight_bytes
 from estimator.serving.weights import Weights, read_weights
+from estimator.tracing.models import USUAL_SEQUENCE
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import Array, IntArray
@@ -164,7 +165,7 @@ def single_step(
     phase: str,
     *,
     batch: int = 1,
-    sequence: int = 512,
+    sequence: int = 0,
     weights: str | None = None,
     kv: str | None = None,
     tensor_parallel: int = 1,
@@ -172,13 +173,14 @@ def single_step(
     """One step of a group of `tensor_parallel` GPUs, as the usual engine launches it on each, without its host.
 
     phase: "decode", a token of each of `batch` sequences, which attends to `sequence` tokens, or "prefill", `batch` prompts of `sequence`
-    tokens; weights, kv: as of `estimator.serving.answers.Serving`.
+    tokens, 0: the usual number; weights, kv: as of `estimator.serving.answers.Serving`.
 
     Raises WorkloadError for a model that is not served, a layout that does not divide it, and tokens beyond its context.
     """
     config, engine = read_config(model), load_engine()
     architecture, formats = read_architecture(config), read_weights(config, weights, kv)
     layout = Layout(tensor_parallel=tensor_parallel)
+    sequence = sequence or min(USUAL_SEQUENCE, architecture.longest or USUAL_SEQUENCE)
     decode = phase == "decode"
     step = Step(sequences=batch, context=sequence) if decode else Step(prompts=((sequence, sequence),) * batch)
     workload = step_workload(architecture, formats, layout, step, engine.library)

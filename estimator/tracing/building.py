@@ -7,12 +7,13 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.tracing.models import SIZES, ModelConfig, TraceRequest
+from estimator.tracing.models import SIZES, USUAL_SEQUENCE, ModelConfig, TraceRequest
 from estimator.tracing.recording import AttentionCalls, Held, Named, recording
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.values import frozen
@@ -38,7 +39,7 @@ class Job:
     """A model on the meta device with its inputs, by position and by name.
 
     `family` groups workloads, `title` names the built model; `window` [token] is the window of sliding attention, 0 without one.
-    `sizes` are the subset of "batch" and "sequence" that the inputs have; `compiled`: the model, or a part of it, is one of torch.compile.
+    `sizes`: those of "batch" and "sequence" that the inputs have; `compiled`: the model, or a part of it, is one of torch.compile.
     """
 
     family: str
@@ -47,7 +48,7 @@ class Job:
     model: Any
     placed: tuple[Any, ...]
     named: Named
-    sizes: frozenset[str]
+    sizes: Mapping[str, int]
     compiled: bool = False
 
 
@@ -64,6 +65,7 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
     settings = kind(**_with_image_size({**config.config, **request.settings}, usual, request.image_size))
     with torch.device("meta"):
         model = _build(torch, transformers, request, config, settings)
+        request = _with_length(request, getattr(model.config, "text_config", model.config))
         arguments = _inputs(torch, request, config, model)
     window = getattr(settings, "sliding_window", None) if getattr(settings, "use_sliding_window", True) else None
     return Job(
@@ -73,7 +75,7 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
         model=model,
         placed=(),
         named=arguments,
-        sizes=frozenset(SIZES) if {"input_ids", "decoder_input_ids"} & arguments.keys() else frozenset({"batch"}),
+        sizes={"batch": request.batch} | ({"sequence": request.sequence} if {"input_ids", "decoder_input_ids"} & arguments.keys() else {}),
     )
 
 
@@ -114,7 +116,6 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
         two_towers = hasattr(model, "text_model") and hasattr(model, "vision_model")
         if request.image_size and not two_towers:
             raise WorkloadError(f"{request.model}: takes tokens and no images; leave --image-size out")
-        _check_length(request, getattr(model.config, "text_config", model.config))
         given = {name: torch.ones((request.batch, request.sequence), dtype=torch.int64) for name in (main, "attention_mask")}
         labels = given[main]
         if getattr(model.config, "is_encoder_decoder", False):
@@ -122,7 +123,6 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
         if two_towers:
             given["pixel_values"] = _images(torch, request, config, model)
     elif main == "input_features" and hasattr(model.config, SOUND_POSITIONS):
-        _check_length(request, model.config)
         shape = (request.batch, model.config.num_mel_bins, 2 * getattr(model.config, SOUND_POSITIONS))
         labels = torch.ones((request.batch, request.sequence), dtype=torch.int64)
         given = {main: torch.empty(shape, dtype=getattr(torch, request.tensor_type)), "decoder_input_ids": labels}
@@ -143,14 +143,19 @@ def _images(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
     return torch.empty((request.batch, settings.num_channels, height, width), dtype=getattr(torch, request.tensor_type))
 
 
-def _check_length(request: TraceRequest, settings: Any) -> None:
+def _with_length(request: TraceRequest, settings: Any) -> TraceRequest:
+    """The request with a number of tokens: the usual one, or the most that the model takes.  Raises WorkloadError for more than that."""
+    asked, usual = request.sequence, USUAL_SEQUENCE
     for name in POSITIONS:
         most = getattr(settings, name, None)
-        if isinstance(most, int) and 0 < most < request.sequence:
-            raise WorkloadError(
-                f"{request.model}: sequence = {request.sequence} is longer than {name} = {most}; "
-                f"ask for less, or `estimate trace --set {name}={request.sequence}`"
-            )
+        if isinstance(most, int) and most > 0:
+            usual = min(usual, most)
+            if most < asked:
+                raise WorkloadError(
+                    f"{request.model}: sequence = {asked} is longer than {name} = {most}; "
+                    f"ask for less, or `estimate trace --set {name}={asked}`"
+                )
+    return replace(request, sequence=asked or usual)
 
 
 def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: Named) -> Named:
@@ -177,6 +182,7 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
     if request.settings:
         raise WorkloadError(f"{request.model}: own code has no configuration to change; leave --set out")
     function = _user_function(request.model)
+    request = replace(request, sequence=request.sequence or USUAL_SEQUENCE)
     known = {"batch": request.batch, "sequence": request.sequence, "image_size": request.image_size, "precision": request.precision}
     wanted = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
     if request.image_size and "image_size" not in wanted:
@@ -189,7 +195,7 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
             raise WorkloadError(f"{request.model}: must return a torch.nn.Module, or one with its inputs; got {type(model).__name__}")
         compiled = any(hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) for part in model.modules())
         model = model._orig_mod if hasattr(model, "_orig_mod") else model
-        sizes = frozenset(SIZES) if inputs is None else frozenset(SIZES) & wanted.keys()
+        sizes = {name: getattr(request, name) for name in SIZES if inputs is None or name in wanted}
         if inputs is None:
             inputs = (torch.ones((request.batch, request.sequence), dtype=torch.int64),)
         named = inputs if isinstance(inputs, dict) else {}

@@ -6,7 +6,7 @@ are data: `configs/serving/formats.toml`.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -229,6 +229,9 @@ SIZES: Final = ("batch", "sequence")
 LARGEST_SIZE: Final = 10**7
 """Most sequences, tokens or pixels; more are a mistake."""
 
+USUAL_SEQUENCE: Final = 512
+"""Tokens of a sequence if nobody says how many, and the model takes so many."""
+
 Size = Annotated[int, Span(1, LARGEST_SIZE)]
 
 
@@ -239,7 +242,7 @@ class TraceRequest:
     model       a name that `estimator.tracing.models` knows, a Transformers configuration file or its folder,
                 or MODULE:CALLABLE
     batch       sequences or images
-    sequence    tokens of a sequence; in decode the tokens that the new one attends to, including itself
+    sequence    tokens of a sequence; in decode the tokens that the new one attends to, including itself; 0: the usual number
     phase       one of PHASES
     precision   precision of weights and activations; "": as the configuration stores the weights, else bf16
     weights     format of the layers' weights, a name of `estimate llm --weights`, instead of the configuration's; excludes precision
@@ -255,7 +258,7 @@ class TraceRequest:
 
     model: str
     batch: Size = 1
-    sequence: Size = 512
+    sequence: Annotated[int, Span(0, LARGEST_SIZE)] = 0
     phase: Annotated[str, Words(PHASES)] = "prefill"
     precision: str = ""
     weights: str = ""
@@ -273,10 +276,10 @@ class TraceRequest:
         """Name of the framework's type in which the model is traced."""
         return TENSOR_TYPES.get(self.precision, TENSOR_TYPES[NARROW_BASE])
 
-    def label(self, sizes: Collection[str]) -> str:
-        """Short name of the request; sizes: the subset of "batch" and "sequence" that the model's inputs have."""
+    def label(self, sizes: Mapping[str, int]) -> str:
+        """Short name of the request; sizes: those of "batch" and "sequence" that the model's inputs have."""
         model = self.model.rstrip("/").removesuffix("/config.json").rpartition("/")[2].removesuffix(".json")
-        stated = [f"{name[0]}{getattr(self, name)}" for name in SIZES if name in sizes]
+        stated = [f"{name[0]}{size}" for name, size in sizes.items()]
         stated += [f"i{self.image_size}"] if self.image_size else []
         stated += [
             self.precision,
@@ -292,7 +295,7 @@ def checked_request(request: TraceRequest) -> TraceRequest:
     """The request with the canonical name of its precision.  Raises WorkloadError, naming the field, for an impossible trace."""
     try:
         read(TraceRequest, asdict(request))
-        if request.phase == "decode" and request.sequence < 2:
+        if request.phase == "decode" and request.sequence == 1:
             raise FaultError("= 1 must be at least 2 to decode", "sequence")
     except FaultError as fault:
         raise WorkloadError(str(fault)) from None

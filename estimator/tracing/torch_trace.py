@@ -143,7 +143,7 @@ class Traced:
     """A workload, the sizes that its inputs have ("batch", "sequence"), its precision, and its attention, "eager" or "flash"."""
 
     workload: Workload
-    sizes: frozenset[str]
+    sizes: Mapping[str, int]
     precision: str
     attention: str
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from estimator.formats import read_workload
-from estimator.tracing.models import SIZES, TraceRequest, checked_request, load_model_config, model_names
+from estimator.tracing.models import TraceRequest, checked_request, load_model_config, model_names
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.vocabulary.errors import WorkloadError
 from tests.estimator.estimating import fails, printed
@@ -113,11 +113,11 @@ def test_an_impossible_request_is_refused_by_its_field(changes):
 
 
 def test_a_name_states_the_sizes_that_the_inputs_have_and_no_others():
-    request = TraceRequest(model="a/b/config.json", batch=3, sequence=7, precision="bf16", attention="eager")
-    names = [request.label(sizes) for sizes in (SIZES, {"batch"}, ())]
+    request = TraceRequest(model="a/b/config.json", precision="bf16", attention="eager")
+    names = [request.label(sizes) for sizes in ({"batch": 3, "sequence": 7}, {"batch": 3}, {})]
     assert names == ["b-prefill-b3-s7-bf16-eager", "b-prefill-b3-bf16-eager", "b-prefill-bf16-eager"]
     assert [sizes_in_name(name) for name in names] == [Sizes(batch=3, sequence=7), Sizes(batch=3, sequence=0), None]
-    assert TraceRequest(model="r", image_size=96, precision="bf16", attention="eager").label({"batch"}) == "r-prefill-b1-i96-bf16-eager"
+    assert TraceRequest(model="r", image_size=96, precision="bf16", attention="eager").label({"batch": 1}) == "r-prefill-b1-i96-bf16-eager"
 
 
 # With PyTorch ---------------------------------------------------------------------------------------------------------
