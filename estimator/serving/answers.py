@@ -236,6 +236,7 @@ def _under_limit(
     share = np.clip((cycle.power_w - limit_w) / np.maximum(cycle.power_w - slow.power_w, TINY), 0.0, 1.0)
     both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__annotations__}
     both["ttft_s"] = cycle.ttft_s + np.maximum(share, late) * (slow.ttft_s - cycle.ttft_s)
+    both["ttft_loaded_s"] = np.maximum(both["ttft_loaded_s"], both["ttft_s"])
     step_w = interpolated(held.decode.at, (held.decode.joules / held.decode.parts.sum(axis=0)).T, np.maximum(slow.running[0], 1.0))
     # What prompts add to steps within the limit can be beyond it.
     over = np.where(step_w > (1.0 + ROUNDING) * board.held.power_w, 1.0, np.maximum(both["power_w"] / limit_w, 1.0))

@@ -38,6 +38,8 @@ def test_a_power_limit_holds_the_mean_of_all_steps():
     assert crowded["power_w_low"] < 0.98 * crowded["power_w"] < 0.98 * 700.0 < crowded["power_w_high"] < 1.03 * 700.0
     starved = answers(words, "1 --power-cap 100")
     assert starved["power_w"] > 100.0
+    long = answers("llama-3.1-8b --gpu h100 --prompt 131000 --output 72 --batch 1")
+    assert long["ttft_s"] == long["ttft_loaded_s"] < long["ttft_s_high"]
     assert starved["tpot_s"] == pytest.approx(answers(words, "1 --freqs", starved["sm_clock_mhz"])["tpot_s"], rel=1e-3)
 
 
