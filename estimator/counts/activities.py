@@ -9,6 +9,7 @@ issued), `link_bytes`, `launches` (number of such launches) and `lanes` (active 
 Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; docs/how-to/energy-from-counts.md.
 """
 
+import codecs
 import csv
 import math
 from collections.abc import Mapping, Sequence
@@ -200,7 +201,7 @@ def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, 
     """
     try:
         content = read_regular(path, MOST_BYTES)
-        if content.lstrip()[:1] == b"{":
+        if content.lstrip(codecs.BOM_UTF8 + b" \t\r\n")[:1] == b"{":
             file: ActivityFile = read(ActivityFile, parse_json(content))
             return tuple(_counted(entry, f"{path}: kernels[{place}]", vocabulary) for place, entry in enumerate(file.kernels))
     except OSError as error:

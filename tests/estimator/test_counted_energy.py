@@ -140,7 +140,7 @@ def test_a_unit_that_is_not_known_and_a_negative_count_count_as_missing(tmp_path
 
 def test_opcodes_are_classes_by_active_lane(tmp_path):
     path = tmp_path / "counts.json"
-    path.write_text(json.dumps(JSON))
+    path.write_text(json.dumps(JSON), encoding="utf-8-sig")  # as Windows' editors write it
     (found,) = read_activities(path, "sass")
     assert found.launches == 3
     assert found.activity.instructions == {"FFMA": 16e6}, "branches have no lanes, loads are transactions"
