@@ -175,7 +175,7 @@ def _variants(options: Options) -> "list[Variant]":
         )
     if options["model"]:
         return model_variants(options)
-    odd = next((name for name in OF_MODELS if options[name] not in (None, False, (), ("eager",))), "")
+    odd = next((name for name in OF_MODELS if options[name] not in (None, False, (), ("eager",), "prefill")), "")
     if odd:
         raise click.UsageError(f"--{odd.replace('_', '-')} is of models, and a list of operators is none: give the model by --model")
     from estimator.formats import read_workload

@@ -115,6 +115,6 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, fields, words, statu
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option", ["--weights fp8", "--kv fp8", "--tensor-parallel 2", "--master", "--image-size 64"])
+@pytest.mark.parametrize("option", ["--phase decode", "--weights fp8", "--kv fp8", "--tensor-parallel 2", "--master", "--image-size 64"])
 def test_a_list_of_operators_has_no_options_of_a_model(option):
     assert "give the model by --model" in fails("examples/gpt2-prefill.json --gpu h100", option, status=2)
