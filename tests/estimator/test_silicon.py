@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator import estimate, load_bundle
 from estimator.bundle.content import group_coefficients
 from estimator.model.power import POWER_TERMS, BoardTables, carried_factors
 from estimator.model.silicon import MEMORY_REST_W, energy_factors, usual_rest_w, voltage_ratios
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import gpu_names, load_gpu
+from estimator.vocabulary.workload import Workload, make_operator
 from tests.estimator.synthetic import known_bundle
 
 A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
@@ -108,6 +110,17 @@ def test_half_of_a_lambda_belongs_to_the_fitted_board():
     own, other = (group_coefficients(bundle, replace(A100, architecture=name))["gemm"] for name in (A100.architecture, "hopper"))
     assert own == group.coefficients
     assert other == pytest.approx(own | {"math": 2.0 * own["math"]})
+
+
+@pytest.mark.parametrize("bundle", ["a100-sxm-80gb", "h200-sxm", "l40s"])
+@pytest.mark.parametrize("precision, stored", [("bf16", 2.0), ("int8_wo", 1.0), ("int4_wo", 0.5)])
+def test_weights_are_read_no_faster_than_memory_gives_them(bundle, precision, stored):
+    product = make_operator("gemm", "linear", precision, batch=1.0, m=1.0, n=65536.0, k=16384.0)
+    workload, own = Workload(name="x", model_family="x", operators=(product,), counts=(1.0,)), load_bundle(bundle)
+    for name in ("a40", "h100-pcie", "h20", "rtx-4090", own.gpu.name):
+        gpu = replace(load_gpu(name), power_limit_w=1e4)
+        (found,) = estimate(workload, own, gpu=gpu, host_launch_s=0.0)
+        assert found.latency_s > stored * 65536 * 16384 / gpu.dram_bytes_per_s
 
 
 @pytest.mark.parametrize(
