@@ -23,6 +23,7 @@ from estimator.model.coefficients import (
 )
 from estimator.model.power import POWER_TERMS, tensor_rate
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
+from estimator.model.silicon import FLOP_PER_CLOCK
 from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
@@ -372,8 +373,8 @@ class Bundle(Content):
 
 SLOWER_EXPONENT: Final = 2.6
 """Exponent with which the times of tensor cores and of what delays them join, as phases of products do inside whole models
-(`fitter.priors`).  Published products of RTX 4090, 4060 Ti, 3060 and L20, whose cores have half the rate of those of the fitted A10 and
-L40S, err by 11 instead of 29 % with it, by 18 with an exponent of 1 (`benchmarks/published.py`)."""
+(`fitter.priors`).  Published products of six boards whose cores have half the rate of those of the fitted A10 and L40S err by 7 instead of
+23 % with it, by 12 with an exponent of 1 (`benchmarks/published.py`)."""
 
 
 def group_table(bundle: Bundle, gpu: GpuSpec) -> CoefficientTable:
@@ -387,17 +388,18 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
     On another architecture than the fitted one half of a lambda's deviation from its usual value belongs to the fitted board: forecasts of
     runs of 20 ms and more between A100, A10 and H100 then err by 4.2 instead of 5.0 % in latency (`benchmarks/board_power.py`).
 
-    Where the same kind of SM has slower tensor cores, what delays the fitted ones takes as many clocks, and the slower ones hide most of it
-    (SLOWER_EXPONENT).  Between kinds of SM this does not hold: whole models from an H100 to an A100 and an A10 then err by 7.7 and 6.9
-    instead of 5.5 and 3.2 % (`benchmarks/board_power.py`).
+    Where boards are sold with less than their tensor cores' rate, what delays cores of the whole rate takes as many clocks: a pipeline's
+    filling, counted in steps of the cores, and what the slower ones mostly hide (SLOWER_EXPONENT).  Between kinds of SM this does not hold
+    of other rates: whole models from an H100 to an A100 and an A10 would err by 7.7 and 6.9 instead of 5.5 and 3.2 %
+    (`benchmarks/board_power.py`).
 
     Bytes take no less than the published bandwidth allows on another board: a dram below 1 is of bytes that the fitted one's
     caches or other phases hide.  Whole models from an A100 to an A10 then err by 3.3 instead of 3.7 % in latency and 4.2 instead of 4.8 in
     power, int4 models on an RTX A6000 by 2 instead of 14 %, where products took less time than their bytes (`benchmarks/published.py`).
     """
     known = {name: group.usual for name, group in bundle.groups.items() if group.usual and gpu.architecture != bundle.gpu.architecture}
-    alike = gpu.compute_capability == bundle.gpu.compute_capability
-    slower = min(tensor_rate(gpu) / tensor_rate(bundle.gpu), 1.0) if alike else 1.0
+    now, then = (tensor_rate(one) / FLOP_PER_CLOCK.get(one.compute_capability, tensor_rate(one)) for one in (gpu, bundle.gpu))
+    slower = min(now / then, 1.0)
     found = {}
     for name, group in bundle.groups.items():
         usual = known.get(longest_prefix(name, known) or "", EMPTY)
@@ -405,6 +407,8 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
         if slower < 1.0 < own.get("math", 0.0):
             excess = own["math"] ** SLOWER_EXPONENT - 1.0
             own["math"] = (1.0 + excess * slower**SLOWER_EXPONENT) ** (1.0 / SLOWER_EXPONENT)
+        if "prologue" in own:
+            own["prologue"] *= slower
         if gpu.name != bundle.gpu.name and "dram" in own:
             own["dram"] = max(own["dram"], 1.0)
         found[name] = own

@@ -124,14 +124,13 @@ def test_weights_are_read_no_faster_than_memory_gives_them(bundle, precision, st
 
 
 @pytest.mark.parametrize(
-    "rate, kind, kept",
-    [(0.25, "8.0", 0.25**2.6), (0.5, "8.0", 0.5**2.6), (1.0, "8.0", 1.0), (4.0, "8.0", 1.0), (0.5, "8.6", 1.0)],
+    "rate, kind, kept", [(256, "8.9", 0.25), (512, "8.6", 0.5), (1024, "8.9", 1.0), (2048, "8.9", 1.0), (512, "7.5", 1.0)]
 )
-def test_slower_tensor_cores_of_the_same_sm_lose_less_and_faster_ones_not_more(rate, kind, kept):
+def test_tensor_cores_sold_with_a_lower_rate_lose_less_and_others_not(rate, kind, kept):
     bundle = known_bundle(A100)
     group = replace(bundle.groups["gemm"], coefficients={**bundle.groups["gemm"].coefficients, "math": 1.4})
-    rates = {name: rate * flop for name, flop in A100.tensor_flop_per_clock.items()}
-    changed = replace(A100, tensor_flop_per_clock=rates, compute_capability=kind)
+    changed = replace(A100, tensor_flop_per_clock={"bf16": float(rate)}, compute_capability=kind)
     found = group_coefficients(replace(bundle, groups={"gemm": group}), changed)["gemm"]
-    assert found["math"] ** 2.6 - 1.0 == pytest.approx(kept * (1.4**2.6 - 1.0))
-    assert found | {"math": 1.4} == group.coefficients
+    assert found["math"] ** 2.6 - 1.0 == pytest.approx(kept**2.6 * (1.4**2.6 - 1.0))
+    assert found["prologue"] == kept * group.coefficients["prologue"]
+    assert found | {name: group.coefficients[name] for name in ("math", "prologue")} == group.coefficients
