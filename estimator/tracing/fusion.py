@@ -19,6 +19,7 @@ computes again for a backward pass.
 Source of the rules: PyTorch, torch/_inductor (scheduler.py, lowering.py) and docs of torch.compile.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -46,6 +47,10 @@ OVERWRITING: Final = frozenset({"copy", "fill", "zero"})
 ROWS: Final = frozenset({"layernorm", "rmsnorm", "sum", "mean", "max"})
 """Operators that reduce rows."""
 
+GROUPED_LAST, OTHER_LAST = 1.358, 0.823
+"""Time of convolutions with channels last over that with channels first by which the compiler decides.  Small and narrowing ones, which it
+tells apart and in training keeps channels first, are taken as all others.  Source: torch/_inductor/graph.py, decide_layout_opt."""
+
 
 @dataclass(slots=True, eq=False)
 class _Kernel:
@@ -67,8 +72,11 @@ class _Kernel:
 
 
 def compiled(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[Part]:
-    """Kernels of a compiled model, in the order of their last calls; parts: the kernels of each call as launched one by one."""
-    kernels = merged_calls(calls, parts)
+    """Kernels of a compiled model, in the order of their last calls; parts: the kernels of each call as launched one by one.
+
+    Where convolutions are channels last, merged kernels write their images so; only those that the model is given are converted.
+    """
+    kernels, last, made = merged_calls(calls, parts), _channels_last(calls), {at.number for call in calls for at in call.written}
     readers: dict[int, set[int]] = {}
     for kernel, places in enumerate(kernels):
         for at in (at for place in places for at in calls[place].read):
@@ -77,8 +85,26 @@ def compiled(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[Par
     for kernel, places in enumerate(kernels):
         numbers = {at.number for place in places for at in calls[place].written}
         read_by_others = {number: bool(readers[number] - {kernel}) for number in numbers & readers.keys()}
-        found += parts[places[0]] if len(places) == 1 else [_merged(places, read_by_others, calls, parts)]
+        if len(places) > 1:
+            found.append(_merged(places, read_by_others, calls, parts))
+            continue
+        own, read = parts[places[0]], calls[places[0]].read
+        given = not read or read[0].number not in made
+        found += [one for at, one in enumerate(own) if one.operator.operator != "layout" or not last or (given and at == 1)]
     return found
+
+
+def _channels_last(calls: Sequence[Call]) -> bool:
+    """Whether the compiler lays out images channels last; those of a training step not with any grouped convolution."""
+    longer, trained = 0.0, any(base_name(call) == "convolution_backward" for call in calls)
+    for call in calls:
+        if base_name(call) == "convolution":
+            channels = call.tensor("weight").shape[1:]
+            grouped = call.number("groups", 1) > 1 < channels[0]
+            if grouped and trained:
+                return False
+            longer += ((GROUPED_LAST if grouped else OTHER_LAST) - 1.0) * call.outputs[0].elements * math.prod(channels)
+    return longer <= 0.0
 
 
 def merged_calls(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[list[int]]:

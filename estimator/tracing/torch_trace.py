@@ -207,24 +207,17 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
 
 
 def _laid_out(torch: Any, request: TraceRequest, job: Job) -> Job:
-    """The job with its convolutions channels last, as asked with its images or as torch.compile lays them out.
-
-    Source: torch/_inductor/graph.py, decide_layout_opt, whose measure of grouped convolutions is taken as "none"; in training it also
-    leaves out models that halve their channels in a convolution wider than one pixel, and those of few channels.
-    """
-    filters = [part for part in job.model.modules() if isinstance(part, torch.nn.Conv2d)]
-    if request.channels_last and not filters:
+    """The job with its convolutions and images channels last, if so asked."""
+    if not request.channels_last:
+        return job
+    if not any(isinstance(part, torch.nn.Conv2d) for part in job.model.modules()):
         raise WorkloadError(f"{request.model}: has no convolutions over images; leave --channels-last out")
     last = {"memory_format": torch.channels_last}
-    if request.channels_last:
-        placed, named = torch.utils._pytree.tree_map_only(
-            torch.Tensor, lambda one: one.contiguous(**last) if one.ndim == IMAGE_AXES else one, (job.placed, dict(job.named))
-        )
-        job = replace(job, placed=placed, named=named)
-    elif request.runtime != "compiled" or any(1 < part.groups < part.in_channels for part in filters):
-        return job
     job.model.to(**last)
-    return job
+    placed, named = torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda one: one.contiguous(**last) if one.ndim == IMAGE_AXES else one, (job.placed, dict(job.named))
+    )
+    return replace(job, placed=placed, named=named)
 
 
 def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:

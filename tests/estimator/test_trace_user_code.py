@@ -84,8 +84,8 @@ def writes():
     thread.join()
     return talks()
 
-def images(image, weight, groups=1):
-    layers = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3, groups=groups))
+def images(image, weight, groups=1, pixels=3):
+    layers = torch.nn.Sequential(torch.nn.Conv2d(16, 16, pixels), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3, groups=groups))
     return layers.to(memory_format=weight), (torch.randn(2, 16, 9, 9).to(memory_format=image),)
 
 def first():
@@ -102,6 +102,9 @@ def last_weights():
 
 def grouped():
     return images(torch.contiguous_format, torch.contiguous_format, 4)
+
+def mostly_grouped():
+    return images(torch.contiguous_format, torch.contiguous_format, 4, 1)
 
 class Widened(torch.nn.RMSNorm):
     def forward(self, tensor):
@@ -160,11 +163,16 @@ def test_convolutions_of_fp32_tensors_run_as_pytorch_is_told(traced, monkeypatch
         ("first", {"channels_last": True}, 0),
         ("grouped", {"channels_last": True}, 0),
         ("first", {"runtime": "compiled"}, 1),
-        ("grouped", {"runtime": "compiled"}, 4),
+        ("grouped", {"runtime": "compiled"}, 1),
+        ("mostly_grouped", {"runtime": "compiled"}, 4),
     ],
 )
 def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(traced, function, asked, turned):
     assert tally(traced(function, **asked), "conv2d", "layout") == {"conv2d": 2, "layout": turned}
+
+
+def test_grouped_convolutions_keep_a_compiled_training_step_channels_first(traced):
+    assert tally(traced("grouped", runtime="compiled", phase="train"), "layout") == {"layout": 10}
 
 
 def test_an_rms_norm_is_one_kernel_as_on_a_gpu(traced):
