@@ -1,28 +1,39 @@
 """Speed-ups by torch.compile: forecast against those that Transformers' documentation publishes (default mode, PyTorch 2.0.1, fp32).
 
-    build/torch/bin/python benchmarks/compiled_models.py [--bundle a100-pcie-40gb-eager] [--json]
+    build/torch/bin/python benchmarks/compiled_models.py [--bundle a100-pcie-40gb-eager] [--vision] [--json]
 
 Needs PyTorch (`make test-torch` installs it).  A line for every GPU and model: published and forecast speed-ups at 1, 4 and 16 images, and
 our eager time over the published one by the bundle that `estimate --gpu` takes for fp32 (1 image waits for the host); then the mean and the
 largest absolute error of each GPU's speed-ups [%], and the mean one of its eager times from 4 images on.  Goal: within 25 %.  The usual
 settings of PyTorch: convolutions in tf32 where the GPU has it, products in fp32.
+
+--vision instead: timm's published inferences of models that Transformers has with as many weights (benchmarks/published: vision.csv, and
+their configurations in vision.json), in the lines of `published.py` for each GPU, runtime and layout, convolutional and with attention.
+Some minutes.  timm's mixed precision (fp16) casts weights at each forward pass, computes layer norms in fp32, and keeps sums with what they
+return in fp32; its attention is fused everywhere, MobileViT's and PVT's of Transformers is not.
 """
 
 import json
+import math
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
 import click
 import numpy as np
+from published import FOLDER, Compared, near, rows_of, scored
 from showing import show
 
 from estimator import estimate, load_bundle, load_gpu
 from estimator.tracing.models import RUNTIMES, TraceRequest
 from estimator.tracing.torch_trace import trace_workload
 from estimator.uncertainty.nearest import bundle_for
+from estimator.vocabulary.quantities import NORMAL_90
+from estimator.vocabulary.workload import Workload
 
 IMAGES = (1, 4, 16)
 
@@ -38,6 +49,8 @@ MODELS: dict[str, dict[str, object]] = {
     "ResNet": {"model_type": "resnet", "architectures": ["ResNetForImageClassification"]},
 }
 """Configurations by the names of the publication: ViT-B/16, BEiT-B/16, ConvNeXt-L and ResNet-50, where nothing is stated the defaults."""
+
+ATTENTIVE = ("vit", "beit", "swin", "mobilevit", "pvt")
 
 PUBLISHED_MS: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
     "a100-pcie-40gb": {
@@ -99,15 +112,44 @@ def speed_ups(bundle_name: str) -> Iterator[dict[str, object]]:
         }  # fmt: skip
 
 
+def inferences() -> Iterator[dict[str, object]]:
+    """The lines of timm's inferences."""
+    configs, groups = json.loads((FOLDER / "vision.json").read_text()), defaultdict(list)
+
+    @cache
+    def traced(model: str, layout: str, precision: str, runtime: str, image: str, batch: str) -> Workload:
+        path = Path(folder) / model / "config.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({**configs[model], "num_labels": 1000}))
+        asked = {"precision": precision, "runtime": runtime, "image_size": int(image), "batch": int(batch)}
+        return trace_workload(TraceRequest(model=str(path), attention="flash", channels_last=layout == "nhwc", **asked))
+
+    with tempfile.TemporaryDirectory() as folder:
+        for row in rows_of("vision"):
+            workload = traced(*(row[name] for name in ("model", "layout", "precision", "runtime", "image", "batch")))
+            bundle, gpu = near(row["gpu"], (row["precision"],))
+            cap = float(row["power_cap_w"]) if row["power_cap_w"] else None
+            found = estimate(workload, bundle, gpu=gpu, power_cap_w=cap)[0]
+            ratio, deviation = (
+                found.latency_s * float(row["images_per_s"]) / float(row["batch"]),
+                found.latency_s_std_elsewhere / found.latency_s,
+            )
+            kind = "attention" if row["model"].startswith(ATTENTIVE) else "convolution"
+            group = " ".join((row["gpu"], row["runtime"], row["layout"], kind))
+            groups[group].append(Compared(group, row["model"], ratio, abs(math.log(ratio)) < NORMAL_90 * deviation))
+    yield from (scored(group, found) for group, found in groups.items())
+
+
 @click.command()
 @click.option("--bundle", "bundle_name", metavar="NAME|FILE", default="a100-pcie-40gb-eager", show_default=True)
+@click.option("--vision", is_flag=True, help="timm's inferences instead.")
 @click.option("--json", "as_json", is_flag=True)
-def main(bundle_name: str, as_json: bool) -> None:
+def main(bundle_name: str, vision: bool, as_json: bool) -> None:
     """Print speed-ups beside the published ones."""
     if find_spec("torch") is None:
         click.echo("skipped: PyTorch is not installed; `make test-torch` installs it in build/torch", err=True)
         return
-    show(speed_ups(bundle_name), as_json)
+    show(inferences() if vision else speed_ups(bundle_name), as_json)
 
 
 if __name__ == "__main__":
