@@ -11,8 +11,8 @@ The trace knows which storage a call reads and writes, so that branches are told
 Each kernel costs the host one launch, as without CUDA graphs: that of the operations that stay, an element-wise one's of merged ones.
 
 Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images; 1.01 to 1.58 on
-an A100) come out with errors of 3.6 % on an A100 (at most 7.3), and as forecasts of 9.8 % on a V100 (at most 39: ViT, one image, where
-another host sets the pace) and 5.0 % on a T4 (at most 17).
+an A100) come out with errors of 4.5 % on an A100 (at most 12), and as forecasts of 9.8 % on a V100 (at most 39: ViT, one image, where
+another host sets the pace) and 3.2 % on a T4 (at most 10).
 
 Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py), tensors that it
 computes again for a backward pass.
