@@ -7,10 +7,10 @@ our eager time over the published one by the bundle that `estimate --gpu` takes 
 largest absolute error of each GPU's speed-ups [%], and the mean one of its eager times from 4 images on.  Goal: within 25 %.  The usual
 settings of PyTorch: convolutions in tf32 where the GPU has it, products in fp32.
 
---vision instead: timm's published inferences of models that Transformers has with as many weights (benchmarks/published: vision.csv, and
-their configurations in vision.json), in the lines of `published.py` for each GPU, runtime and layout, convolutional and with attention.
-Some minutes.  timm's mixed precision (fp16) casts weights at each forward pass, computes layer norms in fp32, and keeps sums with what they
-return in fp32; its attention is fused everywhere, MobileViT's and PVT's of Transformers is not.
+--vision instead: timm's published inferences and eager training steps ("train", PyTorch 1.12) of models that Transformers has with as many
+weights (benchmarks/published: vision.csv, and their configurations in vision.json), in the lines of `published.py` for each GPU, runtime and
+layout, convolutional and with attention.  A minute.  timm's mixed precision (fp16) casts weights at each forward pass, computes layer norms
+in fp32, and keeps sums with what they return in fp32; its attention is fused in inference, MobileViT's and PVT's of Transformers is not.
 """
 
 import json
@@ -121,8 +121,9 @@ def inferences() -> Iterator[dict[str, object]]:
         path = Path(folder) / model / "config.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({**configs[model], "num_labels": 1000}))
-        asked = {"precision": precision, "runtime": runtime, "image_size": int(image), "batch": int(batch)}
-        return trace_workload(TraceRequest(model=str(path), attention="flash", channels_last=layout == "nhwc", **asked))
+        asked = {"precision": precision, "image_size": int(image), "batch": int(batch), "channels_last": layout == "nhwc"}
+        asked |= {"phase": "train", "attention": "eager"} if runtime == "train" else {"runtime": runtime, "attention": "flash"}
+        return trace_workload(TraceRequest(model=str(path), **asked))
 
     with tempfile.TemporaryDirectory() as folder:
         for row in rows_of("vision"):

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from estimator.completion.patterns import NOTHING, Change, Patterns, added
 from estimator.transforms import INNER, INTERNAL
-from estimator.vocabulary.workload import Operator, conv_output_size
+from estimator.vocabulary.workload import Operator, conv_output_size, keeps_layout
 
 CONVERTED: Final = frozenset({"bf16", "fp16", "tf32"})
 """Precisions whose tensor-core convolutions work channels-last inside cuDNN."""
@@ -67,7 +67,7 @@ def layout_conversion(patterns: Patterns) -> Iterator[Change]:
     """cuDNN converts the input of a dense convolution from channels-first to channels-last, and in 16 bits its output back."""
     for site in patterns.conv_sites:
         operator = patterns.operators[site.conv]
-        if operator.precision not in CONVERTED or operator.operator == "depthwise" or site in patterns.depthwise:
+        if operator.precision not in CONVERTED or operator.operator == "depthwise" or site in patterns.depthwise or keeps_layout(operator):
             continue
         for image in (conv_input(operator), conv_output(operator))[: 1 if operator.precision == "tf32" else 2]:
             size = image.elements

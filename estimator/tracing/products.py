@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part
 from estimator.transforms import INNER, INTERNAL, LAYER
-from estimator.vocabulary.workload import SINGLE_PIXELS, TRACED
+from estimator.vocabulary.workload import TRACED, keeps_layout
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
 """Precisions in which cuDNN's dense convolutions read and write channels last; those in tf32 read so and write channels first (names of its
@@ -71,8 +71,7 @@ def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
     if groups > 1 and groups == image.shape[1]:
         return [part("conv.depthwise", precision, **shape)]
     kernel = part("conv.conv2d", precision, **shape)
-    as_it_lies = gradient or kernel.operator.shape[5:] == SINGLE_PIXELS  # a product of the image in either layout
-    return [kernel, *([] if as_it_lies else _turned([image], [out])), *bias]
+    return [kernel, *([] if gradient or keeps_layout(kernel.operator) else _turned([image], [out])), *bias]
 
 
 def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:

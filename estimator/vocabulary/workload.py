@@ -240,7 +240,7 @@ def as_run(operator: Operator, gpu: GpuSpec | None = None) -> Operator:
             return replace(operator, library="") if operator.library else operator
         own = operator.library or cudnn_takes(operator, gpu.compute_capability)
         return operator if own else replace(operator, library=FLASH_ATTENTION)
-    if operator.family != "conv" or operator.operator != "conv2d" or operator.shape[5:] != SINGLE_PIXELS:
+    if not is_of_single_pixels(operator):
         return operator
     batch, channels, height, width, filters = operator.shape[:5]
     return replace(operator, family="gemm", operator="linear", shape=(1.0, batch * height * width, filters, channels))
@@ -254,6 +254,20 @@ def cudnn_takes(attention: Operator, compute_capability: str) -> bool:
 
 SINGLE_PIXELS: Final = (1.0, 1.0, 1.0, 0.0, 1.0)
 """Height and width of the kernel, stride, padding and groups of a convolution of single pixels."""
+
+
+def is_of_single_pixels(operator: Operator) -> bool:
+    """Whether an operator is a convolution of single pixels, a product of the image."""
+    return operator.family == "conv" and operator.operator == "conv2d" and operator.shape[5:] == SINGLE_PIXELS
+
+
+def keeps_layout(operator: Operator) -> bool:
+    """Whether cuDNN runs a convolution on channels-first images as they lie: of single pixels in fp16.
+
+    timm's ResNets lose with channels first on an RTX 3090 in fp16 what the wider convolutions' conversions take; the EnergAIzer artifact's
+    runs in bf16 and Transformers' published ones in tf32 on an A100 take longer than without the others' (docs/model.md).
+    """
+    return operator.precision == "fp16" and is_of_single_pixels(operator)
 
 
 def conv_output_size(operator: Operator) -> tuple[float, float]:

@@ -164,12 +164,15 @@ def test_convolutions_of_fp32_tensors_run_as_pytorch_is_told(traced, monkeypatch
         ("grouped", {"channels_last": True}, 0),
         ("first", {"runtime": "compiled"}, 1),
         ("grouped", {"runtime": "compiled"}, 1),
-        ("mostly_grouped", {"runtime": "compiled"}, 2),
-        ("mostly_grouped", {}, 2),
+        ("mostly_grouped", {"runtime": "compiled"}, 4),
+        ("mostly_grouped", {}, 4),
+        ("mostly_grouped", {"precision": "fp16"}, 2),
     ],
 )
 def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(traced, function, asked, turned):
-    assert tally(traced(function, **asked), "conv2d", "layout") == {"conv2d": 2, "layout": turned}
+    workload = traced(function, **asked)
+    assert tally(workload, "conv2d", "layout") == {"conv2d": 2, "layout": turned}
+    assert bool(workload.warnings) == ("grouped" in function and "channels_last" in asked)
 
 
 def test_grouped_convolutions_keep_a_compiled_training_step_channels_first(traced):
