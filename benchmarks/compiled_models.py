@@ -9,7 +9,7 @@ settings of PyTorch: convolutions in tf32 where the GPU has it, products in fp32
 
 --vision instead: timm's published inferences and eager training steps ("train", PyTorch 1.12) of models that Transformers has with as many
 weights (benchmarks/published: vision.csv, configurations in vision.json), in the lines of `published.py` for each GPU, runtime and layout,
-convolutional and with attention.  A minute.  timm's mixed precision (fp16) casts weights at each forward pass, computes layer norms in fp32,
+convolutional and with attention.  One minute.  timm's mixed precision (fp16) casts weights at each forward pass, has norms in fp32,
 and keeps sums with what they return in fp32; its attention is fused in inference, MobileViT's and PVT's of Transformers is not.
 """
 
