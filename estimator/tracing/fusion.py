@@ -10,9 +10,8 @@ matrix products, convolutions, fused attention, softmax, sorts, scatters and opt
 The trace knows which storage a call reads and writes, so that branches are told apart; an operator list does not, and is not compiled.
 Each kernel costs the host one launch, as without CUDA graphs: that of the operations that stay, an element-wise one's of merged ones.
 
-Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images; 1.01 to 1.58 on
-an A100) come out with errors of 4.5 % on an A100 (at most 12), and as forecasts of 9.8 % on a V100 (at most 39: ViT, one image, where
-another host sets the pace) and 3.2 % on a T4 (at most 10).
+Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images) err by 5.6 % on
+an A100 (at most 25: ResNet, which that version kept channels first).  Forecasts err by 9.8 % on a V100 (at most 39) and 3.2 % on a T4.
 
 Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py), tensors that it
 computes again for a backward pass.
@@ -89,7 +88,7 @@ def compiled(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[Par
             found.append(_merged(places, read_by_others, calls, parts))
             continue
         own, read = parts[places[0]], calls[places[0]].read
-        given = not read or read[0].number not in made
+        given = not read or read[0].number not in made  # then its conversion, which follows the convolution, stays
         found += [one for at, one in enumerate(own) if one.operator.operator != "layout" or not last or (given and at == 1)]
     return found
 

@@ -120,7 +120,7 @@ REMEDY: Final = "pip install 'wattprint[torch]'; language models need none as en
 OVERSTATED: Final = "recurrent layers are taken step by step; cuDNN runs their steps in few kernels, so that time and energy are overstated"
 
 GROUPED: Final = (
-    "grouped convolutions channels last are slower than modelled: RegNets on an RTX 3090 take 1.1 to 1.6 times as long, training it 2 to 5"
+    "grouped convolutions channels last are slower than modelled: RegNets on an RTX 3090 take 1.1 to 1.6 times as long, in training 2 to 5"
 )
 
 COMPILED: Final = (

@@ -264,8 +264,8 @@ def is_of_single_pixels(operator: Operator) -> bool:
 def keeps_layout(operator: Operator) -> bool:
     """Whether cuDNN runs a convolution on channels-first images as they lie: of single pixels in fp16.
 
-    timm's ResNets lose with channels first on an RTX 3090 in fp16 what the wider convolutions' conversions take; the EnergAIzer artifact's
-    runs in bf16 and Transformers' published ones in tf32 on an A100 take longer than without the others' (docs/model.md).
+    On an RTX 3090 in fp16, timm's ResNets lose by channels first about what the conversions of wider convolutions take.  On an A100, the
+    EnergAIzer artifact's runs in bf16 and Transformers' in tf32 fit better with all conversions (docs/model.md).
     """
     return operator.precision == "fp16" and is_of_single_pixels(operator)
 
