@@ -132,6 +132,17 @@ PERSISTENT: Final = table(
 
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
+WHOLE: Final = table(widest_split=(1.0, 0.0))
+SHORT_VECTORS: Final = table(issue=(1.0, 0.5), widest_split=(7.0, 0.0), vector_rows=(4.0, 0.0))
+OFFERED: Final = {
+    "fp8_block": WHOLE,
+    "nvfp4": WHOLE,
+    "sq": SHORT_VECTORS,
+    "int8_wo": SHORT_VECTORS | table(vector_rows=(15.0, 0.0)),
+    "int4_wo": SHORT_VECTORS | table(vector_rows=(15.0, 0.0)),
+}
+"""What libraries offer for products of a format."""
+
 LISTED_ALONE: Final = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
 """Different priors of matrix products that are launched alone, with cold operands; the overlap of phases is the same."""
 
@@ -221,6 +232,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
         if key.startswith("gemm"):
             priors["math"] = replace(priors["math"], lowest=1.0)
+            priors |= next((OFFERED[word] for word in group_words(key) if word in OFFERED), {})
         elif key.startswith("conv") and not cuda_cores:  # on CUDA cores Winograd's compute less
             priors["math"] = replace(priors["math"], lowest=WARP_RATE.get(gpu.architecture, 1.0))
         if not any(FORMATS[part].converts for part in group_words(key) if part in FORMATS):
