@@ -9,6 +9,8 @@ Phases of one candidate tile (units as in `estimator.model.phases`):
     loop      rounds of resident blocks · kk · STEP_CLOCKS   the serial reduction loop; without tensor cores a
               block's math at the rate of its own warps, which for small tiles are fewer than the sub-partitions of an SM,
               or the latency of its loads
+    issue     multiply-adds / rate of the fp32 lanes, of a matrix-vector kernel alone: it has no math, prologue, waves and store, and
+              VECTOR_LOOP of the loop
     prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline, waves counted as for math
     quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
     epilogue  output / BW, of persistent blocks in part among dram_activations,
@@ -127,7 +129,7 @@ class Gemm:
     """Shortest share of a split K in libraries [element] (assumed)."""
 
     VECTOR_LOOP = 0.25
-    """Share of the steps of a reduction that a matrix-vector kernel takes one after the other: four warps share them (assumed)."""
+    """Share of a reduction that one warp of a matrix-vector kernel has (assumed: four warps)."""
 
     IMPOSSIBLE_CLOCKS = 1e60
     """Time of a candidate that a library would not offer [SM clock]."""
