@@ -233,6 +233,9 @@ def as_run(operator: Operator, gpu: GpuSpec | None = None) -> Operator:
 
     On an H200 cuDNN took the kernels of products for all 13 that were measured (bundles/data/h200-sxm).
     """
+    if is_of_single_pixels(operator):
+        batch, channels, height, width, filters = operator.shape[:5]
+        operator = replace(operator, family="gemm", operator="linear", shape=(1.0, batch * height * width, filters, channels))
     if gpu is not None and (operator.family, operator.precision) == ("gemm", "fp32"):
         return operator if operator.cuda_cores else replace(operator, cuda_cores=True)
     if operator.family == "attention" and operator.library in ("", FLASH_ATTENTION) and gpu is not None:
@@ -240,10 +243,7 @@ def as_run(operator: Operator, gpu: GpuSpec | None = None) -> Operator:
             return replace(operator, library="") if operator.library else operator
         own = operator.library or cudnn_takes(operator, gpu.compute_capability)
         return operator if own else replace(operator, library=FLASH_ATTENTION)
-    if not is_of_single_pixels(operator):
-        return operator
-    batch, channels, height, width, filters = operator.shape[:5]
-    return replace(operator, family="gemm", operator="linear", shape=(1.0, batch * height * width, filters, channels))
+    return operator
 
 
 def cudnn_takes(attention: Operator, compute_capability: str) -> bool:

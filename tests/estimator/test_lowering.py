@@ -19,7 +19,7 @@ from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.work import expert_load, operator_work
 from estimator.vocabulary.workload import Workload, as_run, make_operator, workload_as_run
-from tests.estimator.synthetic import addition, attention, convolution, known_bundle, matmul, workload_of
+from tests.estimator.synthetic import addition, attention, convolution, matmul, workload_of
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
 PRECISIONS = ("bf16", "fp32", "int8")
@@ -204,10 +204,11 @@ def test_attention_of_pytorch_is_that_which_pytorch_prefers_on_the_board(boards,
 @pytest.mark.parametrize(
     "kernel, changes, product", [(1, {}, True), (3, {"padding": 1}, False), (1, {"stride": 2}, False), (1, {"groups": 2}, False)]
 )
-def test_a_convolution_of_single_pixels_is_a_product(kernel, changes, product):
-    linear = matmul(8 * 28 * 28, 256, 64)
-    image = convolution(kernel, height=28, width=28, filters=256, **changes)
-    workload, bundle = Workload(name="one", operators=(image, linear), counts=(2.0, 1.0)), known_bundle(load_gpu("h100-sxm"))
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_convolution_of_single_pixels_is_a_product(kernel, changes, product, precision):
+    linear = matmul(8 * 28 * 28, 256, 64, precision)
+    image = replace(convolution(kernel, height=28, width=28, filters=256, **changes), precision=precision)
+    workload, bundle = Workload(name="one", operators=(image, linear), counts=(2.0, 1.0)), load_bundle("h200-sxm")
     run = workload_as_run(workload)
     assert (run.operators == (linear,), sum(run.counts)) == (product, 3.0)
     times = [estimate(one, bundle)[0].latency_s for one in (workload, workload_of(linear, 3.0))]
