@@ -134,7 +134,8 @@ def _length_class(operator: Operator) -> str:
 def longest_prefix(key: str, known: Iterable[str]) -> str | None:
     """The longest dotted prefix of `key` among `known`, or None; prefixes with the library of `key` come first.
 
-    Kernels in fp16 and bf16 are alike: a key in one of them also finds a longer prefix in the other.
+    Kernels in fp16 and bf16 are alike: a key in one of them also finds a longer prefix in the other.  One in tf32 finds those of bf16 if it
+    has none: what all formats share holds how narrow ones are converted (an H200's 39 products in tf32 err by 18 in place of 73 %).
     """
     names = known if isinstance(known, set | frozenset | dict) else set(known)
     plain, by, library = key.partition(BY)
@@ -144,7 +145,7 @@ def longest_prefix(key: str, known: Iterable[str]) -> str | None:
         for count in range(len(words), 0, -1):
             for spelling in (words, swapped):
                 if (name := ".".join(spelling[:count]) + end) in names:
-                    return name
+                    return longest_prefix(key.replace("tf32", "bf16"), names) if "tf32" in words[count:] else name
     return None
 
 

@@ -307,8 +307,9 @@ def test_schedulers_limit_depthwise_convolutions_alike_on_every_board():
 
 
 SHIPPED = ("a100-sxm-80gb", "b200-sxm", "h100-sxm", "h200-sxm", "l40s")
-SIXTEEN_BIT_KERNELS = {
-    "linear": lambda precision: matmul(1024, 1024, 1024, precision),
+FORMAT_KERNELS = {
+    "linear": lambda precision: matmul(4096, 4096, 4096, precision),
+    "thin": lambda precision: replace(convolution(1, batch=64, channels=256, height=56, width=56), precision=precision),
     "bmm": lambda precision: matmul(512, 512, 64, precision, operator="bmm", batch=32),
     "prefill": lambda precision: attention(2048, precision, batch=2, heads=16, kv_heads=16, head_dim=128),
     "decode": lambda precision: attention(1, precision, "decode", batch=16, context=2048, heads=32, head_dim=128),
@@ -320,10 +321,11 @@ def times_of(bundle, *operators):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-@pytest.mark.parametrize("kernel", SIXTEEN_BIT_KERNELS)
-def test_both_16_bit_formats_take_equally_long_whichever_was_measured(name, kernel):
-    fp16, bf16 = times_of(load_bundle(name), *map(SIXTEEN_BIT_KERNELS[kernel], ("fp16", "bf16")))
+@pytest.mark.parametrize("kernel", FORMAT_KERNELS)
+def test_16_bits_take_equally_long_whichever_were_measured_and_products_in_tf32_twice_that(name, kernel):
+    bf16, fp16, tf32 = times_of(load_bundle(name), *map(FORMAT_KERNELS[kernel], ("bf16", "fp16", "tf32")))
     assert fp16 == pytest.approx(bf16)
+    assert 1.5 < tf32 / bf16 < 2.4 or kernel in ("prefill", "decode")
 
 
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm"])
