@@ -221,15 +221,7 @@ def parameter_targets(name: str, groups: Iterable[str]) -> list[tuple[str, str]]
     """(group, coefficient) pairs among `groups` that a parameter multiplies; empty for host parameters and unknown names."""
     if name in TIED_COEFFICIENTS:
         roots, coefficients = TIED_COEFFICIENTS[name]
-        served = [group for group in groups if _root(group) in roots]
+        served = [group for group in groups if longest_prefix(group, _MATRIX + _STREAM) in roots]
         return [(group, coefficient) for group in served for coefficient in coefficients]
     group, _, coefficient = name.rpartition(".")
     return [(group, coefficient)] if coefficient in COLUMN and group in groups else []
-
-
-def _root(group: str) -> str:
-    """The tied group whose parameters apply to a group: its longest prefix among the tied groups."""
-    known = (*_MATRIX, *_STREAM)
-    while group and group not in known:
-        group = group.rpartition(".")[0]
-    return group

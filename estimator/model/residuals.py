@@ -228,9 +228,11 @@ def corrections(
         near, beyond = distance[rows, 0], excess[rows]
         if features is not None and errors.pattern is not None:
             known, share = errors.pattern
-            correction[rows] = bounded(patterned(known, points[rows], features.select(rows)), beyond, share)
+            few = len(tier.points) <= SPREAD_NEIGHBOURS  # they tell nothing of other shapes
+            error = patterned(known, points[rows], features.select(rows)) * np.exp(-few * (near / REACH) ** 2)
         else:
-            correction[rows] = bounded(neighbour_error(distance[rows], errors.ln_error[index[rows]]), beyond, errors.beyond_share)
+            error, share = neighbour_error(distance[rows], errors.ln_error[index[rows]]), errors.beyond_share
+        correction[rows] = bounded(error, beyond, share)
         half = np.where(near <= FAR, errors.near, errors.far) * (SPREAD_OFFSET + errors.left_out[index[rows]].mean(axis=1))
         walked = np.maximum(np.where(beyond > 0.0, np.maximum(beyond / BEYOND_OCTAVES, 1.0), 0.0), longer[rows] / BEYOND_OCTAVES)
         deviation[rows] = np.maximum(half, errors.beyond * np.sqrt(walked)) / NORMAL_90

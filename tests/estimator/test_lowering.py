@@ -328,6 +328,15 @@ def test_16_bits_take_equally_long_whichever_were_measured_and_products_in_tf32_
     assert 1.5 < tf32 / bf16 < 2.4 or kernel in ("prefill", "decode")
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("batch, context", [(1, 2048), (64, 1000)])
+@pytest.mark.parametrize("cache", ["", "fp8"])
+def test_heads_of_a_size_that_nobody_measured_take_no_longer_than_larger_ones(name, batch, context, cache):
+    shape = {"batch": batch, "context": context, "heads": 64, "causal": 0, "library": "vllm", "precision_kv": cache}
+    smaller, larger = times_of(load_bundle(name), *(attention(1, kind="decode", head_dim=size, **shape) for size in (96, 128)))
+    assert smaller < 1.1 * larger
+
+
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm"])
 @pytest.mark.parametrize("operator, queries", [("decode", 1), ("prefill", 1), ("prefill", 1152)])
 def test_a_window_of_all_keys_is_none(name, operator, queries):

@@ -72,11 +72,11 @@ def forecast_of(bare, neighbour, distance, excess):
 
 
 def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear_out():
-    error = np.random.default_rng(0).normal(0.05, 0.03, 400)
+    error, blind = np.random.default_rng(0).normal(0.05, 0.03, (2, 400))
     inside = forecast_of(error, error, 0.3, -3.0)
     carries = best_share([inside, forecast_of(error, error, 0.8, 1.0)])
     reverses = best_share([inside, forecast_of(-error, error, 0.8, 1.0)])
-    assert (carries, reverses) == (1.0, 0.0)
+    assert (carries, reverses, best_share([forecast_of(error - 0.05, 7.0 * blind, 0.3, -1.0)])) == (1.0, 0.0, None)
 
 
 def test_a_packed_tier_corrects_like_the_plain_one_and_nonsense_is_refused():
@@ -91,11 +91,6 @@ def test_a_packed_tier_corrects_like_the_plain_one_and_nonsense_is_refused():
     for text in ("", "YWJj", packed.packed[:-40], flood, twice, PackedTier.of({**tier, "left_out": (0.1, 0.2)}).packed):
         with pytest.raises(BundleError, match="packed tier that cannot be read"):
             log_corrections(operators, [GROUP] * 60, {GROUP: PackedTier(text)})
-
-
-def test_neighbours_that_know_nothing_are_not_asked():
-    rng = np.random.default_rng(0)
-    assert best_share([forecast_of(rng.normal(0, 0.02, 500), rng.normal(0, 0.2, 500), 0.3, -1.0)]) is None
 
 
 def test_named_tiles_have_errors_of_their_own():
