@@ -132,25 +132,10 @@ PERSISTENT: Final = table(
 
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
-WHOLE: Final = table(widest_split=(1.0, 0.0))
-VECTORS: Final = table(issue=(1.0, 0.5), widest_split=(7.0, 0.0))
-OFFERED: Final = {
-    "fp8_block": WHOLE,
-    "nvfp4": WHOLE,
-    "sq": VECTORS | table(vector_rows=(4.0, 0.0)),
-    "int8_wo": VECTORS | table(vector_rows=(15.0, 0.0)),
-    "int4_wo": VECTORS | table(vector_rows=(15.0, 0.0)),
-}
-"""What libraries offer for products of a format.  Reductions of block-scaled formats are not split (deepseek-ai/DeepGEMM, pull request 186
-adds it; for nvfp4 tables of B200 say so).  TensorRT-LLM splits others in at most seven (int8_gemm.h, SPLIT_K_LIMIT) and has matrix-vector
-kernels for few rows: up to 4 with SmoothQuant (smoothQuantGemmPlugin.cpp), else more than 8 and fewer than 16 by its published times."""
-
-FREE_CHOICE: Final = table(issue=(1.0, 0.5), widest_split=(64.0, 0.0), vector_rows=(1.0, 0.0))
-"""What libraries offer before Hopper where kernel names are unknown: any split, and cuBLAS a matrix-vector kernel for one row.  Without the
-first, products of an A100 err by 7.3 %, not 6.6 %; without the second, those of one row take 10 % too long there and 17 % on an L40S."""
-
-FP8_VECTORS: Final = Prior(centre=4.0, width=0.0)
-"""Rows up to which TensorRT-LLM has a matrix-vector kernel in fp8 (by its times on an L40S; on Hopper they show none)."""
+BLOCK_SCALED: Final = frozenset({"fp8_block", "nvfp4"})
+WHOLE_REDUCTION: Final = table(widest_split=(1.0, 0.0))
+"""Of products with a scale for every block of their operands: no library splits their reduction (deepseek-ai/DeepGEMM, pull request 186
+would; for nvfp4 tables of a B200 say so)."""
 
 LISTED_ALONE: Final = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
 """Different priors of matrix products that are launched alone, with cold operands; the overlap of phases is the same."""
@@ -241,7 +226,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
         if key.startswith("gemm"):
             priors["math"] = replace(priors["math"], lowest=1.0)
-            priors |= next((OFFERED[word] for word in group_words(key) if word in OFFERED), {})
+            priors |= WHOLE_REDUCTION if BLOCK_SCALED.intersection(group_words(key)) else {}
         elif key.startswith("conv") and not cuda_cores:  # on CUDA cores Winograd's compute less
             priors["math"] = replace(priors["math"], lowest=WARP_RATE.get(gpu.architecture, 1.0))
         if not any(FORMATS[part].converts for part in group_words(key) if part in FORMATS):

@@ -101,7 +101,6 @@ _LIMITS: Final = {
     "small_tile_exponent": Span(0.0, 10.0),
     "strided": Span(1e-3, 1e6, "times"),
     "widest_split": Span(0.0, 65536.0),
-    "vector_rows": Span(0.0, 65536.0),
     "l2_knee": Span(0.0, 1e3, "L2 sizes"),
     "l2_knee_exponent": Span(0.0, 64.0),
 }

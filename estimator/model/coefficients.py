@@ -18,7 +18,7 @@ from estimator.vocabulary.workload import CACHED, Operator, repeats_operand
 
 DEFAULTS: Final[dict[str, float]] = {
     "epsilon_s": 3.0e-6, "floor_s": 0.0, "offset_s": 0.0, "exponent": 2.0, "wave_exponent": 1.0, "small_tile_exponent": 0.0,
-    "strided": 1.0, "widest_split": 0.0, "vector_rows": 0.0, "l2_knee": 0.0, "l2_knee_exponent": 4.0,
+    "strided": 1.0, "widest_split": 0.0, "l2_knee": 0.0, "l2_knee_exponent": 4.0,
 }  # fmt: skip
 """Coefficients that are not a phase's lambda, with their values for groups that do not name them; a lambda that is not named is 0: its
 phase does not exist."""
@@ -26,8 +26,6 @@ phase does not exist."""
 COEFFICIENTS: Final = (*OVERLAPPED, *SERIAL, *DEFAULTS)
 LAMBDAS: Final = tuple(name for name in (*OVERLAPPED, *SERIAL) if name != "start")
 """Coefficients that describe the hardware; fixed costs belong to library and host, exponents to the equations."""
-OFFERS: Final = ("widest_split", "vector_rows")
-"""Coefficients that say which kernels a library offers for matrix products; they are known, not fitted."""
 COLUMN: Final[dict[str, int]] = {name: i for i, name in enumerate(COEFFICIENTS)}
 
 MEANING: Final[dict[str, str]] = {
@@ -60,7 +58,6 @@ MEANING: Final[dict[str, str]] = {
     "small_tile_exponent": "loss of small tiles: (area / 16,384)^-x [1]",
     "strided": "slowdown of copies that change the order of elements [1]",
     "widest_split": "largest split-K factor that the library offers; 0: the usual ones of the architecture [1]",
-    "vector_rows": "most rows for which the library offers a matrix-vector kernel, without tensor cores; 0: it offers none [1]",
     "l2_knee": "working set, in L2 sizes, up to which repeated launches find their data in L2 [1]",
     "l2_knee_exponent": "sharpness of that transition [1]",
 }

@@ -9,8 +9,6 @@ Phases of one candidate tile (units as in `estimator.model.phases`):
     loop      rounds of resident blocks · kk · STEP_CLOCKS   the serial reduction loop; without tensor cores a
               block's math at the rate of its own warps, which for small tiles are fewer than the sub-partitions of an SM,
               or the latency of its loads
-    issue     multiply-adds / rate of the fp32 lanes, of a matrix-vector kernel alone: it has no math, prologue, waves and store, and
-              VECTOR_LOOP of the loop
     prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline, waves counted as for math
     quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
     epilogue  output / BW, of persistent blocks in part among dram_activations,
@@ -31,14 +29,13 @@ geometric mixture of waves and the split-K terms were found on published A100, H
 (docs/model.md).
 """
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from estimator.model.phases import OVERLAPPED, Phases, make_phases
 from estimator.model.power import tensor_rate
-from estimator.model.tiling import VECTOR_COLUMNS, Candidates
+from estimator.model.tiling import Candidates
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import Columns, arrays
@@ -128,9 +125,6 @@ class Gemm:
     SHORTEST_SPLIT = 128
     """Shortest share of a split K in libraries [element] (assumed)."""
 
-    VECTOR_LOOP = 0.25
-    """Share of a reduction that one warp of a matrix-vector kernel has (assumed: four warps)."""
-
     IMPOSSIBLE_CLOCKS = 1e60
     """Time of a candidate that a library would not offer [SM clock]."""
 
@@ -186,7 +180,6 @@ def candidate_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) ->
     phases = matrix_phases(lifted, tiles, gpu)
     too_many = matrix_blocks(lifted, tiles) > tiles.split_waves * gpu.num_sms
     impossible = (tiles.split > 1) & ((lifted.k / tiles.split < Gemm.SHORTEST_SPLIT) | too_many)
-    impossible |= (tiles.tile_n == VECTOR_COLUMNS) & (lifted.m > tiles.tile_m)
     phases.overlapped[..., OVERLAPPED.index("math")][impossible] = Gemm.IMPOSSIBLE_CLOCKS
     phases.even_math[impossible] = Gemm.IMPOSSIBLE_CLOCKS
     return phases
@@ -201,10 +194,6 @@ def matrix_blocks(columns: MatrixColumns, tiles: Candidates) -> Array:
 def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:
     """Phases of products with given tiles; all columns broadcast against each other."""
     c, sms, dram = columns, gpu.num_sms, 1.0 / gpu.dram_bytes_per_s
-    vector = tiles.tile_n == VECTOR_COLUMNS
-    if vector.any():
-        tiles = replace(tiles, tile_m=np.where(vector, c.m, tiles.tile_m))
-    tiled = np.where(vector, 0.0, 1.0)
     blocks, area = matrix_blocks(c, tiles), tiles.tile_m * tiles.tile_n
     on_tensor, is_split = c.tensor > 0.0, tiles.split > 1
     step = np.where(on_tensor, 2.0 ** np.round(np.log2(Gemm.STEP_BYTES / c.element_byte)), Gemm.CUDA_STEP)
@@ -230,16 +219,15 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     slots = sms * sharing
     return make_phases(
         {
-            "math": tiled * waves * block_clocks,
-            "issue": np.where(vector, useful_flop / (gpu.cuda_flop_per_clock["fp32"] * sms), 0.0),
+            "math": waves * block_clocks,
             "l2": np.maximum(blocks / gpu.l2_bytes_per_clock, busiest / Gemm.PORT_BYTES) * loaded_byte,
             "dram": c.weight_byte * dram,
             "dram_activations": c.activation_byte * dram + hidden * output_s,
-            "loop": np.where(vector, Gemm.VECTOR_LOOP, 1.0) * np.where(on_tensor, rounds * reduction * Gemm.STEP_CLOCKS, cuda_loop),
-            "prologue": tiled * waves * np.where(on_tensor, Gemm.PIPELINE_FILL, Gemm.CUDA_PIPELINE_FILL) * 2.0 * area / c.flop_per_clock,
+            "loop": np.where(on_tensor, rounds * reduction * Gemm.STEP_CLOCKS, cuda_loop),
+            "prologue": waves * np.where(on_tensor, Gemm.PIPELINE_FILL, Gemm.CUDA_PIPELINE_FILL) * 2.0 * area / c.flop_per_clock,
             "epilogue": (1.0 - hidden) * output_s,
-            "waves": tiled * Gemm.ROUND_CLOCKS * ((rounds - 1.0) / sharing + (rounds > 1.0)),
-            "store": tiled * np.maximum(busiest / beside, 1.0) * stored_byte / Gemm.PORT_BYTES,
+            "waves": Gemm.ROUND_CLOCKS * ((rounds - 1.0) / sharing + (rounds > 1.0)),
+            "store": np.maximum(busiest / beside, 1.0) * stored_byte / Gemm.PORT_BYTES,
             "reduce": partial_byte / gpu.l2_bytes_per_clock,
             "reduce_launch": np.where(is_split, 1e-6, 0.0),
             "reduce_start": np.where(is_split, Gemm.REDUCE_START_CLOCKS, 0.0),
@@ -247,7 +235,7 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
         },
         _events(c, tiles, gpu, blocks, reduction, partial_byte),
         np.broadcast_shapes(blocks.shape, area.shape),
-        even_math=tiled * even * block_clocks,
+        even_math=even * block_clocks,
         tile_area=area,
         ideal_math=useful_flop / (c.flop_per_clock * sms),
         occupied=np.where(blocks <= slots, np.minimum(blocks / sms, 1.0), blocks / (slots * np.ceil(blocks / slots))),
@@ -268,8 +256,7 @@ def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, re
     Blocks fetch no elements beyond the matrix's edge, but multiply zeros there.  Tensor flop are flop of 16-bit operands that
     take the same time: a unit's power hardly depends on its number format.
     """
-    tensor = np.where(tiles.tile_n == VECTOR_COLUMNS, 0.0, c.tensor)
-    on_tensor, area, outputs = tensor > 0.0, tiles.tile_m * tiles.tile_n, c.batch * c.m * c.n
+    on_tensor, area, outputs = c.tensor > 0.0, tiles.tile_m * tiles.tile_n, c.batch * c.m * c.n
     edge_m, edge_n = c.m / np.ceil(c.m / tiles.tile_m), c.n / np.ceil(c.n / tiles.tile_n)
     walked = blocks * np.minimum(reduction, c.padded_k / tiles.split)
     loaded = walked * (edge_m * c.element_byte + edge_n * c.weight_element_byte)
@@ -285,8 +272,8 @@ def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, re
         "dram": c.weight_byte + c.activation_byte + c.output_byte,
         "l2": loaded + c.output_byte + partial_byte,
         "shared": blocks * passed * reduction,
-        "tensor": tensor * ((useful_flop + Gemm.PADDED_SHARE * padded_flop) * tensor_rate(gpu) / c.flop_per_clock),
-        "cuda": Gemm.MULTIPLY_ADD * (1.0 - tensor) * (useful_flop + Gemm.CUDA_PADDED_SHARE * padded_flop) / 2.0
+        "tensor": c.tensor * ((useful_flop + Gemm.PADDED_SHARE * padded_flop) * tensor_rate(gpu) / c.flop_per_clock),
+        "cuda": Gemm.MULTIPLY_ADD * (1.0 - c.tensor) * (useful_flop + Gemm.CUDA_PADDED_SHARE * padded_flop) / 2.0
         + Gemm.OUTPUT_INSTRUCTIONS * outputs * tiles.split
         + np.where(c.weight_element_byte < c.element_byte / 1.5, Gemm.WIDEN * walked * edge_n, 0.0),
     }

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from estimator.model.attention import decode_phases, prefill_phases
-from estimator.model.coefficients import OFFERS, column_index
+from estimator.model.coefficients import COLUMN
 from estimator.model.communication import communication_phases
 from estimator.model.gemm import LANE_RATE, WARP_RATE, Gemm, MatrixColumns, candidate_phases, matrix_phases
 from estimator.model.phases import Phases, join_phases
@@ -116,10 +116,10 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
 def _products(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coefficients: Array) -> Phases:
     """Phases of products with tiles, shape (n,); unknown ones (nan) become those of the candidate of least predicted time."""
     unknown = np.isnan([*tiles.values()])
-    kinds: dict[tuple[bool, float, float], list[int]] = {}
-    on_cuda, offers = (columns.tensor == 0.0).tolist(), coefficients[:, column_index(OFFERS)].tolist()
+    kinds: dict[tuple[bool, float], list[int]] = {}
+    on_cuda, widest_split = (columns.tensor == 0.0).tolist(), coefficients[:, COLUMN["widest_split"]].tolist()
     for row in np.flatnonzero(unknown.any(axis=0)).tolist():
-        kinds.setdefault((on_cuda[row], *offers[row]), []).append(row)
+        kinds.setdefault((on_cuda[row], widest_split[row]), []).append(row)
     parts, order = [], []
     for kind, members in kinds.items():
         for first in range(0, len(members), PRODUCTS_AT_ONCE):
@@ -135,7 +135,7 @@ def _products(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coe
 
 
 def candidates_of(
-    operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles | None = None, offers: Sequence[float] = ()
+    operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles | None = None, widest_split: float = 0.0
 ) -> tuple[Phases, BoolArray]:
     """Phases of every possible tile of kernels of one kind, shape (n, c, ·), and whether the tile is known, shape (n,).
 
@@ -154,7 +154,7 @@ def candidates_of(
     given = matrix_phases(columns.select(rows), Candidates(**own | {"split": np.nan_to_num(own["split"], nan=1.0)}), gpu) if own else None
     if given is not None and settled.all():
         return given.lifted(), settled
-    phases = candidate_phases(columns, tile_candidates(gpu, bool(columns.tensor[0] == 0.0), *offers), gpu)
+    phases = candidate_phases(columns, tile_candidates(gpu, bool(columns.tensor[0] == 0.0), widest_split), gpu)
     if given is not None:
         for name in Phases.__slots__:
             getattr(phases, name)[rows, 0] = getattr(given, name)

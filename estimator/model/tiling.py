@@ -38,9 +38,6 @@ kernel names in NeuSight's tables of A100 and V100; a name states (tile_n, tile_
 SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 """Split-K factors of libraries that split freely, up to a group's `widest_split`, else up to 16 (assumed)."""
 
-VECTOR_COLUMNS: Final = 8.0
-"""Columns of a block of a matrix-vector kernel, which no other kernel has (assumed)."""
-
 
 @arrays
 class Candidates:
@@ -52,20 +49,17 @@ class Candidates:
     split_waves: Array | float = math.inf
 
 
-def tile_candidates(gpu: GpuSpec, cuda_cores: bool, widest_split: float = 0.0, vector_rows: float = 0.0) -> Candidates:
-    """All (tile, split) candidates of a library on this GPU; `widest_split` and `vector_rows` are these coefficients of the group."""
-    return _class_candidates(
-        "cuda" if cuda_cores else gpu.architecture if gpu.architecture in TILES else "ampere", widest_split, vector_rows
-    )
+def tile_candidates(gpu: GpuSpec, cuda_cores: bool, widest_split: float = 0.0) -> Candidates:
+    """All (tile, split) candidates of a library on this GPU; `widest_split` is that coefficient of the group."""
+    return _class_candidates("cuda" if cuda_cores else gpu.architecture if gpu.architecture in TILES else "ampere", widest_split)
 
 
 @lru_cache
-def _class_candidates(kind: str, widest_split: float, vector_rows: float) -> Candidates:
+def _class_candidates(kind: str, widest_split: float) -> Candidates:
     few = kind == "ampere" and not widest_split
     tiles = TILES[kind] + (TILES.get(f"{kind} wide", ()) if widest_split else ())
     # Ampere's usual split-K factors, with at most two blocks an SM: libraries split a reduction to fill idle SMs (assumed).
     splits = (1, 2, 4, 8) if few else tuple(s for s in SPLITS if s <= (widest_split or 16.0))
-    vectors = [(vector_rows, VECTOR_COLUMNS, 1.0)] if vector_rows else []
-    rows = np.array([(m, n, s) for m, n in tiles for s in splits] + vectors, dtype=np.float64)
+    rows = np.array([(m, n, s) for m, n in tiles for s in splits], dtype=np.float64)
     rows.setflags(write=False)  # all callers share the arrays
     return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2], split_waves=2.0 if few else math.inf)

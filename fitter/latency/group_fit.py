@@ -120,12 +120,12 @@ def kernel_problem(
     weight: Array | None = None,
     known: KnownTiles | None = None,
     phases: Phases | None = None,
-    offers: Sequence[float] = (),
+    widest_split: float = 0.0,
 ) -> KernelProblem:
     """Kernels of one group with all possible tiles of each, or with `phases`.  Without latencies it serves prediction only."""
     count = len(operators)
     if phases is None:
-        candidates, settled = candidates_of(operators, gpu, known, offers)
+        candidates, settled = candidates_of(operators, gpu, known, widest_split)
     else:
         candidates, settled = phases.lifted(), np.ones(count, dtype=np.bool_)
     first = candidates.take(np.zeros(count, dtype=np.int64))

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeVar
 
 import numpy as np
 
-from estimator.model.coefficients import BY, OFFERS, Prior, coefficient_rows, group_key
+from estimator.model.coefficients import BY, Prior, coefficient_rows, group_key
 from estimator.model.kriging import PhaseFeatures
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import Phases
@@ -141,7 +141,7 @@ class KernelSection:
             weight=rows.weight,
             known=known,
             phases=phases,
-            offers=[self.priors[name].centre if name in self.priors else 0.0 for name in OFFERS],
+            widest_split=self.priors["widest_split"].centre if "widest_split" in self.priors else 0.0,
         )
 
 
