@@ -220,22 +220,24 @@ def _under_limit(
 ) -> tuple[StepCosts, StepCosts, Cycle, Array]:
     """Costs of steps without and with the power limit, the steady states, and the share of the latter in them (c, n).
 
-    A board is within its limit on average over all steps: a prompt draws more than the steps around it, and takes less time than a board
-    needs to lower its clock.  Between steps without a limit and steps that are each within it, the share of both counts that holds the
-    limit on average.  Where steps stay above it at the lowest clock, so does the mean.  A prompt alone is within the limit from LAG_S on.
+    A prompt is within the limit from LAG_S on, the time that a board needs to lower its clock.  Else a board is within it on average: between
+    steps without a limit and steps that are each within it, the share of both counts that holds the limit.  Where steps stay above it at the
+    lowest clock, so does the mean.
     """
     free = step_costs(served, replace(board, held=Held(UNLIMITED_W, board.held.ln_std)), nodes)
     cycle = steady_states(served, free, slots, rate)
     limit_w = np.full((1 + len(SOURCES), 1, 1), board.held.power_w * served.layout.tensor_parallel)
     limit_w[1 + SOURCES.index("limit")] *= math.exp(NORMAL_90 * board.held.ln_std)
-    late = np.maximum(1.0 - LAG_S / np.maximum(free.prompt.parts.sum(axis=0)[0], LAG_S), 0.0)[:, None]
+    late = np.maximum(1.0 - LAG_S / np.maximum(free.prompt.parts.sum(axis=0)[0], LAG_S), 0.0)
     if not np.any(cycle.power_w > limit_w) and not np.any(late):
         return free, free, cycle, np.zeros(cycle.slot_s.shape[1:])
     held = step_costs(served, board, nodes)
+    slower = {name: (1.0 - late) * getattr(free.prompt, name) + late * getattr(held.prompt, name) for name in ("parts", "joules")}
+    free = replace(free, prompt=replace(free.prompt, **slower))
+    cycle = steady_states(served, free, slots, rate)
     slow = steady_states(served, held, slots, rate)
     share = np.clip((cycle.power_w - limit_w) / np.maximum(cycle.power_w - slow.power_w, TINY), 0.0, 1.0)
     both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__annotations__}
-    both["ttft_s"] = cycle.ttft_s + np.maximum(share, late) * (slow.ttft_s - cycle.ttft_s)
     both["ttft_loaded_s"] = np.maximum(both["ttft_loaded_s"], both["ttft_s"])
     step_w = interpolated(held.decode.at, (held.decode.joules / held.decode.parts.sum(axis=0)).T, np.maximum(slow.running[0], 1.0))
     # What prompts add to steps within the limit can be beyond it.

@@ -173,6 +173,12 @@ def test_a_long_prompt_alone_is_within_the_power_limit(gpu):
     assert 0.94 < alone / step < 1.02
 
 
+@pytest.mark.parametrize("words", ["a10 --prompt 8000 --output 64 --batch 1", "l4 --prompt 1024 --output 512 --batch 16"])
+def test_a_board_at_its_limit_is_hardly_faster_at_a_locked_lower_clock(words):
+    rates = [one["tokens_per_s"] for one in answers("llama-3.1-8b --freqs all --gpu", *words.split())]
+    assert max(rates) < 1.03 * rates[-1]
+
+
 @pytest.mark.parametrize("prompt, output", [(12, 8), (32, 4), (90, 16)])
 def test_more_requests_in_flight_make_more_tokens_however_short_the_prompts(prompt, output):
     found = answers("llama-3.1-8b --gpu h100 --prompt", prompt, "--output", output, "--batch 1,16,64,128,256,512,1024")
