@@ -220,9 +220,9 @@ def _under_limit(
 ) -> tuple[StepCosts, StepCosts, Cycle, Array]:
     """Costs of steps without and with the power limit, the steady states, and the share of the latter in them (c, n).
 
-    A prompt is within the limit from LAG_S on, the time that a board needs to lower its clock.  Else a board is within it on average: between
-    steps without a limit and steps that are each within it, the share of both counts that holds the limit.  Where steps stay above it at the
-    lowest clock, so does the mean.
+    A prompt is within the limit from LAG_S on, the time that a board needs to lower its clock.  Else a board is within it on average:
+    between steps without a limit and steps that are each within it, the share of both counts that holds the limit.  Where steps stay above
+    it at the lowest clock, so does the mean.
     """
     free = step_costs(served, replace(board, held=Held(UNLIMITED_W, board.held.ln_std)), nodes)
     cycle = steady_states(served, free, slots, rate)
