@@ -119,15 +119,11 @@ def attention_cells() -> list[Cell]:
 
 
 def kind_cells() -> list[Cell]:
-    """Block-scaled fp8, int8 and int4, experts, latent attention, collectives and conversions of several boards."""
+    """Block-scaled fp8, experts, latent attention, collectives and conversions of several boards."""
     folder, cells = "aiconfigurator-2", []
     for gpu in ("h100-sxm", "h200-sxm", "b200-sxm"):
         file = f"{folder}/gemm_{gpu}.csv.gz"
         cells.append(Cell(name=f"GEMM {gpu} fp8_block", file=file, gpu=gpu, operators=("linear",), precision="fp8_block"))
-    for gpu in ("a100-sxm-80gb", "h200-sxm", "l40s"):
-        file = f"{folder}/gemm_int8_int4.csv.gz"
-        pairs = [(f"GEMM {gpu} {precision}", precision) for precision in ("int4_wo", "int8_wo", "sq")]
-        cells += [Cell(name=name, file=file, gpu=gpu, operators=("linear",), precision=precision) for name, precision in pairs]
     tables = {
         "mla": ("mla_prefill", "mla_decode"),
         "communication": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),

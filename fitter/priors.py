@@ -89,6 +89,11 @@ ATTENTION_DECODE: Final = table(
 COMMUNICATION: Final = table(link=(1.2, 0.8), chunks=(1.0, 1.0), epsilon_s=(5e-6, 1.0), start=(2.2, 0.7), exponent=(2.0, 1e-6))
 """Priors of collectives; the start includes the wait for other GPUs.  Centres: published tables of H100."""
 
+UNSPLIT: Final = table(widest_split=(1.0, 0.0))
+BLOCK_SCALED: Final = frozenset({"fp8_block", "nvfp4"})
+"""Formats with a scale for every block, whose reductions the measured libraries do not split: DeepGEMM in fp8 (deepseek-ai/DeepGEMM, pull
+request 186 would), in nvfp4 TensorRT-LLM by its times on a B200."""
+
 GROUP_PRIORS: Final = {
     "gemm": MATRIX,
     "gemm.bmm": MATRIX | table(math=(1.5, 0.25)),
@@ -98,7 +103,7 @@ GROUP_PRIORS: Final = {
     "attention.decode": ATTENTION_DECODE,
     "mla.mla_prefill": ATTENTION_PREFILL,
     "mla.mla_decode": ATTENTION_DECODE,
-    "moe": MATRIX | table(widest_split=(1.0, 0.0)),
+    "moe": MATRIX | UNSPLIT,
     "communication.all_reduce": COMMUNICATION,
     "communication.all_gather": COMMUNICATION,
     "communication.reduce_scatter": COMMUNICATION,
@@ -131,11 +136,6 @@ PERSISTENT: Final = table(
 """Different priors of matrix products with persistent blocks that process several tiles: Hopper and later."""
 
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
-
-BLOCK_SCALED: Final = frozenset({"fp8_block", "nvfp4"})
-WHOLE_REDUCTION: Final = table(widest_split=(1.0, 0.0))
-"""Of products with a scale for every block of their operands: no library splits their reduction (deepseek-ai/DeepGEMM, pull request 186
-would; for nvfp4 tables of a B200 say so)."""
 
 LISTED_ALONE: Final = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
 """Different priors of matrix products that are launched alone, with cold operands; the overlap of phases is the same."""
@@ -226,7 +226,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
         if key.startswith("gemm"):
             priors["math"] = replace(priors["math"], lowest=1.0)
-            priors |= WHOLE_REDUCTION if BLOCK_SCALED.intersection(group_words(key)) else {}
+            priors |= UNSPLIT if BLOCK_SCALED.intersection(group_words(key)) else {}
         elif key.startswith("conv") and not cuda_cores:  # on CUDA cores Winograd's compute less
             priors["math"] = replace(priors["math"], lowest=WARP_RATE.get(gpu.architecture, 1.0))
         if not any(FORMATS[part].converts for part in group_words(key) if part in FORMATS):

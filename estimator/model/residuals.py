@@ -228,8 +228,9 @@ def corrections(
         near, beyond = distance[rows, 0], excess[rows]
         if features is not None and errors.pattern is not None:
             known, share = errors.pattern
-            few = len(tier.points) <= SPREAD_NEIGHBOURS  # they tell nothing of other shapes
-            error = patterned(known, points[rows], features.select(rows)) * np.exp(-few * (near / REACH) ** 2)
+            error = patterned(known, points[rows], features.select(rows))
+            if len(tier.points) <= SPREAD_NEIGHBOURS:  # they tell nothing of other shapes
+                error *= np.exp(-((near / REACH) ** 2))
         else:
             error, share = neighbour_error(distance[rows], errors.ln_error[index[rows]]), errors.beyond_share
         correction[rows] = bounded(error, beyond, share)

@@ -240,7 +240,7 @@ def as_run(operator: Operator, gpu: GpuSpec | None = None) -> Operator:
         return operator if operator.cuda_cores else replace(operator, cuda_cores=True)
     if operator.family == "attention" and operator.library in ("", FLASH_ATTENTION) and gpu is not None:
         if gpu.compute_capability not in CUDNN_HEADS:
-            return replace(operator, library="")
+            return replace(operator, library="") if operator.library else operator
         own = operator.library or cudnn_takes(operator, gpu.compute_capability)
         return operator if own else replace(operator, library=FLASH_ATTENTION)
     return operator
