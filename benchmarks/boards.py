@@ -3,10 +3,9 @@
     python benchmarks/boards.py [--data ../shared/data] [--bundles bundles] [--json] [SECTION...]
 
 Mean absolute errors with their bias, in percent; "inside": shares of latencies and powers in their stated 90 % intervals.  Every section
-names its way: the bundle of the board, or another board's by specification, which is what there was before.
+names its way: the bundle of the board, or another board's by specification.
 
-The networks are traced with PyTorch, once, into build/traces: `make test-torch`, then the sections diffusion and zeus with
-`build/torch/bin/python`.
+The sections diffusion and zeus trace their networks with PyTorch: `make test-torch`, then with `build/torch/bin/python`.
 
 halves         half of the H100's runs → the other half
 specification  A100 → H100 by specification, runs from 20 ms on; without the rules of `estimator.model.silicon`
@@ -33,10 +32,9 @@ from board_power import fitted, read_board, score, without
 from showing import DATA, published, show
 from whole_models import by_length, half_outcomes, mean_score
 
-from estimator import estimate, load_bundle, read_workload
+from estimator import estimate, load_bundle
 from estimator.bundle.content import Bundle
 from estimator.engine.board import board_tables
-from estimator.formats import write_workload
 from estimator.tracing.models import TraceRequest
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
@@ -47,7 +45,6 @@ from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows
 
 ROOT = Path(__file__).resolve().parent.parent
-TRACES = ROOT / "build" / "traces"
 
 OWN = {
     "a100-sxm-40gb": ("a100-pcie-40gb-eager", "a100-sxm-80gb"),
@@ -137,16 +134,10 @@ def named_bundles(gpu: str, folder: Path) -> Iterator[tuple[str, Bundle]]:
 
 @cache
 def traced(request: str) -> Workload:
-    """The workload of a trace, given as JSON of its fields, kept in build/traces.  Raises EstimatorError without PyTorch."""
-    fields = json.loads(request)
-    name = "-".join(str(value) for value in fields.values() if not isinstance(value, dict)).rpartition("/")[2].replace(":", "-")
-    path = TRACES / f"{name}.json"
-    if not path.is_file():
-        from estimator.tracing.torch_trace import trace_workload
+    """The workload of a trace, given as JSON of its fields.  Raises EstimatorError without PyTorch."""
+    from estimator.tracing.torch_trace import trace_workload
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_workload(trace_workload(TraceRequest(**fields)), path)
-    return read_workload(path)
+    return trace_workload(TraceRequest(**json.loads(request)))
 
 
 UNETS = {"sd15": 26, "sdxl": 25}

@@ -28,6 +28,7 @@ RULES: Final[tuple[Rule, ...]] = (
     vision.depthwise,
     vision.batch_norm,
     vision.layout_conversion,
+    vision.pixel_layout,
     vision.pooling,
     vision.residual_add,
     vision.concatenation,

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from estimator.completion.patterns import NOTHING, Change, Patterns, added
 from estimator.transforms import INNER, INTERNAL
-from estimator.vocabulary.workload import Operator, conv_output_size, keeps_layout
+from estimator.vocabulary.workload import Operator, conv_output_size, is_of_single_pixels
 
 CONVERTED: Final = frozenset({"bf16", "fp16", "tf32"})
 """Precisions whose tensor-core convolutions work channels-last inside cuDNN."""
@@ -65,13 +65,21 @@ def batch_norm(patterns: Patterns) -> Iterator[Change]:
 
 def layout_conversion(patterns: Patterns) -> Iterator[Change]:
     """cuDNN converts the input of a dense convolution from channels-first to channels-last, and in 16 bits its output back."""
+    return _conversions(patterns, of_pixels=False)
+
+
+def pixel_layout(patterns: Patterns) -> Iterator[Change]:
+    """So it does around convolutions of single pixels, but not on all boards."""
+    return _conversions(patterns, of_pixels=True)
+
+
+def _conversions(patterns: Patterns, *, of_pixels: bool) -> Iterator[Change]:
     for site in patterns.conv_sites:
         operator = patterns.operators[site.conv]
-        if operator.precision not in CONVERTED or operator.operator == "depthwise" or site in patterns.depthwise or keeps_layout(operator):
-            continue
-        for image in (conv_input(operator), conv_output(operator))[: 1 if operator.precision == "tf32" else 2]:
-            size = image.elements
-            yield added(site.times, "copy.layout", operator.precision, size, size, INTERNAL)
+        dense = operator.operator != "depthwise" and site not in patterns.depthwise
+        if operator.precision in CONVERTED and dense and is_of_single_pixels(operator) == of_pixels:
+            for image in (conv_input(operator), conv_output(operator))[: 1 if operator.precision == "tf32" else 2]:
+                yield added(site.times, "copy.layout", operator.precision, image.elements, image.elements, INTERNAL)
 
 
 def pooling(patterns: Patterns) -> Iterator[Change]:

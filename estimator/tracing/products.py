@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part
 from estimator.transforms import INNER, INTERNAL, LAYER
-from estimator.vocabulary.workload import TRACED, keeps_layout
+from estimator.vocabulary.workload import PIXEL_LAYOUT, TRACED, is_of_single_pixels
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
 """Precisions in which cuDNN's dense convolutions read and write channels last; those in tf32 read so and write channels first (names of its
@@ -71,7 +71,8 @@ def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
     if groups > 1 and groups == image.shape[1]:
         return [part("conv.depthwise", precision, **shape)]
     kernel = part("conv.conv2d", precision, **shape)
-    return [kernel, *([] if gradient or keeps_layout(kernel.operator) else _turned([image], [out])), *bias]
+    rule = PIXEL_LAYOUT if is_of_single_pixels(kernel.operator) else "layout"
+    return [kernel, *([] if gradient else _turned([image], [out], rule)), *bias]
 
 
 def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:
@@ -89,12 +90,12 @@ def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[
     }  # fmt: skip
 
 
-def _turned(read: Sequence[Tensor], written: Sequence[Tensor]) -> list[Part]:
+def _turned(read: Sequence[Tensor], written: Sequence[Tensor], rule: str = "layout") -> list[Part]:
     """Conversions of tensors of convolutions to channels-last and back."""
     precision = read[0].precision
     sides = (*read, *written) if precision in SIXTEEN_BIT else read if precision == "fp32" else ()
     return [
-        moved("copy.layout", precision, side.elements, side.elements, share=INTERNAL, origin=f"{TRACED}:layout")
+        moved("copy.layout", precision, side.elements, side.elements, share=INTERNAL, origin=f"{TRACED}:{rule}")
         for side in sides
         if not _channels_last(side)
     ]

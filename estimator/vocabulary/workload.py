@@ -261,13 +261,13 @@ def is_of_single_pixels(operator: Operator) -> bool:
     return operator.family == "conv" and operator.operator == "conv2d" and operator.shape[5:] == SINGLE_PIXELS
 
 
-def keeps_layout(operator: Operator) -> bool:
-    """Whether cuDNN runs a convolution on channels-first images as they lie: of single pixels in fp16.
+PIXEL_LAYOUT: Final = "pixel_layout"
+"""The rule, in `Operator.origin`, by which layouts change around convolutions of single pixels."""
 
-    On an RTX 3090 in fp16, timm's ResNets lose by channels first about what the conversions of wider convolutions take.  On an A100, the
-    EnergAIzer artifact's runs in bf16 and Transformers' in tf32 fit better with all conversions (docs/model.md).
-    """
-    return operator.precision == "fp16" and is_of_single_pixels(operator)
+KEEPS_PIXELS: Final = frozenset({"8.6", "8.9", "12.0"})
+"""Compute capabilities of boards on which cuDNN takes single pixels of channels-first images in fp16 as they lie: timm's models on RTX
+3090, 4090 and 5090.  ML.ENERGY's diffusion in fp16 on A100 and H100 fits better with conversions, as EnergAIzer's runs in bf16 on A100 and
+A10 and Transformers' in tf32 on an A100 do (docs/model.md)."""
 
 
 def conv_output_size(operator: Operator) -> tuple[float, float]:
@@ -338,12 +338,18 @@ def workload_as_run(workload: Workload, gpu: GpuSpec | None = None) -> Workload:
         if served and turned != workload.operators:
             workload = replace(workload, operators=turned, notes=(*workload.notes, f"{gpu.name} has no bf16: fp16 in its place"))
     operators, counts = tuple(as_run(operator, gpu) for operator in workload.operators), workload.counts
-    if gpu is not None and not gpu.on_tensor_cores("tf32"):  # convolutions of fp32 tensors run channels-first
-        counts = tuple(0.0 if (one.operator, one.precision) == ("layout", "tf32") else n for one, n in zip(operators, counts, strict=True))
+    if gpu is not None:
+        counts = tuple(0.0 if _left_out(one, gpu) else count for one, count in zip(operators, counts, strict=True))
     if (operators, counts) == (workload.operators, workload.counts) or not any(counts):
         return workload
     operators, counts = merge_counts(operators, counts)
     return replace(workload, operators=operators, counts=counts)
+
+
+def _left_out(one: Operator, gpu: GpuSpec) -> bool:
+    """Whether an operator is a change of layout that cuDNN does without on a board: so are those of fp32 without tf32."""
+    kept = one.precision == "fp16" and one.origin.endswith(f":{PIXEL_LAYOUT}") and gpu.compute_capability in KEEPS_PIXELS
+    return one.operator == "layout" and (kept or (one.precision == "tf32" and not gpu.on_tensor_cores("tf32")))
 
 
 def _in_fp16(one: Operator) -> Operator:

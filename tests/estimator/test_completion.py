@@ -63,14 +63,16 @@ RECORDED = {
     },
     "resnet101__pbf16_b16_freq900": {
         "batch_norm": {"completed batchnorm": 104},
-        "layout_conversion": {"completed layout": 2 * 104},
+        "layout_conversion": {"completed layout": 2 * 37},
+        "pixel_layout": {"completed layout": 2 * 67},
         "pooling": {"completed pool": 1, "completed mean": 1},
         "residual_add": {"completed add": 33},
     },
     "mobilevitmodel_small_pbf16_b8_freq900": {
         "depthwise": {"corrected depthwise": 7},
         "batch_norm": {"completed batchnorm": 32},  # the three convolutions that lead into a transformer have none
-        "layout_conversion": {"completed layout": 2 * 28},  # none for depthwise ones
+        "layout_conversion": {"completed layout": 2 * 7},  # none for depthwise ones
+        "pixel_layout": {"completed layout": 2 * 21},
         "concatenation": {"completed cat": 3},
         "patch_tokens": {"completed transpose": 4 * 3},
         "operand_copies": layers(9, COPIES),

@@ -9,7 +9,7 @@ from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.work import operator_work, workload_work
-from estimator.vocabulary.workload import make_operator, workload_as_run
+from estimator.vocabulary.workload import COMPLETED, make_operator, workload_as_run
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.synthetic import attention, workload_of
 from tests.estimator.traced import counted
@@ -145,6 +145,22 @@ def test_conversions_of_convolutions_in_tf32_stay_with_these(precision, kept):
     assert [o.precision for o in found.operators if o.operator == "layout"] == [kept] * (kept is not None)
     assert [o.operator for o in workload_as_run(found, load_gpu("v100")).operators] == ["conv2d"] + ["layout"] * (kept == "fp16")
     assert workload_as_run(found, load_gpu("a100")) is found
+
+
+@pytest.mark.parametrize(
+    "gpu, precision, kept",
+    [
+        ("rtx-3090", "fp16", [128.0]), ("rtx-5090", "fp16", [128.0]), ("a10", "bf16", [64.0, 128.0]), ("rtx-3090", "tf32", [64.0, 128.0]),
+        ("a100", "fp16", [64.0, 128.0]), ("h100", "fp16", [64.0, 128.0]), ("v100", "fp16", [64.0, 128.0]),
+    ],
+)  # fmt: skip
+def test_some_boards_take_single_pixels_in_fp16_as_they_lie(gpu, precision, kept):
+    """64 elements around a convolution of single pixels, 128 around any other."""
+    product = make_operator("gemm", "linear", precision, batch=1, m=64, n=64, k=64)
+    turned = [make_operator("copy", "layout", precision, elements=n, reads=n, origin=f"{COMPLETED}{rule}")
+              for n, rule in ((64.0, "pixel_layout"), (128.0, "layout_conversion"))]  # fmt: skip
+    workload = replace(workload_of(product), operators=(product, *turned), counts=(1.0, 2.0, 2.0))
+    assert [one["elements"] for one in workload_as_run(workload, load_gpu(gpu)).operators if one.operator == "layout"] == kept
 
 
 def test_wide_products_leave_the_tensor_cores_unless_tf32_is_asked_for(shared_data):

@@ -11,6 +11,8 @@ from estimator.cli import main
 from estimator.tracing.models import TraceRequest
 from estimator.tracing.torch_trace import trace_workload
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import workload_as_run
 from tests.estimator.estimating import run
 from tests.estimator.traced import need_torch, tally
 from tests.words import one_line
@@ -166,13 +168,17 @@ def test_convolutions_of_fp32_tensors_run_as_pytorch_is_told(traced, monkeypatch
         ("grouped", {"runtime": "compiled"}, 1),
         ("mostly_grouped", {"runtime": "compiled"}, 4),
         ("mostly_grouped", {}, 4),
-        ("mostly_grouped", {"precision": "fp16"}, 2),
     ],
 )
 def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(traced, function, asked, turned):
     workload = traced(function, **asked)
     assert tally(workload, "conv2d", "layout") == {"conv2d": 2, "layout": turned}
     assert bool(workload.warnings) == ("grouped" in function and "channels_last" in asked)
+
+
+def test_traced_single_pixels_in_fp16_stay_as_they_lie_on_some_boards(traced):
+    workload = traced("mostly_grouped", precision="fp16")
+    assert [tally(workload_as_run(workload, load_gpu(gpu)), "layout") for gpu in ("a100", "rtx-3090")] == [{"layout": 4}, {"layout": 2}]
 
 
 def test_grouped_convolutions_keep_a_compiled_training_step_channels_first(traced):
