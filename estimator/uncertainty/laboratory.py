@@ -18,19 +18,22 @@ ELSEWHERE_STD: Final = {"latency": 0.09, "power": 0.05}
 shape differ by 7 % (A100, 54 shapes) and 11 % (H100, 11) on average between AIConfigurator's tables and vidur's profiles, most of it a
 factor common to all (3 and 12 %).  Power: sensors of one type differ by 5 % from board to board (docs/model.md)."""
 
+HOST_S: Final = 36e-6
 HOST_STD: Final = 0.5
-"""Standard deviation of the time to launch an operator from one host to another [ln]: eager PyTorch takes 19 and 36 µs on the hosts of the
-EnergAIzer artifact, and some 51 µs on those of ML.ENERGY's diffusion runs."""
+"""Time to launch an operator of eager PyTorch on an unknown host [s], and its standard deviation from one to another [ln]: 19 and 36 µs on
+the hosts of the EnergAIzer artifact, some 51 µs on those of ML.ENERGY's diffusion runs."""
 
 
 def host_elsewhere_std(bundle: Bundle, launch_share: Array) -> Array:
     """Standard deviation of ln(latency) because another laboratory has another host, in the shape of the launches' share in the latency.
 
-    T = (G^p + L^p)^(1/p) rises by ln(1 − h + h·e^(pδ)) / p where L rises by e^δ; h: launch share, δ: the 90 % limit of ln(L).  A bundle
-    whose host is assumed states HOST_STD already.
+    T = (G^p + L^p)^(1/p) rises by ln(1 − h + h·e^(pδ)) / p where L rises by e^δ; h: launch share, δ: the 90 % limit of ln(L), above the
+    bundle's host or, where that one is faster, an unknown one.  A bundle whose host is assumed states HOST_STD already.
     """
-    limit = NORMAL_90 * np.sqrt(max(HOST_STD**2 - np.fmax(bundle.host.launch_ln_std, 0.0) ** 2, 0.0))
-    p = bundle.host.overlap_exponent
+    host = bundle.host
+    faster = max(np.log(HOST_S / host.launch_s), 0.0) if host.launch_s else 0.0
+    limit = faster + NORMAL_90 * np.sqrt(max(HOST_STD**2 - np.fmax(host.launch_ln_std, 0.0) ** 2, 0.0))
+    p = host.overlap_exponent
     std: Array = np.logaddexp(np.log1p(-launch_share), np.log(launch_share) + p * limit) / (p * NORMAL_90)
     return std
 

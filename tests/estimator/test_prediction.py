@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from estimator.bundle.files import load_bundle
 from estimator.questions.estimates import estimate
-from estimator.uncertainty.laboratory import HOST_STD
+from estimator.uncertainty.laboratory import HOST_S, HOST_STD
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import UnknownOperator
@@ -43,18 +43,20 @@ def test_a_small_workload_waits_for_the_host(bundle):
     assert estimate(SMALL, bundle, sm_clock_mhz=1410, host_launch_s=0.0)[0].latency_s < 0.5 * answer.latency_s
 
 
+@pytest.mark.parametrize("workload", [BIG, SMALL])
 @pytest.mark.parametrize("factor", [0.2, 0.8, 1.3, 5.0])
-def test_the_host_of_another_laboratory_moves_latency_as_far_as_its_launches_reach(factor):
+def test_the_host_of_another_laboratory_moves_latency_as_far_as_its_launches_reach(workload, factor):
     """The interval elsewhere holds the latency with launches dearer by their 90 % limit; a host of one's own adds nothing."""
-    bundle, dearer = load_bundle("h100-sxm"), math.exp(NORMAL_90 * HOST_STD)
-    gpu_s = estimate(BIG, bundle, sm_clock_mhz=1830, host_launch_s=0.0)[0].latency_s
-    launch_s = factor * gpu_s / sum(o.host_share * c for o, c in zip(BIG.operators, BIG.counts, strict=True))
+    bundle = load_bundle("h100-sxm")
+    gpu_s = estimate(workload, bundle, sm_clock_mhz=1830, host_launch_s=0.0)[0].latency_s
+    launch_s = factor * gpu_s / sum(o.host_share * c for o, c in zip(workload.operators, workload.counts, strict=True))
+    dearer = math.exp(NORMAL_90 * HOST_STD) * max(HOST_S / launch_s, 1.0)
     hosted = replace(bundle, host=replace(bundle.host, launch_s=launch_s, launch_ln_std=0.0), digest="")
-    found = estimate(BIG, hosted, sm_clock_mhz=1830)[0]
-    far = estimate(BIG, hosted, sm_clock_mhz=1830, host_launch_s=dearer * launch_s)[0]
+    found = estimate(workload, hosted, sm_clock_mhz=1830)[0]
+    far = estimate(workload, hosted, sm_clock_mhz=1830, host_launch_s=dearer * launch_s)[0]
     stated = NORMAL_90 * found.latency_s_std_elsewhere / found.latency_s
     assert math.log(far.latency_s / found.latency_s) < stated
-    own = estimate(BIG, hosted, sm_clock_mhz=1830, host_launch_s=1.0001 * launch_s)[0]
+    own = estimate(workload, hosted, sm_clock_mhz=1830, host_launch_s=1.0001 * launch_s)[0]
     assert own.latency_s_std_elsewhere < 1.001 * found.latency_s_std_elsewhere
     if factor > 1.0:
         assert math.log(far.latency_s / found.latency_s) > NORMAL_90 * own.latency_s_std_elsewhere / own.latency_s
