@@ -121,21 +121,20 @@ def _energy(
     kernel: CountedKernel, table: EnergyTable, constant_w: float, modules: int, integration: Integration
 ) -> tuple[CountedEnergy, Any]:
     energies, launches = table.energies, kernel.launches
-    weights = energies.weights(kernel.activity) * launches
-    own = dict(zip(energies.terms, (weights * energies.values).tolist(), strict=True))
-    parts = dict.fromkeys(PARTS, 0.0)
-    for term, joule in own.items():
-        parts[_part(term)] += joule
+    boards = (1.0 - integration.shared_constant) * modules + integration.shared_constant
+    times = [boards if _part(term) == "constant" else 1.0 for term in energies.terms]
+    weights = energies.weights(kernel.activity) * launches * times
     time_s = kernel.activity.time_s * launches
-    dynamic_j = sum(joule for term, joule in own.items() if term not in (CONSTANT, HEAT))
-    working_w = constant_w + (own.get(CONSTANT, 0.0) + own.get(HEAT, 0.0)) / time_s
+    parts = dict.fromkeys(PARTS, 0.0)
+    for term, joule in zip(energies.terms, (weights * energies.values).tolist(), strict=True):
+        parts[_part(term)] += joule
     parts["link"] = kernel.link_bytes * launches * 8 * integration.link_pj_per_bit * 1e-12
-    parts["constant"] = working_w * ((1.0 - integration.shared_constant) * modules + integration.shared_constant) * time_s
+    parts["constant"] += constant_w * boards * time_s
     row = CountedEnergy(
         name=kernel.name,
         launches=launches,
         time_s=time_s,
-        energy_j=dynamic_j + parts["link"] + parts["constant"],
+        energy_j=math.fsum(parts.values()),
         energy_std_j=_std(energies, weights, [std * launches for std in energies.spread_j(kernel.activity).values()]),
         parts_j=parts,
     )

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from estimator.bundle.files import save_bundle
 from estimator.counts.activities import METRICS, CountedKernel, load_energy_table, read_activities
 from estimator.counts.counted_energy import PARTS, CountedEnergy, counted_energies, scaling
-from estimator.counts.energies import Activity, section_of
+from estimator.counts.energies import CONSTANT, Activity, section_of
 from estimator.counts.modules import Links, mean_hops, spread_over
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import CountsError
@@ -46,6 +47,15 @@ def test_energy_is_equation_4_and_errors_of_kernels_with_the_same_energies_add_u
 
 
 # Several modules -----------------------------------------------------------------------------------------------------------------
+
+
+def test_every_module_draws_the_constant_power_and_its_error():
+    constant = replace(K40.energies, terms=(CONSTANT,), values=np.array([8.0]), covariance=np.array([[0.25]]), identified=(True,))
+    (row,), total, _ = counted_energies(
+        [kernel(instructions={}, transactions={})], replace(K40, energies=constant), constant_w=25.0, modules=4, integration="on-package"
+    )
+    assert (row.energy_j, row.energy_std_j) == pytest.approx((33.0 * 2.5 * 0.01, 0.5 * 2.5 * 0.01))
+    assert total.energy_std_j == row.energy_std_j
 
 
 @given(energy=POSITIVE, time=POSITIVE, modules=st.integers(1, 64), exponent=st.floats(0, 3))
