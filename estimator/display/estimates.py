@@ -137,7 +137,7 @@ def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -
 def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, more: Mapping[str, float]) -> str:
     """A table of parts above LEAST_SHARE, the largest first, then `more`."""
     own = sum(parts.values())
-    ranked = sorted((item for item in parts.items() if item[1] > LEAST_SHARE * own), key=lambda item: -item[1])
+    ranked = sorted((item for item in parts.items() if abs(item[1]) > LEAST_SHARE * own), key=lambda item: -item[1])
     ranked += [item for item in more.items() if item[1] > LEAST_SHARE * total]
     rows = [[percent(value / total), with_uncertainty(value, math.nan, units), name] for name, value in ranked]
     return aligned([["share", head, ""], *rows], left_columns=(2,))

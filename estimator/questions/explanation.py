@@ -93,7 +93,7 @@ def explain(asked: Asked) -> Explanation:
     ideal_s = prepared.counts * ideal_seconds(prepared.phases, prepared.board.gpu, result.sm_clock_mhz * HZ_PER_MHZ)
     total_s, kernels = max(float(seconds.sum()), TINY), []
     for i in np.argsort(-seconds, kind="stable").tolist():
-        shares = dict(zip(LIMITS, (limits[i] / max(seconds[i], TINY)).tolist(), strict=True))
+        shares = dict(zip(LIMITS, (limits[i] / (seconds[i] or 1.0)).tolist(), strict=True))  # what is saved has negative times
         kernels.append(
             KernelExplanation(
                 operator=prepared.operators[i].label,

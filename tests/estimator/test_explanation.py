@@ -1,8 +1,11 @@
 """Explanations add up, and name what limits."""
 
+from dataclasses import replace
+
 import pytest
 
 from estimator.bundle.files import load_bundle
+from estimator.display.estimates import explanation_text
 from estimator.model.coefficients import COEFFICIENTS, DEFAULTS
 from estimator.model.power import PARTS
 from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, explain
@@ -15,6 +18,8 @@ from tests.estimator.synthetic import addition, known_bundle, matmul, transforme
 
 A100 = load_bundle("a100-pcie-40gb-eager")
 PLANTED = known_bundle(load_gpu("h100-sxm"))
+SAVING = replace(gpt2_prefill(8, 512), counts=(*gpt2_prefill(8, 512).counts[:-1], -1.0))
+"""A workload that saves one launch of its last kernel, as served models with given scales save conversions."""
 
 
 def explained(workload, bundle=A100, **settings):
@@ -22,7 +27,7 @@ def explained(workload, bundle=A100, **settings):
 
 
 @pytest.mark.parametrize("bundle", [A100, PLANTED])
-@pytest.mark.parametrize("workload", [gpt2_prefill(8, 512), transformer(64, 256, 3)])
+@pytest.mark.parametrize("workload", [gpt2_prefill(8, 512), transformer(64, 256, 3), SAVING])
 def test_parts_of_time_and_energy_add_up(workload, bundle):
     answer = explained(workload, bundle)
     result = answer.result
@@ -43,6 +48,11 @@ def test_energy_adds_up_at_a_power_limit_too(workload, cap_w):
     assert sum(answer.energy_parts_j.values()) == pytest.approx(answer.result.energy_j, rel=1e-9)
     of_kernels = sum(kernel.energy_j for kernel in answer.kernels)
     assert -1e-9 <= 1.0 - of_kernels / answer.result.energy_j < 1e-3, "the host is far ahead"
+
+
+def test_a_limit_of_which_more_is_saved_than_spent_has_a_line():
+    answer = replace(explained(SAVING), limits_s={"DRAM": 1e-3, "latency": -2e-4})
+    assert "-200.0 µs  latency\n" in explanation_text(answer, 1, False)
 
 
 def test_every_phase_has_a_limit():
