@@ -85,14 +85,15 @@ class Kind(NamedTuple):
 def unseen_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Sequence[str | None]) -> tuple[UnseenPrecision | None, ...]:
     """The unseen precision of each operator, None if a fitted row of its family had it.
 
-    groups: the group of coefficients of each operator; a group that names a precision was fitted on it.
+    groups: the group of coefficients of each operator; one of the bundle's that names a precision was fitted on it.
     """
     seen = bundle.once(fitted_precisions)
     found = {kind: _unseen(seen, *kind) for kind in {(operator.family, operator.precision) for operator in operators}}
     if not any(found.values()):
         return (None,) * len(operators)
+    named = {group: group_words(group) for group in bundle.groups}
     return tuple(
-        None if operator.precision in group_words(group or "") else found[operator.family, operator.precision]
+        None if group in named and operator.precision in named[group] else found[operator.family, operator.precision]
         for operator, group in zip(operators, groups, strict=True)
     )
 

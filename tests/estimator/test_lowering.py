@@ -328,6 +328,16 @@ def test_16_bits_take_equally_long_whichever_were_measured_and_products_in_tf32_
     assert 1.5 < tf32 / bf16 < 2.4 or kernel in ("prefill", "decode")
 
 
+@pytest.mark.parametrize("name", [*SHIPPED, "a10-eager", "v100-pcie-32gb"])
+@pytest.mark.parametrize("operator", ["linear", "bmm"])
+def test_products_in_fp32_take_as_long_however_fast_the_tensor_cores_are(name, operator):
+    bundle, product = load_bundle(name), matmul(512, 512, 512, "fp32", operator=operator, batch=1 if operator == "linear" else 32)
+    rates = ({kind: share * rate for kind, rate in bundle.gpu.tensor_flop_per_clock.items()} for share in (1.0, 0.5))
+    boards = (replace(bundle.gpu, name="other", tensor_flop_per_clock=one) for one in rates)
+    whole, half = (estimate(workload_of(product), bundle, gpu=one, host_launch_s=0.0)[0].latency_s for one in boards)
+    assert whole == pytest.approx(half)
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize("batch, context", [(1, 2048), (64, 1000)])
 @pytest.mark.parametrize("cache", ["", "fp8"])
