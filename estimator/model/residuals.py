@@ -198,9 +198,8 @@ def _kriging(document: KrigingRecord, points: Array) -> tuple[Kriging, float]:
 
 
 def _trees(document: TreesRecord) -> tuple[Trees, float]:
-    count = document["count"]
-    feature, threshold, value = (np.array(document[name]).reshape(count, -1) for name in ("feature", "threshold", "value"))
-    return Trees(feature=feature.astype(np.int64), threshold=threshold, value=value), document["beyond_share"]
+    feature, threshold, value = (np.array(document[name]) for name in ("feature", "threshold", "value"))
+    return Trees(feature=feature, threshold=threshold, value=value), document["beyond_share"]
 
 
 def _column(values: Sequence[float], count: int) -> Array:

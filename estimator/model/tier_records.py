@@ -36,13 +36,14 @@ class KrigingRecord(TypedDict):
 
 
 class TreesRecord(TypedDict):
-    """Boosted trees of one depth, tree after tree, as in `estimator.model.trees`."""
+    """Boosted trees, their nodes in the order of `estimator.model.trees`."""
 
-    count: Annotated[int, Span(1, 1000), "number of trees"]
     feature: Annotated[
-        tuple[Count, ...], LEAST_ONE, "input of each node: sizes, products and ratios of two, product of all, shares of phases"
+        tuple[Count, ...],
+        LEAST_ONE,
+        "input of each node, from 1: sizes, products and ratios of two, product of all, shares of phases; 0: a leaf",
     ]
-    threshold: Annotated[tuple[Annotated[float, Span(-1e4, 1e4)], ...], LEAST_ONE, "beyond it a kernel goes to the second branch"]
+    threshold: Annotated[tuple[Annotated[float, Span(-1e4, 1e4)], ...], "beyond it a kernel goes to the second child; of nodes that divide"]
     value: Annotated[tuple[LnError, ...], LEAST_ONE, "ln of the factor of each leaf"]
     beyond_share: Annotated[BeyondShare, "share that holds for work beyond the largest measured [1]"]
 
@@ -115,12 +116,12 @@ def _check_points(tier: Any) -> None:
                 raise FaultError(f"points to none of the {count} points", "kriging", "shape")
         trees = errors.get("trees")
         if trees is not None:
-            leaves, rest = divmod(len(trees["value"]), trees["count"])
-            if rest or leaves & (leaves - 1):
-                raise FaultError("needs a power of two of leaves for each tree", "trees", "value")
-            nodes = {name: trees[name] for name in ("feature", "threshold")}
-            check_lengths({f"trees.{name}": column for name, column in nodes.items()}, trees["count"] * (leaves - 1))
-            if max(trees["feature"]) >= input_count(len(tier["fields"]) + 2 * bool(tier.get("unfilled"))):
+            divides = sum(map(bool, trees["feature"]))
+            check_lengths({"trees.threshold": trees["threshold"]}, divides)
+            check_lengths({"trees.value": trees["value"]}, len(trees["feature"]) - divides)
+            if len(trees["value"]) <= divides:
+                raise FaultError("names more children than there are nodes", "trees", "feature")
+            if max(trees["feature"]) > input_count(len(tier["fields"]) + 2 * bool(tier.get("unfilled"))):
                 raise FaultError("asks for an input that kernels lack", "trees", "feature")
 
 

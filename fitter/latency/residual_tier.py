@@ -236,8 +236,8 @@ def _pattern_document(known: Pattern, beyond_share: float, shape: IntArray) -> d
     """A pattern in the form that a bundle stores."""
     if isinstance(known, Kriging):
         return {"kriging": kriging_document(known, shape, beyond_share)}
-    columns = {name: tuple(getattr(known, name).ravel().tolist()) for name in ("feature", "threshold", "value")}
-    return {"trees": FrozenMapping({"count": len(known.value), **columns, "beyond_share": beyond_share})}
+    columns = {name: tuple(getattr(known, name).tolist()) for name in ("feature", "threshold", "value")}
+    return {"trees": FrozenMapping({**columns, "beyond_share": beyond_share})}
 
 
 def fit_kriging(points: Array, features: PhaseFeatures, ln_error: Array) -> Kriging:
