@@ -115,7 +115,7 @@ WIDENED_BYTE: Final = 0.5 + 4.0 / 64.0
 EXPERTS_ALONE: Final = "mxfp4"
 """Part of the names of formats that experts alone have.  Source: gpt-oss, model card."""
 
-SKIPPED: Final = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
+SKIPPED: Final = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules")
 """Fields with names of modules that are not quantised."""
 
 STAYS: Final = ("lm_head", "embed", "norm", "router", "*.gate")

@@ -78,6 +78,7 @@ def test_a_method_has_its_format_or_is_refused_by_name(stored, expected):
         ("lm_head", {}, True), ("model.layers.0.mlp.gate", {}, True), ("model.layers.0.mlp.gate_proj", {}, False),
         ("model.layers.3.self_attn.o_proj", {"ignore": ["re:.*o_proj$"]}, True), ("a.q_proj", {"ignore": ["re:.*o_proj$"]}, False),
         ("model.layers.3.mlp.up_proj", {"modules_to_not_convert": ["model.layers.3.mlp"]}, True),
+        ("model.layers.3.mlp.up_proj", {"llm_int8_skip_modules": ["model.layers.3.mlp"]}, True),
         ("vision.block.fc1", {"exclude_modules": ["vision*"]}, True), ("a.q_proj", {"modules_to_not_convert": None}, False),
     ],
 )  # fmt: skip
