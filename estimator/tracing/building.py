@@ -65,9 +65,10 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
     settings = kind(**_with_image_size({**config.config, **request.settings}, usual, request.image_size))
     with torch.device("meta"):
         model = _build(torch, transformers, request, config, settings)
-        request = _with_length(request, getattr(model.config, "text_config", model.config))
+        text = getattr(model.config, "text_config", model.config)
+        request = _with_length(request, text)
         arguments = _inputs(torch, request, config, model)
-    window = getattr(settings, "sliding_window", None) if getattr(settings, "use_sliding_window", True) else None
+    window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
     return Job(
         family=config.model_type,
         title=f"{config.title}; {type(model).__name__} of Transformers {transformers.__version__}",

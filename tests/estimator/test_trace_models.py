@@ -109,6 +109,16 @@ def test_a_sliding_window_shorter_than_the_context_is_kept():
     assert (attention["window"], attention["causal"]) == (8, 1)
 
 
+def test_a_model_that_reads_images_keeps_the_sliding_window_of_its_text(tmp_path):
+    text = DECODER | {"model_type": "gemma3_text", "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+    vision = DECODER | {"model_type": "siglip_vision_model"}
+    model = configuration(
+        tmp_path, model_type="gemma3", architectures=["Gemma3ForConditionalGeneration"], text_config=text, vision_config=vision
+    )
+    workload = trace_workload(TraceRequest(model=model, sequence=16, attention="flash"))
+    assert {(one["window"], one["causal"]) for one in workload.operators if one.family == "attention"} == {(8, 1), (0, 1)}
+
+
 def test_a_training_step_has_three_times_the_products_and_an_optimizer():
     forward = trace_workload(tiny("gpt2", logits="all"))
     step = trace_workload(tiny("gpt2", phase="train"))
