@@ -68,10 +68,11 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
         text = getattr(model.config, "text_config", model.config)
         request = _with_length(request, text)
         arguments = _inputs(torch, request, config, model)
+    alone = "; its tokens alone, without images" if hasattr(model.config, VISION) and "pixel_values" not in arguments else ""
     window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
     return Job(
         family=config.model_type,
-        title=f"{config.title}; {type(model).__name__} of Transformers {transformers.__version__}",
+        title=f"{config.title}; {type(model).__name__} of Transformers {transformers.__version__}{alone}",
         window=window or 0,
         model=model,
         placed=(),

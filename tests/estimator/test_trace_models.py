@@ -117,6 +117,7 @@ def test_a_model_that_reads_images_keeps_the_sliding_window_of_its_text(tmp_path
     )
     workload = trace_workload(TraceRequest(model=model, sequence=16, attention="flash"))
     assert {(one["window"], one["causal"]) for one in workload.operators if one.family == "attention"} == {(8, 1), (0, 1)}
+    assert any(note.endswith("its tokens alone, without images") for note in workload.notes)
 
 
 def test_a_training_step_has_three_times_the_products_and_an_optimizer():
