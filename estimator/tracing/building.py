@@ -185,8 +185,8 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
         raise WorkloadError(f"{request.model}: own code has no configuration to change; leave --set out")
     function = _user_function(request.model)
     request = replace(request, sequence=request.sequence or USUAL_SEQUENCE)
-    known = {"batch": request.batch, "sequence": request.sequence, "image_size": request.image_size, "precision": request.precision}
-    wanted = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
+    accepted = inspect.signature(function).parameters
+    wanted = {name: getattr(request, name) for name in (*SIZES, "image_size", "precision") if name in accepted}
     if request.image_size and "image_size" not in wanted:
         raise WorkloadError(f"{request.model}: takes no image_size; leave --image-size out")
     dtype = getattr(torch, request.tensor_type)
