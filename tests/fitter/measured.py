@@ -12,6 +12,7 @@ from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
 from fitter.latency.residual_tier import GroupErrors, shape_errors, tier_document
+from fitter.power.solver import PowerRows
 from fitter.rows.columns import Dataset, KernelRows, Selection, WorkloadRows
 from tests.estimator.synthetic import addition, known_bundle, matmul, transformer
 
@@ -51,10 +52,10 @@ def various_operators(count, seed=0):
     return found
 
 
-def places(bundle, source, count):
+def places(gpu, source, count):
     """GPU and place of the rows of one file."""
     zeros = np.zeros(count, dtype=np.int64)
-    board = {"gpus": (bundle.gpu.name,), "gpu_index": zeros, "collections": ("planted",), "collection_index": zeros}
+    board = {"gpus": (gpu.name,), "gpu_index": zeros, "collections": ("planted",), "collection_index": zeros}
     return {**board, "sources": (source,), "source_index": zeros, "row": np.arange(1, count + 1)}
 
 
@@ -78,7 +79,7 @@ def kernel_rows(bundle, operators, noise=0.0, seed=0):
         library=("",) * count,
         kernel_name=("",) * count,
         weight=np.ones(count),
-        **places(bundle, "planted.csv", count),
+        **places(bundle.gpu, "planted.csv", count),
         **dict.fromkeys(unknown, np.full(count, np.nan)),
     )
 
@@ -108,8 +109,15 @@ def workload_rows(bundle, workloads, noise=0.0, seed=0, clocks_mhz=(900.0,)):
         energy_j=energy,
         temperature_c=np.full(count, 60.0),
         weight=np.ones(count),
-        **places(bundle, "runs.csv", count),
+        **places(bundle.gpu, "runs.csv", count),
     )
+
+
+def power_rows(clock_mhz, **columns):
+    """Rows of the power fit at locked clocks: 1 W of a busy board with cold operands, unless given."""
+    ones = np.ones(len(clock_mhz))
+    usual = {"power_w": ones, "clock_mhz": clock_mhz, "asked_mhz": clock_mhz, "warm_ratio": np.inf * ones, "busy": ones}
+    return PowerRows(**usual | {"temperature_c": np.nan * ones, "weight": ones, "relative_std": 0.0 * ones} | columns)
 
 
 def selection_of(kernels=None, workloads=None):

@@ -20,6 +20,7 @@ from fitter.rows.columns import BlockRows, join_rows
 from fitter.rows.tables import Table, open_table
 from tests.collector.dataset_rows import rows_to_table
 from tests.estimator.estimating import printed, run
+from tests.fitter.measured import places
 from tests.fitter.test_instruction_rows import ROW
 
 GPU = load_gpu("a100-pcie-40gb")
@@ -51,13 +52,7 @@ def planted(grids=GRIDS, noise=0.0, seed=0, kernel="vector_add", resident=2):
     constant = {"block_threads": 1024.0, "blocks_per_sm": resident, "idle_w": IDLE_W, "sm_clock_mhz": 900.0, "flop_per_block": np.nan}
     return BlockRows(
         kernel=np.array([kernel] * count, dtype=object),
-        gpus=(GPU.name,),
-        gpu_index=np.zeros(count, dtype=np.int64),
-        collections=("",),
-        collection_index=np.zeros(count, dtype=np.int64),
-        sources=("grids.csv",),
-        source_index=np.zeros(count, dtype=np.int64),
-        row=np.arange(1, count + 1),
+        **places(GPU, "grids.csv", count),
         blocks=grids.astype(np.float64),
         latency_s=latency * (1 + noise * random.standard_normal(count)),
         power_w=power * (1 + noise * random.standard_normal(count)),
@@ -83,17 +78,7 @@ def test_planted_coefficients_come_back():
     assert same.energies == pytest.approx(model.energies)
 
 
-def test_three_grids_suffice():
-    model = fit_block_model(planted(np.array([54, 216, 2160]), noise=0.002), GPU.num_sms)
-    whole = planted()
-    assert np.max(np.abs(model.latency_s(whole.blocks) / whole.latency_s - 1)) < 0.02
-    assert np.max(np.abs(model.energy_j(whole.blocks) / (whole.power_w * whole.latency_s) - 1)) < 0.03
-    assert model.scatter == {}, "three grids leave none to be left out"
-
-
-def test_two_grids_do_not():
-    with pytest.raises(CalibrationError, match="2 grids measured; a block-count model needs 3"):
-        fit_block_model(planted(np.array([54, 54, 2160])), GPU.num_sms)
+def test_a_kernel_with_two_grids_leaves_the_model_of_another_as_it_is():
     both = join_rows([planted(), planted(np.array([54, 108]), kernel="short")])
     models, refused = fit_block_models(both, GPU.num_sms)
     assert [model.kernel for model in models] == ["vector_add"]
@@ -189,30 +174,18 @@ def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(name, repository,
     assert [row["energy_j"] / row["latency_s"] for row in found] == pytest.approx([ROUND_W] * 3)
 
 
-SWEPT = (108, 432, 864, 2160)
-
-
-def selected(slowed):
-    """A sweep of two kernels at 1410 MHz, of which the hot one was slowed down on some grids."""
-    rows = []
-    for kernel in ("hotspot_16", "vector_add_256"):
-        for number, grid in enumerate(SWEPT):
-            hot = kernel == "hotspot_16" and grid in slowed
-            latency_s = float(planted_s(np.array([grid]))[0])
-            name = {"row_id": f"{kernel}{number}", "operator": kernel, "launch_mode": "block_sweep", "latency_s": latency_s}
-            size = {"grid_x": grid, "block_x": 256, "block_y": 1, "block_z": 1, "blocks_per_sm": 2}
-            clocks = {"sm_clock_mhz": 1410.0, "sm_clock_measured_mhz": 1365.0 if hot else 1410.0}
-            rows.append({**ROW, **name, **size, **clocks, "flags": ["throttled", "clock_off_target"] if hot else []})
-    table = rows_to_table(rows, {})
-    return read_block_table(Table.of(table, Path("x.parquet")))
-
-
-@pytest.mark.parametrize("slowed", [(864,), (864, 2160)])
-def test_slowed_grids_are_in_no_model(slowed):
-    selection = selected(slowed)
-    section, remarks = block_section(selection, GPU)
-    modelled = {entry["kernel"] for entry in section.values()}
-    assert modelled == {"vector_add_256"} | ({"hotspot_16"} if len(SWEPT) - len(slowed) >= 3 else set())
-    assert [row.reason for row in selection.rejected] == ["THROTTLED"] * len(slowed)
-    if len(slowed) == 2:
-        assert remarks[0].startswith("no block-count model: hotspot_16 with 256 threads a block at 1410 MHz: 2 grids measured")
+def test_grids_of_a_sweep_that_were_slowed_are_in_no_model():
+    rows = [
+        {
+            **ROW, "row_id": str(grid), "operator": "hotspot_16", "launch_mode": "block_sweep", "grid_x": grid, "block_x": 256,
+            "block_y": 1, "block_z": 1, "blocks_per_sm": 2, "latency_s": float(planted_s(np.array([grid]))[0]), "sm_clock_mhz": 1410.0,
+            "sm_clock_measured_mhz": 1410.0 - 45.0 * slowed, "flags": ["throttled", "clock_off_target"] * slowed,
+        }
+        for grid, slowed in ((108, False), (432, False), (864, True), (2160, True))
+    ]  # fmt: skip
+    selection = read_block_table(Table.of(rows_to_table(rows, {}), Path("x.parquet")))
+    assert [row.reason for row in selection.rejected] == ["THROTTLED"] * 2
+    with pytest.raises(
+        CalibrationError, match="hotspot_16 with 256 threads a block at 1410 MHz: 2 grids measured; a block-count model needs 3"
+    ):
+        block_section(selection, GPU)

@@ -112,12 +112,6 @@ def test_a_table_says_who_measured_and_how_long_its_kernels_ran(read_table, colu
     assert (rows.collections, rows.sustained.tolist(), rows.burst.tolist()) == ((name or "table.csv",), [sustained], [burst])
 
 
-def test_a_misspelt_load_is_named(read_table):
-    lines = [f"linear,a100-pcie-40gb,bf16,1,512,512,{k},1e-5,{load}" for k, load in ((512, "long"), (64, "burst"))]
-    (rejected,) = read_table(f"{HEADER},load", *lines).rejected
-    assert (rejected.reason, rejected.detail) == ("BAD_LOAD", "'long'; known: burst, sustained")
-
-
 def test_sustained_kernels_run_at_the_clock_that_the_limit_leaves_and_bursts_at_their_own():
     bundle = replace(planted_bundle(), gpu=replace(A100, power_limit_w=150.0))  # large products exceed it
     operators, highest = various_operators(60), np.full(60, A100.sm_clock_limit_mhz)

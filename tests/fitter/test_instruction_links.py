@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
@@ -15,7 +13,7 @@ from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.section import fitted_rows, instruction_section, link_energies
 from fitter.rows.columns import InstructionRows, Selection
-from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row, read_rows
+from tests.fitter.test_instruction_rows import ROW, made_rows, read_rows
 
 GPU = load_gpu("a100-pcie-40gb")
 OF_KERNELS = ("loop_", "active_", "grid_", "iterations", "launch_mode", "unroll")
@@ -32,8 +30,8 @@ def rows_of(*given_rows):
     return rows.rows
 
 
-@given(st.floats(1e6, 1e12), st.floats(1e-4, 1.0), st.floats(46.0, 400.0))
-def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses(size, latency_s, power_w):
+def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses():
+    size, latency_s, power_w = 3e8, 0.02, 110.0
     rows = InstructionRows(rows=rows_of({**COPY, "link_bytes": size, "latency_s": latency_s, "power_w": power_w}))
     one = link_energies(rows)["copy_host_to_device"]
     assert one.bytes_per_s == pytest.approx(size / latency_s)
@@ -46,31 +44,24 @@ def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses(size, la
     assert mean.std_j == pytest.approx(2.0 * latency_s / size / math.sqrt(3))
 
 
-def fit_rows():
-    places = ((108.0, 32.0, 0.9), (54.0, 32.0, 0.8), (108.0, 16.0, 0.7), (1.0, 32.0, 0.5))
-    return tuple(
-        made_row(f"{name.lower()}_k8_u64", {name: 64.0, **CONTROL}, {name.lower(): 64.0}, blocks=blocks, lanes=lanes, speed=speed)
-        for blocks, lanes, speed in places
-        for name in ("FFMA", "LOP3", "FADD")
-    )
+PLAIN = made_rows().rows[:12]
+"""As few runs as suffice for a regression."""
 
 
 def selected(*rows):
-    instructions = InstructionRows(rows=rows)
-    return Selection(kernels=None, workloads=None, rejected=(), startups=(), datasets=(), notes=(), instructions=instructions)
+    return Selection(instructions=InstructionRows(rows=rows))
 
 
 def test_the_section_has_the_links_and_the_regression_has_not():
-    plain = fit_rows()
     copies = rows_of(COPY, {**ROW, "operator": "host_read", "link": "host", "link_bytes": 1e8, "power_w": 90.0})
-    single = replace(plain[0], mode="single")
-    unrested = replace(plain[1], idle_w=math.nan)
-    rows = InstructionRows(rows=(*plain, *copies, single, unrested))
+    single = replace(PLAIN[0], mode="single")
+    unrested = replace(PLAIN[1], idle_w=math.nan)
+    rows = InstructionRows(rows=(*PLAIN, *copies, single, unrested))
     assert np.flatnonzero(~fitted_rows(rows, GPU)).tolist() == [12, 13, 14]
     section, warnings = instruction_section(selected(*rows.rows), GPU)
     assert warnings == ()
     assert set(section["links"]) == {"copy_host_to_device", "host_read"}
-    without, _ = instruction_section(selected(*plain, single, unrested), GPU)
+    without, _ = instruction_section(selected(*PLAIN, single, unrested), GPU)
     assert "links" not in without
     assert without["values"] == section["values"]
     links = instruction_tables(replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section)))[-1]
@@ -81,8 +72,8 @@ def test_the_section_has_the_links_and_the_regression_has_not():
 @pytest.mark.parametrize("beside", [0, 1, 11])
 def test_links_need_no_regression(beside):
     copies = rows_of(COPY, {**COPY, "operator": "copy_device_to_host"})
-    section, remarks = instruction_section(selected(*fit_rows()[:beside], *copies), GPU)
-    whole, _ = instruction_section(selected(*fit_rows(), *copies), GPU)
+    section, remarks = instruction_section(selected(*PLAIN[:beside], *copies), GPU)
+    whole, _ = instruction_section(selected(*PLAIN, *copies), GPU)
     assert section == {"links": whole["links"]}
     assert [remark.partition(" runs")[0] for remark in remarks] == [f"no instruction energies: {beside}"] * bool(beside)
     bundle = replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section))
@@ -90,4 +81,4 @@ def test_links_need_no_regression(beside):
     (links,) = instruction_tables(bundle)
     assert [row[0] for row in links.rows] == ["copy_device_to_host", "copy_host_to_device"]
     with pytest.raises(CalibrationError, match="instruction energies need 12"):
-        instruction_section(selected(*fit_rows()[:11]), GPU)
+        instruction_section(selected(*PLAIN[:11]), GPU)

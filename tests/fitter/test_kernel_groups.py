@@ -118,18 +118,16 @@ def test_known_tiles_are_predicted_with_what_known_tiles_left_over():
     rng = np.random.default_rng(0)
     operators = [matmul(m, n, k, "fp32") for m, n, k in 64.0 * rng.integers(4, 64, (300, 3))]
     tile = np.where(rng.random(300) < 0.5, 64.0, 128.0)
-    known = KnownTiles(tile_m=tile, tile_n=tile, split=np.ones(300))
-    exact = kernel_rows(BUNDLE, operators)
-    arguments = {"sm_clock_mhz": exact.sm_clock_mhz, "warm": exact.l2_warm}
+    known, exact = KnownTiles(tile_m=tile, tile_n=tile, split=np.ones(300)), kernel_rows(BUNDLE, operators)
+
+    def times(groups, **how):
+        return kernel_times(operators, BUNDLE.gpu, coefficients(groups), sm_clock_mhz=exact.sm_clock_mhz, warm=exact.l2_warm, **how)
+
     drift = np.array([0.1 * np.sin(np.log2(operator["k"])) for operator in operators])
-    seconds = kernel_times(operators, BUNDLE.gpu, coefficients(BUNDLE), known=known, **arguments).equations_s * np.exp(drift)
-    named = replace(exact, latency_s=seconds, tile_m=tile, tile_n=tile, split_k=np.ones(300))
-    found = fit_kernel_groups(named, BUNDLE.gpu, seed=0)
-    groups = coefficients(found)
-    told = kernel_times(
-        operators, BUNDLE.gpu, groups, known=known, tile_predictors=found.tile_predictors, residuals=found.residuals, **arguments
-    )
-    guessed = kernel_times(operators, BUNDLE.gpu, groups, tile_predictors=found.tile_predictors, residuals=found.residuals, **arguments)
-    assert np.abs(np.log(told.latency_s / seconds)).mean() < 0.5 * np.abs(np.log(told.equations_s / seconds)).mean()
-    assert np.abs(np.log(told.latency_s / seconds)).mean() < np.abs(np.log(guessed.latency_s / seconds)).mean()
+    seconds = times(BUNDLE, known=known).equations_s * np.exp(drift)
+    found = fit_kernel_groups(replace(exact, latency_s=seconds, tile_m=tile, tile_n=tile, split_k=np.ones(300)), BUNDLE.gpu, seed=0)
+    learnt = {"tile_predictors": found.tile_predictors, "residuals": found.residuals}
+    told, guessed = times(found, known=known, **learnt), times(found, **learnt)
+    refined, bare, blind = (np.abs(np.log(one / seconds)).mean() for one in (told.latency_s, told.equations_s, guessed.latency_s))
+    assert refined < min(0.5 * bare, blind)
     assert np.nanmedian(told.log_std) < np.nanmedian(guessed.log_std)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from estimator.model.kriging import SHARES, PhaseFeatures, kriged
+from estimator.engine.kernel_table import kernel_times
+from estimator.model.kriging import SHARES, PhaseFeatures, kriged, phase_features
 from estimator.model.residuals import LARGEST_CORRECTION, log_corrections
 from estimator.vocabulary.specifications import load_gpu
-from fitter.latency.group_fit import kernel_problem, predicted_features
 from fitter.latency.residual_tier import fit_kriging, shape_errors
 from fitter.priors import kernel_priors
 from tests.estimator.synthetic import matmul
@@ -40,8 +40,9 @@ def test_errors_that_come_from_phases_are_corrected_at_shapes_far_from_all_measu
 def test_shares_of_a_kernels_time_add_up_unless_phases_overlap():
     a100 = load_gpu("a100-pcie-40gb")
     priors = kernel_priors(GROUP, a100, cuda_cores=False, warm=False, one_clock=False)
-    problem = kernel_problem(various_products(20), a100, sm_clock_hz=np.full(20, 900e6), warm=np.zeros(20, dtype=np.bool_))
-    found = predicted_features(problem, {name: prior.centre for name, prior in priors.items()})
+    groups, cold = {GROUP: {name: prior.centre for name, prior in priors.items()}}, np.zeros(20)
+    times = kernel_times(various_products(20), a100, groups, sm_clock_mhz=np.full(20, 900.0), warm=cold)
+    found = phase_features(times.phases, times.coefficients, np.full(20, 900e6), cold + np.inf)
     assert np.all((found.shares >= 0.0) & (found.shares <= 1.0))
     assert np.all(found.shares.sum(axis=1) >= 0.999)
     assert np.all(found.tile_area > 0.0)

@@ -23,13 +23,6 @@ def test_the_evidence_is_that_of_a_normal_model_where_errors_are_small(seed):
     assert found[1] - found[0] == pytest.approx(exact[1] - exact[0], abs=1e-4)
 
 
-@pytest.mark.parametrize("distance, wider", [(0.0, False), (0.8, True)])
-def test_rows_near_the_prior_ask_for_a_narrow_one_and_rows_far_from_it_for_a_wide_one(distance, wider):
-    slopes = np.ones((6, 1))
-    found = [log_evidence(slopes, np.full(6, distance), np.array([width]), 0.05) for width in (0.1, 0.7)]
-    assert (found[1] > found[0]) is wider
-
-
 @pytest.mark.parametrize("noise", [0.01, 0.03])
 def test_stated_deviations_are_those_of_the_rows_scatter_whatever_the_usual_error(noise):
     slopes = np.ones((400, 1))

@@ -15,6 +15,7 @@ from tests.fitter.measured import planted_bundle
 MOE = "family,operator,gpu,precision,tokens,hidden,inter,topk,experts,tp,ep,distribution,gated,latency_s,kernel_label,source"
 MLA = "family,operator,gpu,precision,kv_precision,batch,sequence,heads,is_decode,latency_s,source"
 SUM = "family,operator,gpu,precision,num_gpus,message_bytes,latency_s,library,mode,source"
+VECTOR = "family,operator,gpu,precision,rows,dim,latency_s"
 FLOAT = "family,operator,gpu,precision,precision_out,rows,dim,l2_state,latency_s,source"
 
 SIZES = {"tokens": 64, "hidden": 4096, "inter": 1024, "topk": 8, "experts": 128, "tp": 2, "ep": 8}
@@ -24,6 +25,8 @@ EXPERTS = "moe,moe,h100-sxm,{0},64,4096,1024,8,128,2,{2},{1},{3},9e-5,cutlass,tr
 @pytest.mark.parametrize(
     "header, line, found",
     [
+        (VECTOR, "elementwise,add,a10,fp32,10,20,1e-3", ("elementwise", "add", "fp32", {"elements": 200, "reads": 400}, "", {})),
+        (VECTOR, "elementwise,gelu,a10,fp32,10,20,1e-3", ("elementwise", "gelu", "fp32", {"elements": 200, "reads": 200}, "", {})),
         (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1), ("moe", "moe", "bf16", SIZES | {"skew": 0, "gated": 1}, "trtllm", {})),
         (
             MOE, EXPERTS.format("fp8_block", "power_law_1.2", 8, 0),

@@ -10,7 +10,7 @@ from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.runs import MATRIX_GROUPS, prior_groups
-from fitter.priors import PERSISTENT, kernel_priors
+from fitter.priors import kernel_priors
 from tests.estimator.synthetic import addition, matmul
 
 ALIKE = ("a100-pcie-40gb", "a10", "l4", "t4", "v100-pcie-32gb")
@@ -23,11 +23,6 @@ def test_filling_a_pipeline_takes_as_many_clocks_on_every_board(group):
     clocks = [prior_groups(load_gpu(name))[group]["prologue"] / rate for name, rate in zip(ALIKE, rates, strict=True)]
     assert len(set(rates)) > 1
     assert clocks == pytest.approx([clocks[0]] * len(ALIKE))
-
-
-def test_persistent_blocks_keep_a_pipeline_filled_whatever_the_rate():
-    for name in ("h100-sxm", "gb200"):
-        assert prior_groups(load_gpu(name))["gemm"]["prologue"] == PERSISTENT["prologue"].centre
 
 
 def seconds(operator, coefficients, clock_mhz=900.0):

@@ -6,16 +6,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from collector.dataset.schema import FLAGS, operator_columns
+from collector.dataset.schema import FLAGS
 from estimator import load_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from fitter.errors import SelectionError
 from fitter.rows.kernel_table import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW
 from fitter.rows.selection import read_selection, require_one_world
-from tests.collector.dataset_rows import write_kernel_dataset
+from tests.collector.dataset_rows import a_row, write_kernel_dataset
 from tests.estimator.synthetic import matmul
 
 GEMM = matmul(1024, 1024, 1024)
+GOOD = {
+    "sm_clock_mhz": 900.0, "sm_clock_measured_mhz": 900.0, "latency_s": 2e-5, "power_w": 150.0, "power_std_w": 0.5, "l2_state": "warm",
+    "tile_m": 128, "tile_n": 256, "split_k": 1,
+}  # fmt: skip
 AT_1200 = {"sm_clock_mhz": 1200.0, "sm_clock_measured_mhz": 1200.0}
 
 
@@ -24,31 +28,7 @@ def write(tmp_path):
     """Writes a kernel dataset; each row is given by the columns that differ from a good one."""
 
     def writer(*changes, name="dataset.parquet"):
-        rows = []
-        for i, change in enumerate(changes):
-            good = {
-                "row_id": f"{name}{i}",
-                **operator_columns(GEMM),
-                "gpu": "a100-pcie-40gb",
-                "gpu_uuid": "GPU-0",
-                "sm_clock_mhz": 900.0,
-                "sm_clock_measured_mhz": 900.0,
-                "throttle_reasons": 0,
-                "launches": 1000,
-                "latency_s": 2e-5,
-                "latency_std_s": 1e-8,
-                "power_w": 150.0,
-                "power_std_w": 0.5,
-                "samples": 50,
-                "flags": [],
-                "l2_state": "warm",
-                "tile_m": 128,
-                "tile_n": 256,
-                "split_k": 1,
-                "trial": i,
-                "seed": 0,
-            }
-            rows.append({**good, **change})
+        rows = [a_row(f"{name}{i}", GEMM, **GOOD | {"trial": i} | change) for i, change in enumerate(changes)]
         path = tmp_path / name
         write_kernel_dataset(rows, {"simulated": True}, path)
         return path

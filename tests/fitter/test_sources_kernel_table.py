@@ -85,23 +85,21 @@ def test_what_launches_use_in_turn_is_known_from_copies_of_weights_or_from_the_s
     assert rows.l2_warm.tolist() == pytest.approx([2.0, 0.0, 1.0, 1.0, 1.0])
 
 
-@pytest.mark.parametrize("name", ["bmm_train", "linear_train", "linear_larger_shapes", "vector_train"])
-def test_every_row_of_the_fp32_tables_is_accepted(shared_data, name):
-    rows, rejected = recorded(shared_data / "neusight" / f"{name}.csv")
-    assert rejected == []
-    assert rows.l2_warm.all()
-    if name in ("bmm_train", "linear_train"):
-        assert np.isfinite(rows.tile_m).all()
-
-
-@pytest.mark.parametrize("name", ["gemm_latency", "attention_latency", "repeatability_pairs"])
-def test_rows_of_the_burst_tables_are_cold_and_accepted_but_for_heads_that_no_fused_kernel_takes(shared_data, name):
-    path = shared_data / "aiconfigurator" / f"{name}.csv"
+@pytest.mark.parametrize(
+    "folder, name, warm",
+    [
+        *(("neusight", name, True) for name in ("bmm_train", "linear_train", "linear_larger_shapes", "vector_train")),
+        *(("aiconfigurator", name, False) for name in ("gemm_latency", "attention_latency", "repeatability_pairs")),
+    ],
+)
+def test_rows_of_published_tables_are_warm_or_cold_and_accepted_but_for_heads_that_no_fused_kernel_takes(shared_data, folder, name, warm):
+    path = shared_data / folder / f"{name}.csv"
     rows, rejected = recorded(path)
     heads = open_table(path, COLUMNS).numbers("head_dim")
     assert {(row.reason, heads[row.row - 1]) for row in rejected} <= {("OTHER_KERNEL", 512.0)}
     assert len(rejected) < 0.005 * len(rows)
-    assert not rows.l2_warm.any()
+    assert (rows.l2_warm == warm).all()
+    assert np.isfinite(rows.tile_m).all() == name.startswith(("bmm", "linear"))
 
 
 def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data):
@@ -171,14 +169,6 @@ def test_attention_rows_become_prefill_and_decode(read):
     assert (prefill["queries"], prefill["context"], prefill["causal"], prefill.precision_kv) == (128, 128, 1, "fp8")
     assert (decode.operator, decode["queries"], decode["context"], decode["kv_heads"]) == ("decode", 1, 128, 32)
     assert decode.precision_kv == "bf16"
-
-
-def test_vector_rows_count_the_tensors_they_read(read):
-    kinds = ("elementwise,add", "elementwise,gelu", "layernorm,ln")
-    rows, _ = read(*(f"{kind},a10,fp32,10,20,1e-3" for kind in kinds), header="family,operator,gpu,precision,rows,dim,latency_s")
-    add, gelu, norm = rows.row_operators()
-    assert (add["elements"], add["reads"], gelu["reads"]) == (200, 400, 200)
-    assert (norm.family, norm.operator, norm["rows"], norm["dim"]) == ("norm", "layernorm", 10, 20)
 
 
 @pytest.mark.parametrize("name, split", [("execute_kernel", 1.0), ("execute_split_k_kernel", math.nan)])
@@ -297,6 +287,7 @@ def test_columns_of_lists_and_doubled_columns_are_refused(tmp_path, table, messa
         ("weight_copies", "two", "BAD_NUMBER"),
         ("l2_state", "Cold", None),
         ("l2_state", "icy", "BAD_L2_STATE"),
+        ("load", "long", "BAD_LOAD"),
     ],
 )
 def test_what_a_cell_says_otherwise_than_its_column_does_not_count_as_missing(read, column, cell, reason):

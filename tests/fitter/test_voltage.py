@@ -8,8 +8,9 @@ import pytest
 from estimator.model.power import SWITCHING_EXPONENT, BoardTables
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import load_gpu
-from fitter.power.solver import PRIOR, TERMS, PowerProblem, PowerRows
+from fitter.power.solver import PRIOR, TERMS, PowerProblem
 from fitter.power.voltage import infer_voltage
+from tests.fitter.measured import power_rows
 
 KERNELS = 24
 NOISE = 0.02
@@ -38,18 +39,7 @@ def sweep_rows(clocks, voltage, seed, kernels=KERNELS):
     centres = np.array([PRIOR[term][0] for term in TERMS])
     rate = load * (40.0 / centres[:-2]) * 1e12 * (clock / clocks[-1])[:, None]
     count = len(clock)
-    rows = PowerRows(
-        power_w=np.ones(count),
-        clock_mhz=clock,
-        asked_mhz=clock,
-        event_rate=rate,
-        warm_ratio=np.full(count, np.inf),
-        busy=np.ones(count),
-        temperature_c=np.full(count, np.nan),
-        weight=np.ones(count),
-        relative_std=np.zeros(count),
-        kind=np.repeat(np.arange(kernels), len(clocks)).astype(str),
-    )
+    rows = power_rows(clock, event_rate=rate, kind=np.repeat(np.arange(kernels), len(clocks)).astype(str))
     tables = board(voltage, clocks[0])
     problem = PowerProblem(rows=rows, tables=tables, warmer_k=np.zeros(count), priors=PRIOR)
     watt = tables.at(clock).idle_w + problem.design(SWITCHING_EXPONENT)[:, : len(TERMS)] @ centres

@@ -10,7 +10,6 @@ import pytest
 
 from collector.errors import DatasetError
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.calibration import calibrate
 from fitter.cli import main
 from fitter.errors import InputError
 from fitter.rows.partitions import open_partitioned, read_batches
@@ -171,21 +170,16 @@ def test_a_folder_without_rows_is_refused(tmp_path, name, message):
         open_partitioned(tmp_path / name)
 
 
-# The fit --------------------------------------------------------------------------------------------------------------
+# The selection --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_fit_gives_the_same_bundle_whatever_the_files(tmp_path):
-    table, found = kernel_table(130), []
-    for number, cuts in enumerate(([], [40, 100])):
-        folder = write_parts(table, tmp_path / str(number) / "k", cuts)
-        selection = read_streamed([str(folder)], None, 0, None, lambda text: None)
-        found.append((selection, calibrate(selection, load_gpu("a100-pcie-40gb"), holdout=0.0).bundle))
-    (whole, one), (cut, two) = found
-    assert whole.row_count == cut.row_count == 130
-    assert (one.groups, one.residuals) == (two.groups, two.residuals)
-    assert count_reasons(whole.rejected) == count_reasons(cut.rejected)
-    assert set(count_reasons(cut.rejected)) == {"ABOVE_ROOF", "BAD_LATENCY", "UNKNOWN_PRECISION"}
-    assert any("130 rows of 3 files streamed in 3 partitions" in note for note in two.notes)
+def test_a_selection_read_in_pieces_counts_all_rows_and_says_so(tmp_path):
+    folder = write_parts(kernel_table(130), tmp_path / "k", [40, 100])
+    selection = read_streamed([str(folder)], None, 0, None, lambda text: None)
+    (record,) = selection.datasets
+    assert selection.row_count == 130 == record.used + sum(record.rejected.values())
+    assert set(count_reasons(selection.rejected)) == {"ABOVE_ROOF", "BAD_LATENCY", "UNKNOWN_PRECISION"}
+    assert any("130 rows of 3 files streamed in 3 partitions" in note for note in selection.notes)
 
 
 def test_more_rows_than_memory_holds_and_a_cluster_are_read_in_pieces(tmp_path, capsys):
