@@ -149,8 +149,8 @@ def table_cells() -> list[Cell]:
     return cells
 
 
-def _features_of_few(section: KernelSection, fit: SectionFit, group: str, index: IntArray, **named: bool) -> PhaseFeatures | None:
-    return FEATURES(section, fit, group, index, **named) if len(index) <= residual_tier.MOST_KRIGED else None
+def _features_of_few(section: KernelSection, fit: SectionFit, index: IntArray, **named: bool) -> PhaseFeatures | None:
+    return FEATURES(section, fit, index, **named) if len(index) <= residual_tier.MOST_KRIGED else None
 
 
 FEATURES = KernelSection.features

@@ -38,7 +38,7 @@ from fitter.bundle.runs import stated_uncertainty
 from fitter.bundle.sections import prior_bundle, with_gain_std
 from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_section
-from fitter.latency.groups import NO_SIBLINGS
+from fitter.latency.groups import NO_SIBLINGS, expected_error
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.priors import EQUATION_ERROR
@@ -237,7 +237,7 @@ def _uncertainty(
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
     if draft.kernel_fit is not None:
         stated["latency"]["groups"] = {
-            key: _of_few(std, _distinct(selection, key), _expected(key, expected["latency"], EQUATION_ERROR))
+            key: _of_few(std, _distinct(selection, key), expected_error(key, expected["latency"]))
             for key, std in draft.kernel_fit.group_std.items()
         }
     if selection.kernels is not None and "kernels" in held_out:
@@ -301,18 +301,13 @@ def _group_scale(group: str, seen: Array, usual: float, expected: Mapping[str, f
 
     seen: magnitudes of the errors of its rows [ln].  expected: by group, from another GPU's fit; `usual` for the other groups.
     """
-    prior = _expected(group, expected, usual)
+    prior = expected_error(group, expected, usual)
     root = float(np.sqrt((PRIOR_KERNELS * prior**2 + seen @ seen) / (PRIOR_KERNELS + len(seen))))
     if len(seen) < PRIOR_KERNELS:
-        return _of_few(root, len(seen), _expected(group, expected, EQUATION_ERROR))
+        return _of_few(root, len(seen), expected_error(group, expected))
     if len(seen) < FEWEST_LOCAL:
         return few_errors_half(seen, prior) / NORMAL_90
     return 0.5 * (root + float(np.quantile(seen, 0.9)) / NORMAL_90)
-
-
-def _expected(group: str, known: Mapping[str, float], usual: float) -> float:
-    """Expected error of a group [ln]: the known one of its longest prefix, else the usual one."""
-    return known.get(longest_prefix(group, known) or "", usual)
 
 
 def _distinct(selection: Selection, group: str) -> int:

@@ -15,7 +15,6 @@ from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import CUDNN_HEADS, FLASH_ATTENTION
 from fitter.bundle.runs import fit_runs
 from fitter.bundle.sections import as_rows, collection_records, prior_bundle, prior_section, with_power, with_usual
-from fitter.errors import CalibrationError
 from fitter.latency.collections import fit_collections
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.groups import NO_SIBLINGS, KernelFit, section_key
@@ -23,7 +22,6 @@ from fitter.latency.runs import MATRIX_GROUPS, STREAM_GROUPS, prior_groups
 from fitter.power.coefficients import fit_power
 from fitter.power.limit import with_limit_share
 from fitter.power.rows import kernel_power_rows
-from fitter.power.solver import PowerRows
 from fitter.power.tier import with_power_tiers
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, WorkloadRows
@@ -63,8 +61,7 @@ def draft_from_rows(
     """
     priors = None if source is None else power_priors(source, tables)
     if kernels is None:
-        if workloads is None:
-            raise CalibrationError("no rows to fit")
+        assert workloads is not None
         lent = None if source is None else lent_groups(source, {})
         runs = fit_runs(workloads, gpu, tables, measured_groups=lent, power_priors=priors)
         return Draft(bundle=with_limit_share(_with_source(runs, source), None, workloads), kernel_fit=None)
@@ -75,7 +72,7 @@ def draft_from_rows(
     lent = {} if source is None else lent_groups(source, measured)
     start = _lent(measured) | lent | measured
     groups = prior_groups(gpu) | start
-    power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, groups)
+    power_rows = kernel_power_rows(_without(kernels, fit.rejected), gpu, groups)
     if workloads is None:
         power = None if power_rows is None else fit_power(power_rows, tables, priors)
         sections = {group: _section(group, values, fit.groups.get(group)) for group, values in groups.items()}
@@ -172,11 +169,6 @@ def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str
     return {group: values for group, values in usable.items() if group in serving}
 
 
-def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRows | None:
-    usable = np.isfinite(kernels.power_w) & ~kernels.bounded
-    return kernel_power_rows(kernels, gpu, groups) if usable.any() else None
-
-
 def _section(group: str, values: Mapping[str, float], fit: GroupFit | None) -> GroupCoefficients:
     """One group's coefficients; without a fit their uncertainty is that of their priors."""
     if fit is not None:
@@ -205,5 +197,5 @@ def _covariance(fits: Mapping[str, GroupFit]) -> Covariance:
     """Covariance of the logarithms of the coefficients of families and operators; block diagonal, since groups are fitted one by one."""
     chosen = {group: fit for group, fit in fits.items() if group.count(".") < 2}  # family and operator; finer groups keep deviations
     names = tuple(f"{group}.{name}" for group, fit in chosen.items() for name in fit.names)
-    matrix = block_diag(*((fit.covariance + fit.covariance.T) / 2.0 for fit in chosen.values())) if chosen else np.zeros((0, 0))
+    matrix = block_diag(*(fit.covariance for fit in chosen.values())) if chosen else np.zeros((0, 0))
     return Covariance(names=names, covariance=as_rows(matrix))

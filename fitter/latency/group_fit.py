@@ -5,24 +5,21 @@ Tiles and coefficients depend on each other, so the fit alternates between them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from estimator.model.coefficients import Prior, coefficient_vector, column_index
-from estimator.model.kriging import PhaseFeatures, phase_features
 from estimator.model.lowering import KnownTiles, candidates_of
 from estimator.model.phases import Phases
 from estimator.model.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from fitter.latency.objective import Solution, solve
 from fitter.latency.sensitivities import log_measured
 from fitter.priors import FLOOR_WIDTH, IDENTIFIED_SHRINKAGE, LIMITS, WIDEST_SHIFT
-from fitter.rows.screening import taken
 
 ERROR_SCALE: Final = 0.05
 """Ordinary relative error of a kernel; errors well beyond it count linearly."""
@@ -81,10 +78,6 @@ class KernelProblem:
     def __len__(self) -> int:
         return len(self.latency_s)
 
-    def select(self, index: IntArray) -> "KernelProblem":
-        """The rows `index`."""
-        return replace(taken(self, index, ("candidates", "choice_hz")), candidates=self.candidates.select(index))
-
 
 @frozen
 class GroupFit:
@@ -119,15 +112,11 @@ def kernel_problem(
     latency_s: Array | None = None,
     weight: Array | None = None,
     known: KnownTiles | None = None,
-    phases: Phases | None = None,
     widest_split: float = 0.0,
 ) -> KernelProblem:
-    """Kernels of one group with all possible tiles of each, or with `phases`.  Without latencies it serves prediction only."""
+    """Kernels of one group with all possible tiles of each.  Without latencies it serves prediction only."""
     count = len(operators)
-    if phases is None:
-        candidates, settled = candidates_of(operators, gpu, known, widest_split)
-    else:
-        candidates, settled = phases.lifted(), np.ones(count, dtype=np.bool_)
+    candidates, settled = candidates_of(operators, gpu, known, widest_split)
     first = candidates.take(np.zeros(count, dtype=np.int64))
     return KernelProblem(
         candidates=candidates,
@@ -154,12 +143,6 @@ def predicted_seconds(problem: KernelProblem, coefficients: Mapping[str, float])
     vector = coefficient_vector(coefficients)
     gpu_s = kernel_seconds(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
     return measured_seconds(gpu_s, vector)
-
-
-def predicted_features(problem: KernelProblem, coefficients: Mapping[str, float]) -> PhaseFeatures:
-    """Phase features of each kernel, with the tile of `predicted_seconds`."""
-    vector = coefficient_vector(coefficients)
-    return phase_features(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
 
 
 def fit_group(

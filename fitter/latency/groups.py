@@ -68,13 +68,13 @@ class Siblings:
     error: Mapping[str, float] = field(default_factory=dict)
     common: Mapping[str, Prior] = field(default_factory=dict)
 
-    def expected_error(self, key: str) -> float:
-        """Expected standard deviation of the residuals of a section's equations [ln]."""
-        group = longest_prefix(key, self.error)
-        return EQUATION_ERROR if group is None else self.error[group]
-
 
 NO_SIBLINGS: Final = Siblings()
+
+
+def expected_error(group: str, known: Mapping[str, float], usual: float = EQUATION_ERROR) -> float:
+    """Expected error of a group [ln]: the known one of its longest prefix, else the usual one."""
+    return known.get(longest_prefix(group, known) or "", usual)
 
 
 def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Siblings = NO_SIBLINGS, refine: bool = True) -> KernelFit:
@@ -97,10 +97,9 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
     for key, index in sections.items():
         section = _section(key, rows.select(index), gpu, seed, siblings)
         fit = section.fit(np.arange(len(index)))
-        equations_s = section.predict(fit)
-        error = np.log(section.rows.latency_s / equations_s)
+        error = section.errors(fit)
         failed = np.abs(error) > max(np.log(OUTLIER_FACTOR), OUTLIER_RATIO * float(np.median(np.abs(error))))
-        rejected += _rejected(section.rows.select(failed), equations_s[failed])
+        rejected += _rejected(section.rows.select(failed), section.times(fit).equations_s[failed])
         groups |= fit.groups
         group_std |= dict.fromkeys(fit.groups, float(np.sqrt(np.mean(error[~failed] ** 2))))
         evidence[key] = fit.groups[key].log_evidence
@@ -108,7 +107,7 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
             choices[key] = FrozenMapping(fit.choice)
         trusted = np.flatnonzero(~failed)
         if refine and len({section.operators[i] for i in trusted}) >= FEWEST_POINTS:
-            found, std = refine_section(section, fit, trusted, seed, siblings.expected_error(key))
+            found, std = refine_section(section, fit, trusted, seed, expected_error(key, siblings.error))
             tiers |= found
             group_std |= std
     for root, key in _roots({key: len(index) for key, index in sections.items()}).items():

@@ -22,7 +22,6 @@ from fitter.latency.residual_tier import (
     tier_document,
 )
 from fitter.latency.section import MOST_FITTED, KernelSection, SectionFit
-from fitter.priors import EQUATION_ERROR
 
 PREDICTED: Final = False
 NAMED: Final = True
@@ -30,7 +29,7 @@ NAMED: Final = True
 
 
 def refine_section(
-    section: KernelSection, fit: SectionFit, trusted: IntArray, seed: int, expected: float = EQUATION_ERROR
+    section: KernelSection, fit: SectionFit, trusted: IntArray, seed: int, expected: float
 ) -> tuple[dict[str, FrozenMapping[Any]], dict[str, float]]:
     """Residual tiers and standard deviations of ln(time) by group; trusted: rows that count.
 
@@ -38,19 +37,19 @@ def refine_section(
     """
     shapes = shape_errors([section.operators[i] for i in trusted])
     fold = folds_of(shapes, seed)
-    errors = {named: np.log(section.rows.latency_s / section.predict(fit, named=named)) for named in _ways(section)}
+    errors = {named: section.errors(fit, named=named) for named in _ways(section)}
     by_fold = _left_out(section, fit, trusted, [trusted[fold == number] for number in range(FOLDS)], same=len(trusted) > MOST_FITTED)
-    largest = [_left_out(section, fit, trusted, [trusted[largest_rows(shapes, share)]]) for share in EXTRAPOLATED_SHARES]
-    longest = _left_out(section, fit, trusted, [trusted[longest_rows(shapes)]])
+    beyond = (*(largest_rows(shapes, share) for share in EXTRAPOLATED_SHARES), longest_rows(shapes))
+    extrapolated = [_left_out(section, fit, trusted, [trusted[rows]]) for rows in beyond]
     tiers: dict[str, FrozenMapping[Any]] = {}
     std: dict[str, float] = {}
     for group, index in section.served(fit, trusted).items():
         own = shape_errors([section.operators[i] for i in index])
         parts: dict[bool, GroupErrors] = {}
         for named, error in errors.items():
-            tested = [by_fold[named].select(index), *(_tested(one[named], index) for one in (*largest, longest))]
-            features = section.features(fit, group, index, named=named) if len(own.operators) >= FEWEST_POINTS else None
-            parts[named] = _group_errors(own, error[index], tested, features, expected)
+            tested = [by_fold[named].select(index), *(_tested(one[named], index) for one in extrapolated)]
+            features = section.features(fit, index, named=named) if len(own.operators) >= FEWEST_POINTS else None
+            parts[named] = group_errors(own, error[index], tested, features, expected)
         std[group] = float(np.sqrt(np.mean(parts[PREDICTED].left_out ** 2)))
         if len(own.operators) >= FEWEST_POINTS:
             tiers[group] = tier_document(own, parts[PREDICTED], parts.get(NAMED), seed=seed)
@@ -62,7 +61,7 @@ def _ways(section: KernelSection) -> tuple[bool, ...]:
     return (PREDICTED, NAMED) if section.tiles == "chosen" else (PREDICTED,)
 
 
-def _group_errors(
+def group_errors(
     shapes: ShapeErrors, error: Array, tested: Sequence[Forecast], features: PhaseFeatures | None, expected: float
 ) -> GroupErrors:
     """Forecast errors of a group's rows, with tiles from one source.
@@ -103,13 +102,13 @@ def _left_out(
         part = fit if same else section.fit(train, start=fit)
         served = section.served(part, np.concatenate([train, test]))
         for named, all_rows in found.items():
-            error = np.log(section.rows.latency_s / section.predict(part, named=named))
-            for group, index in served.items():
+            error = section.errors(part, named=named)
+            for index in served.values():
                 held = np.isin(index, test)
                 own_train, own_test = np.flatnonzero(~held), np.flatnonzero(held)
                 if not len(own_test):
                     continue
                 shapes = shape_errors([section.operators[i] for i in index])
-                features = section.features(part, group, index, named=named) if len(shapes.operators) >= FEWEST_POINTS else None
+                features = section.features(part, index, named=named) if len(shapes.operators) >= FEWEST_POINTS else None
                 all_rows.set_rows(index[own_test], forecast(shapes, error[index], own_train, own_test, features))
     return found

@@ -27,6 +27,7 @@ from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.values import Columns, arrays, frozen
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 from fitter.latency.trees import fit_trees
+from fitter.rows.screening import numbered
 
 MOST_POINTS: Final = 4000
 """Most shapes of a group; more would enlarge a bundle without a similar gain."""
@@ -67,8 +68,7 @@ class ShapeErrors:
 
 def shape_errors(operators: Sequence[Operator]) -> ShapeErrors:
     """Rows gathered by shape."""
-    known: dict[tuple[float, ...], int] = {}
-    index = np.array([known.setdefault(operator.shape, len(known)) for operator in operators], dtype=np.int64)
+    _, index = numbered(operator.shape for operator in operators)
     first = np.unique(index, return_index=True)[1]
     unique = tuple(operators[i] for i in first)
     return ShapeErrors(operators=unique, index=index, points=shape_points(unique), work=work_of(unique))
@@ -125,8 +125,7 @@ def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArr
     asked, where = np.unique(shapes.index[test], return_inverse=True)
     near, distance, excess = np.zeros(len(test)), np.full(len(test), NOWHERE), np.zeros(len(test))
     if len(own) >= FEWEST_POINTS:
-        counts = np.bincount(shapes.index[train], minlength=len(shapes.operators))
-        mean = np.bincount(shapes.index[train], ln_error[train], len(shapes.operators)) / np.maximum(counts, 1)
+        mean = replace(shapes, index=shapes.index[train]).mean(ln_error[train])
         apart, place = neighbours(shapes.points[own], shapes.points[asked], NEIGHBOURS)
         near, distance = neighbour_error(apart, mean[own][place])[where], apart[where, 0]
         excess = np.log2(shapes.work[asked] / shapes.work[own].max())[where]

@@ -9,11 +9,10 @@ from typing import Final, Literal, TypeVar
 
 import numpy as np
 
-from estimator.model.coefficients import BY, Prior, coefficient_rows, group_key
-from estimator.model.kriging import PhaseFeatures
-from estimator.model.lowering import KnownTiles, lower
-from estimator.model.phases import Phases
-from estimator.model.tile_choice import predicted_tiles
+from estimator.engine.kernel_table import KernelTimes, kernel_times
+from estimator.model.coefficients import BY, Prior, group_key
+from estimator.model.kriging import PhaseFeatures, phase_features
+from estimator.model.timeline import warm_ratio
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.vocabulary.values import frozen
@@ -24,8 +23,6 @@ from fitter.latency.group_fit import (
     KernelProblem,
     fit_group,
     kernel_problem,
-    predicted_features,
-    predicted_seconds,
 )
 from fitter.latency.tile_choice import fit_choice
 from fitter.priors import FLOOR_WIDTH, around
@@ -74,7 +71,7 @@ class KernelSection:
         self.priors = dict(priors)
         self.tiles = tiles
         self.seed = seed
-        self.last: tuple[SectionFit, bool, KernelProblem] | None = None
+        self.last: tuple[SectionFit, bool, KernelTimes] | None = None
 
     def fit(self, train: IntArray, start: SectionFit | None = None) -> SectionFit:
         """Coefficients and tiles from the rows `train`, starting from those of a similar fit."""
@@ -89,7 +86,7 @@ class KernelSection:
                 groups[leaf] = fit_group(self._candidates(own), narrowed, start=known.get(leaf), rounds=rounds)
         if self.tiles != "chosen":
             return SectionFit(groups=groups, choice=None)
-        choice = fit_choice([self.operators[i] for i in train], self.gpu, self._names(train), whole.coefficients)
+        choice = fit_choice([self.operators[i] for i in train], self.gpu, self.rows.select(train).tiles, whole.coefficients)
         return SectionFit(groups=groups, choice=choice)
 
     def served(self, fit: SectionFit, index: IntArray) -> dict[str, IntArray]:
@@ -97,40 +94,39 @@ class KernelSection:
         leaves = [self.leaves[i] for i in index]
         return {group: index[place] for group, place in members(leaf if leaf in fit.groups else self.key for leaf in leaves).items()}
 
-    def predict(self, fit: SectionFit, *, named: bool = False) -> Array:
-        """Times of all rows [s], with tiles as in a prediction without kernel names, or from these names; shape (n,)."""
-        problem, seconds = self._chosen(fit, named), np.zeros(len(self.rows))
-        for group, index in self.served(fit, np.arange(len(self.rows))).items():
-            seconds[index] = predicted_seconds(problem.select(index), fit.groups[group].coefficients)
-        return seconds
+    def times(self, fit: SectionFit, *, named: bool = False) -> KernelTimes:
+        """All rows by the equations, with tiles as in a prediction without kernel names, or from these names.
 
-    def features(self, fit: SectionFit, group: str, index: IntArray, *, named: bool = False) -> PhaseFeatures:
-        """Phase features of the rows `index` of one group, with the same tiles."""
-        return predicted_features(self._chosen(fit, named).select(index), fit.groups[group].coefficients)
-
-    def _chosen(self, fit: SectionFit, named: bool) -> KernelProblem:
-        """All rows with the tile of their prediction, the last one asked for again at once."""
+        The last answer is kept: features are asked for after times.
+        """
         if self.last is None or self.last[0] is not fit or self.last[1] != named:
-            coefficients, _ = coefficient_rows({key: one.coefficients for key, one in fit.groups.items()}, self.leaves)
-            everything, choices = np.arange(len(self.rows)), {} if fit.choice is None else {self.key: fit.choice}
-            keys = [self.key] * len(self.rows)
-            known = self._names(everything) if named else predicted_tiles(self.operators, self.gpu, choices, coefficients, keys)
-            self.last = (fit, named, self._lowered(everything, phases=lower(self.operators, self.gpu, coefficients, known)))
+            found = kernel_times(
+                self.operators,
+                self.gpu,
+                {key: one.coefficients for key, one in fit.groups.items()},
+                sm_clock_mhz=self.rows.clock_mhz(self.gpu),
+                warm=self.rows.l2_warm,
+                known=self.rows.tiles if named else None,
+                tile_predictors={} if named or fit.choice is None else {self.key: fit.choice},
+            )
+            self.last = (fit, named, found)
         return self.last[2]
+
+    def errors(self, fit: SectionFit, *, named: bool = False) -> Array:
+        """ln(measured / equations) of all rows, shape (n,), with the same tiles."""
+        return np.log(self.rows.latency_s / self.times(fit, named=named).equations_s)
+
+    def features(self, fit: SectionFit, index: IntArray, *, named: bool) -> PhaseFeatures:
+        """Phase features of the rows `index`, with the same tiles."""
+        found, rows = self.times(fit, named=named).select(index), self.rows.select(index)
+        ratio = warm_ratio(found.phases, self.gpu, rows.l2_warm)
+        return phase_features(found.phases, found.coefficients, rows.clock_mhz(self.gpu) * HZ_PER_MHZ, ratio)
 
     def _candidates(self, index: IntArray) -> KernelProblem:
         """The rows `index`, or a random choice of many, with their possible tiles."""
-        if self.tiles == "chosen":
-            return self._lowered(index, self._names(index))
-        if len(index) > MOST_FITTED:
+        named = self.tiles == "chosen"
+        if not named and len(index) > MOST_FITTED:
             index = np.sort(np.random.default_rng(self.seed).choice(index, MOST_FITTED, replace=False))
-        return self._lowered(index)
-
-    def _names(self, index: IntArray) -> KnownTiles:
-        """Tiles of the rows `index` from their kernels' names."""
-        return KnownTiles(tile_m=self.rows.tile_m[index], tile_n=self.rows.tile_n[index], split=self.rows.split_k[index])
-
-    def _lowered(self, index: IntArray, known: KnownTiles | None = None, phases: Phases | None = None) -> KernelProblem:
         rows = self.rows.select(index)
         return kernel_problem(
             [self.operators[i] for i in index],
@@ -139,8 +135,7 @@ class KernelSection:
             warm=rows.l2_warm,
             latency_s=rows.latency_s,
             weight=rows.weight,
-            known=known,
-            phases=phases,
+            known=rows.tiles if named else None,
             widest_split=self.priors["widest_split"].centre if "widest_split" in self.priors else 0.0,
         )
 

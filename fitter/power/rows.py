@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from estimator.engine.kernel_table import kernel_load
-from estimator.model.coefficients import COLUMN, CoefficientTable, coefficient_rows, group_key
-from estimator.model.lowering import KnownTiles, lower
+from estimator.engine.kernel_table import kernel_load, kernel_times
+from estimator.model.coefficients import COLUMN, CoefficientTable
 from estimator.model.power import L2_CREDIT, power_events
 from estimator.model.timeline import workload_seconds
 from estimator.vocabulary.gpu import GpuSpec
@@ -40,28 +39,29 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
     )
 
 
-def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]) -> PowerRows:
-    """Kernels with a trusted power that is no lower bound, at their measured latency; rows of one kernel are adjacent.
+def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]) -> PowerRows | None:
+    """Kernels with a trusted power that is no lower bound, at their measured latency; rows of one kernel are adjacent.  None without any.
 
     Kernels that wait for the host's launches have a small weight, because their run time is unknown.
     """
     usable = np.flatnonzero(np.isfinite(rows.power_w) & ~rows.bounded)
+    if not len(usable):
+        return None
     keep = rows.select(usable[np.argsort(rows.operator_index[usable], kind="stable")])
     operators = keep.row_operators()
-    coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
-    known = KnownTiles(tile_m=keep.tile_m, tile_n=keep.tile_n, split=keep.split_k)
-    phases = lower(operators, gpu, coefficients, known)
-    load = kernel_load(phases, gpu, coefficients, keep.clock_mhz(gpu), keep.l2_warm, keep.latency_s)
+    clock_mhz, warm = keep.clock_mhz(gpu), keep.l2_warm
+    times = kernel_times(operators, gpu, groups, sm_clock_mhz=clock_mhz, warm=warm, known=keep.tiles)
+    load = kernel_load(times.phases, gpu, times.coefficients, clock_mhz, warm, keep.latency_s)
     return PowerRows(
         power_w=keep.power_w,
-        clock_mhz=keep.clock_mhz(gpu),
+        clock_mhz=clock_mhz,
         asked_mhz=keep.sm_clock_asked_mhz,
         event_rate=load.events / keep.latency_s[:, None],
         warm_ratio=load.warm_ratio,
         busy=load.busy,
         temperature_c=keep.temperature_c,
         # Kernels faster than 1.3 times the host's launch floor may have waited for their launch: their power counts for little.
-        weight=np.where(keep.latency_s < 1.3 * coefficients[:, COLUMN["floor_s"]], 0.01, 1.0) * keep.weight,
+        weight=np.where(keep.latency_s < 1.3 * times.coefficients[:, COLUMN["floor_s"]], 0.01, 1.0) * keep.weight,
         relative_std=np.where(np.isfinite(keep.power_std_w), keep.power_std_w / keep.power_w, 0.0),
         kind=np.array([f"{o.family}.{o.operator}{'.cuda' if o.cuda_cores else ''}" for o in operators]),
     )

@@ -14,21 +14,20 @@ from estimator.bundle.content import Bundle
 from estimator.model.residuals import LARGEST_COMMON, POWER_TIER
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
-from estimator.vocabulary.values import frozen
-from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
+from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, largest_rows
+from fitter.latency.refinement import group_errors
 from fitter.latency.residual_tier import (
     ERROR_DIGITS,
     FEWEST_POINTS,
     Forecast,
-    GroupErrors,
     ShapeErrors,
-    best_share,
     forecast,
     no_forecast,
     shape_errors,
     tier_document,
 )
 from fitter.latency.section import members
+from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import KernelRows
 from fitter.validate.predictions import predict_kernel_rows, served_groups
 
@@ -56,42 +55,18 @@ def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
             continue
         chosen = [operators[i] for i in index]
         shapes = shape_errors(chosen)
-        trend = _trend(shapes, np.log(predicted_w[index]), error[index], seed)
-        power = {**_tier(shapes, trend.left_over, seed), **trend.document()}
+        trend, left_over = _trend(shapes, np.log(predicted_w[index]), error[index], seed)
+        power = {**_tier(shapes, left_over, seed), **trend}
         tiers[group] = FrozenMapping({**tiers[group], POWER_TIER: FrozenMapping(power)})
     return replace(bundle, residuals=FrozenMapping(tiers))
 
 
-@frozen
-class _Trend:
-    """Common error of the rows of a group: ln(measured / equation) = common + slope · ln(equation / middle), within the span.
+def _trend(shapes: ShapeErrors, equation: Array, error: Array, seed: int) -> tuple[dict[str, float], Array]:
+    """The trend of one group's ln(measured / equation), shape (n,), over ln(equation), as a bundle stores it, and the errors without it.
 
-    span: least and largest ln(equation) [ln W].  left_over (n,): errors after its subtraction.
-    """
-
-    common: float
-    slope: float
-    middle: float
-    span: tuple[float, float]
-    left_over: Array
-
-    def document(self) -> dict[str, float]:
-        """The trend in the form that a bundle stores."""
-        low, high, middle = (float(f"{np.exp(value):.6g}") for value in (*self.span, self.middle))
-        return {
-            "common": round(self.common, ERROR_DIGITS),
-            "slope": round(self.slope, ERROR_DIGITS),
-            "low_w": min(low, middle),
-            "high_w": max(high, middle),
-            "middle_w": middle,
-        }
-
-
-def _trend(shapes: ShapeErrors, equation: Array, error: Array, seed: int) -> _Trend:
-    """The trend of one group's ln(measured / equation), shape (n,), over ln(equation).
-
-    It has a slope if that improves forecasts of left-out kernels.  A board with a free clock lowers clock and voltage under load, at a
-    different load for each kind of kernel, so power grows more slowly than activity.
+    ln(measured / equation) = common + slope · ln(equation / middle), between the least and the largest of these powers.  It has a slope if
+    that improves forecasts of left-out kernels.  A board with a free clock lowers clock and voltage under load, at a different load for
+    each kind of kernel, so power grows more slowly than activity.
     """
     middle = float(equation.mean())
     place = equation - middle
@@ -106,8 +81,9 @@ def _trend(shapes: ShapeErrors, equation: Array, error: Array, seed: int) -> _Tr
     # A slope must lower the error of kernels left out by 5 %.
     slope = round(_line(place, error)[1], ERROR_DIGITS) if many and losses[1] < 0.95 * losses[0] else 0.0
     common = round(_common(error - slope * place), ERROR_DIGITS)
-    span = (float(equation.min()), float(equation.max()))
-    return _Trend(common=common, slope=slope, middle=middle, span=span, left_over=error - common - slope * place)
+    low_w, middle_w, high_w = (float(f"{np.exp(value):.6g}") for value in (equation.min(), middle, equation.max()))
+    ends = {"low_w": min(low_w, middle_w), "high_w": max(high_w, middle_w), "middle_w": middle_w}
+    return {"common": common, "slope": slope, **ends}, error - common - slope * place
 
 
 def _common(error: Array) -> float:
@@ -155,7 +131,5 @@ def _tier(shapes: ShapeErrors, error: Array, seed: int) -> FrozenMapping[Any]:
     fold = folds_of(shapes, seed)
     rows = left_out(np.flatnonzero(fold == number) for number in range(FOLDS))
     largest = [left_out([largest_rows(shapes, share)]) for share in EXTRAPOLATED_SHARES]
-    share = best_share([rows, *largest])
-    quantiles = interval_quantiles(shapes, rows, largest, share)
-    errors = GroupErrors(ln_error=error, left_out=np.abs(rows.errors(share)), beyond_share=share, quantiles=quantiles)
+    errors = group_errors(shapes, error, [rows, *largest, no_forecast(0)], None, EQUATION_ERROR)
     return tier_document(shapes, errors, None, seed=seed)

@@ -20,7 +20,6 @@ from estimator.display.charts import Series, axis_over, bars_svg, scatter_svg, s
 from estimator.display.pages import Shown, facts_html, figure_html, report_page, table_html
 from estimator.engine.kernel_table import KernelTimes, alone_parts_w, bundle_times
 from estimator.model.coefficients import MEANING
-from estimator.model.lowering import KnownTiles
 from estimator.model.tile_choice import predicted_tiles
 from estimator.model.timeline import ideal_seconds
 from estimator.questions.choosing import UNITS
@@ -247,9 +246,8 @@ def pictures_html(bundle: Bundle, rows: KernelRows | None) -> str:
         return ""
     own = np.flatnonzero(rows.gpu_index == rows.gpus.index(bundle.gpu.name))
     rows = rows.select(own[np.unique(np.linspace(0, len(own) - 1, min(len(own), MOST_ROWS)).astype(np.int64))])
-    known = KnownTiles(tile_m=rows.tile_m, tile_n=rows.tile_n, split=rows.split_k)
     clock = rows.clock_mhz(bundle.gpu)
-    times = bundle_times(rows.row_operators(), bundle, bundle.gpu, sm_clock_mhz=clock, warm=rows.l2_warm, known=known)
+    times = bundle_times(rows.row_operators(), bundle, bundle.gpu, sm_clock_mhz=clock, warm=rows.l2_warm, known=rows.tiles)
     return _ideal(bundle, rows, times) + _tiles(bundle, rows, times) + _modules(bundle, rows, times)
 
 

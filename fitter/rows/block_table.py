@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from collector.dataset.schema import UNUSABLE
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.rows.columns import BlockRows, Selection, compacted
 from fitter.rows.screening import Screen, first_known
@@ -29,7 +30,7 @@ SWEEP: Final = "block_sweep"
 WARP_LANES: Final = 32
 """Threads of a warp."""
 
-REJECTS: Final = frozenset({"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "clock_varied", "result_wrong", "throttled"})
+REJECTS: Final = UNUSABLE | {"clock_varied", "throttled"}
 """Flags that make a measured row unusable for a grid."""
 
 

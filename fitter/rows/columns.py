@@ -11,6 +11,7 @@ from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
+from estimator.model.lowering import KnownTiles
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.values import frozen
@@ -111,6 +112,11 @@ class KernelRows(PlacedRows):
     def row_operators(self) -> list[Operator]:
         """The operator of each row."""
         return [self.operators[i] for i in self.operator_index]
+
+    @property
+    def tiles(self) -> KnownTiles:
+        """Tile of each row."""
+        return KnownTiles(tile_m=self.tile_m, tile_n=self.tile_n, split=self.split_k)
 
     @property
     def bounded(self) -> BoolArray:
@@ -326,13 +332,13 @@ class Dataset:
     rows: int
     used: int
     rejected: Mapping[str, int]
-    metadata: Mapping[str, object]
+    metadata: Mapping[str, Any]
 
     @property
     def gain_std(self) -> float | None:
         """Relative standard deviation of the gain of the power sensor, None without an external meter."""
-        sensor = self.metadata.get("sensor")
-        gain, std = (sensor.get("gain"), sensor.get("gain_std")) if isinstance(sensor, Mapping) else (None, None)
+        sensor = self.metadata.get("sensor") or {}
+        gain, std = sensor.get("gain"), sensor.get("gain_std")
         return float(std) / float(gain) if isinstance(gain, int | float) and isinstance(std, int | float) and gain > 0 else None
 
 

@@ -133,7 +133,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     screen.reject_power(power, limit)
     loads = _loads(screen, library, power)
     keep = screen.whole < 0
-    power = np.where(screen.powerless(), np.nan, power)
+    power = np.where(screen.power >= 0, np.nan, power)
     doubted = np.any([table.marked(flag) for flag in LOWERS_WEIGHT], axis=0)
     names = table.texts("kernel_name")
     tiles = _tiles(value, kernels, kernel_index, names)

@@ -215,10 +215,6 @@ class Screen:
         named = zip(*map(self.table.texts, COLLECTION_COLUMNS), strict=True)
         return [next(filter(None, found), "").partition("#")[0] for found in named]
 
-    def powerless(self) -> BoolArray:
-        """Rows whose power is rejected, shape (n,)."""
-        return self.power >= 0
-
     def rejected(self) -> tuple[RejectedRow, ...]:
         """Every rejection in the order of the rows.
 

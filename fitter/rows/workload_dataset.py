@@ -92,7 +92,6 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Selection
         power=True,
     )
     screen.reject_power(power, screen.of_gpu(lambda spec: spec.power_limit_w))
-    bad = screen.powerless()
     unique, workload_index = numbered(workloads)
     rows = WorkloadRows(
         workloads=unique,
@@ -100,7 +99,7 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Selection
         sm_clock_asked_mhz=asked,
         sm_clock_measured_mhz=measured,
         latency_s=latency,
-        energy_j=np.where(bad, np.nan, energy),
+        energy_j=np.where(screen.power >= 0, np.nan, energy),
         temperature_c=table.numbers("temperature_c"),
         weight=np.where(perturbed, 0.25, 1.0),
         **screen.places(),

@@ -8,7 +8,7 @@ only, not on files, order or workers, so samples of parts join into the sample o
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -168,16 +168,13 @@ def _hash(text: str, seed: int) -> int:
 Progress = Callable[[str], None]
 
 
-@contextmanager
-def open_workers(scheduler: str | None) -> Iterator[Results]:
+def open_workers(scheduler: str | None) -> AbstractContextManager[Results]:
     """The workers of a cluster, or this process without an address: threads do not help.  Raises ClusterError."""
     if scheduler is None:
-        yield map
-        return
+        return nullcontext(map)
     from fitter.scale.cluster import open_cluster
 
-    with open_cluster(scheduler) as results:
-        yield results
+    return open_cluster(scheduler)
 
 
 def is_streamed(datasets: Sequence[str], scheduler: str | None) -> bool:

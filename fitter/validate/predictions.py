@@ -12,7 +12,6 @@ from estimator.engine.board import open_board
 from estimator.engine.kernel_table import predict_kernels
 from estimator.engine.prediction import predict
 from estimator.model.coefficients import group_key, longest_prefix
-from estimator.model.lowering import KnownTiles
 from estimator.uncertainty.forecast import forecast_of
 from estimator.uncertainty.laboratory import ELSEWHERE_STD, is_known, scale_of
 from estimator.vocabulary.gpu import GpuSpec
@@ -120,7 +119,7 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
             gpu,
             sm_clock_mhz=part.clock_mhz(gpu),
             warm=part.l2_warm,
-            known=KnownTiles(tile_m=part.tile_m, tile_n=part.tile_n, split=part.split_k),
+            known=part.tiles,
             temperature_c=part.temperature_c,
             # A collection of unknown load was fitted as it is; of another one the limit is expected to act.
             sustained=(part.sustained | ~(part.burst | home)) & np.isnan(part.sm_clock_mhz),
