@@ -94,7 +94,7 @@ _ROW: Final[Any] = TypedDict(  # type: ignore[misc]
 _PARTS: Final[Any] = {
     **dict.fromkeys(("gpu", "sensor", "drift", "campaign", "versions", "key"), Mapping[str, Any] | None),
     "rejected": Mapping[str, int] | None,
-    "idle": tuple[Mapping[str, float | None], ...] | None,
+    **dict.fromkeys(("idle", "voltage"), tuple[Mapping[str, float | None], ...] | None),
 }
 """Parts of a file's metadata that this program reads."""
 

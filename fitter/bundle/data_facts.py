@@ -49,20 +49,14 @@ def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFram
 
     Data sets that share a clock have equal weights: boards differ more from day to day than within a measurement.
     """
-    rows = [{"name": one.name} | row for one in datasets for row in _rows(one.metadata.get(table))]
-    found = pd.DataFrame(rows).reindex(columns=["sm_clock_mhz", column, "temperature_c", "name"])
-    numbers = found.drop(columns="name").apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
-    known = (numbers["sm_clock_mhz"] > 0) & (numbers[column] > 0)
-    if not known.any():
+    rows = [{"name": one.name} | row for one in datasets for row in one.metadata.get(table) or ()]
+    found = pd.DataFrame(rows, columns=["name", "sm_clock_mhz", column, "temperature_c"]).set_index("name").astype(float)
+    known = found[(found["sm_clock_mhz"] > 0) & (found[column] > 0)]
+    if not len(known):
         return None
-    merged: pd.DataFrame = numbers[known].groupby("sm_clock_mhz").mean()
-    merged.attrs["source"] = f"measured, {', '.join(sorted(set(found.loc[known, 'name'])))}"
+    merged: pd.DataFrame = known.groupby("sm_clock_mhz").mean()
+    merged.attrs["source"] = f"measured, {', '.join(sorted(set(known.index)))}"
     return merged
-
-
-def _rows(value: object) -> list[dict[str, object]]:
-    """Rows of a table in a data set's metadata; empty if the value is not a table."""
-    return [dict(row) for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
 
 def _shaped(measured: pd.DataFrame, column: str, usual: ClockTable | None) -> ClockTable:
@@ -152,9 +146,9 @@ def environment_of(selection: Selection) -> dict[str, str]:
     """Driver, board and programs from the data sets' metadata, and whether a board was simulated."""
     found: dict[str, str] = {}
     for metadata in (dataset.metadata for dataset in selection.datasets):
-        facts = {"driver": metadata.get("driver"), "vbios": _part(metadata, "gpu").get("vbios")}
-        facts |= {"campaign": _part(metadata, "campaign").get("name")}
-        facts |= {f"version of {name}": version for name, version in _part(metadata, "versions").items()}
+        gpu, campaign, versions = (metadata.get(name) or {} for name in ("gpu", "campaign", "versions"))
+        facts = {"driver": metadata.get("driver"), "vbios": gpu.get("vbios"), "campaign": campaign.get("name")}
+        facts |= {f"version of {name}": version for name, version in versions.items()}
         found |= {key: str(value)[:LONGEST_TEXT] for key, value in facts.items() if isinstance(value, str | int | float) and value != ""}
         found |= {"simulated": "true"} if metadata.get("simulated") is True else {}
     return found
@@ -162,19 +156,13 @@ def environment_of(selection: Selection) -> dict[str, str]:
 
 def sensor_of(selection: Selection) -> Mapping[str, Any] | None:
     """The power sensor's characterisation from the first data set that has one."""
-    return next((sensor for dataset in selection.datasets if (sensor := _part(dataset.metadata, "sensor"))), None)
+    return next(filter(None, (dataset.metadata.get("sensor") for dataset in selection.datasets)), None)
 
 
 def board_uuid(selection: Selection) -> str:
     """The identity of the board if all data sets that name one name the same, else ""."""
-    found = {str(uuid)[:LONGEST_TEXT] for dataset in selection.datasets if (uuid := _part(dataset.metadata, "gpu").get("uuid"))}
+    found = {str(uuid)[:LONGEST_TEXT] for dataset in selection.datasets if (uuid := (dataset.metadata.get("gpu") or {}).get("uuid"))}
     return found.pop() if len(found) == 1 else ""
-
-
-def _part(metadata: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object in a data set's metadata; empty if it is none."""
-    value = metadata.get(name)
-    return value if isinstance(value, Mapping) else {}
 
 
 def completion_of(selection: Selection) -> str:

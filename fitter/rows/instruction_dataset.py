@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pandas as pd
 
+from collector.dataset.schema import UNUSABLE
 from estimator.counts.energies import TRANSACTION_BYTES
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.reader import LEAST_ONE, Span, read
 from fitter.rows.columns import InstructionRow, InstructionRows, Selection
 from fitter.rows.screening import COUNT_LIMIT, LIMITS, Screen
 from fitter.rows.tables import Table
@@ -19,12 +21,10 @@ FAMILY: Final = "instruction"
 SAMPLING: Final = ("mtsm", "sma", "papi")
 """Published ways of sampling; rows have their energies in extra columns."""
 
-MOST_COUNT: Final = 1e9
-"""Largest count in a histogram; machine code is always shorter."""
+HISTOGRAM: Final[Any] = Annotated[Mapping[str, Annotated[float, Span(1e-9, 1e9)]], LEAST_ONE]
+"""Positive counts by name; machine code is always shorter than the largest one."""
 
-REJECTS: Final = frozenset(
-    {"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "short_window", "clock_varied", "result_wrong"}
-)
+REJECTS: Final = UNUSABLE | {"short_window", "clock_varied"}
 """Flags that make a row unusable for energy."""
 
 NEEDED: Final = ("iterations", "active_threads", "active_warps", "sm_clock_measured_mhz")
@@ -90,11 +90,7 @@ def _counts(screen: Screen, i: int, name: str) -> dict[str, float]:
     """Histogram in a cell: a JSON object of names and positive counts; other content rejects the row."""
     text = screen.table.frame[name].iloc[i]
     try:
-        found: Any = json.loads(text)
+        return dict(read(HISTOGRAM, json.loads(text)))
     except (TypeError, ValueError, RecursionError):
-        found = None
-    numbers = found.values() if isinstance(found, Mapping) else ()
-    if not numbers or not all(type(one) in (int, float) and 0 < one <= MOST_COUNT for one in numbers):
         screen.reject([i], "BAD_HISTOGRAM", f"{name} is no object of names and positive counts: {str(text)[:60]!r}")
         return {}
-    return {key: float(count) for key, count in found.items()}
