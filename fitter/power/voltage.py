@@ -36,9 +36,6 @@ INFERRED: Final = "inferred from power"
 LEAST_ERROR: Final = 0.01
 """Least relative error of a power row."""
 
-MOST_ROWS: Final = 1500
-"""Most rows for the inference; of more rows, equidistant ones are used."""
-
 
 def infer_voltage(problem: PowerProblem) -> ClockTable | None:
     """The voltage curve, UNKNOWN_V below the knee.
@@ -49,11 +46,6 @@ def infer_voltage(problem: PowerProblem) -> ClockTable | None:
     if len(locked) < 3:
         return None
     clocks = distinct_clocks(problem.rows.clock_mhz)
-    count = len(problem.rows.power_w)
-    if count > MOST_ROWS:
-        kept = np.zeros(count, dtype=np.bool_)
-        kept[np.linspace(0, count - 1, MOST_ROWS).astype(np.int64)] = True
-        problem = problem.select(kept)
     grid = np.linspace(clocks[0], clocks[-1], TABLE_POINTS)
     flat = _cost(problem, grid, np.zeros(TABLE_POINTS))
     rises = np.stack([_rise(grid, knee, slope) for knee in KNEES for slope in SLOPES])
