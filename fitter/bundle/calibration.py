@@ -36,7 +36,6 @@ from fitter.bundle.data_facts import (
 from fitter.bundle.drafts import Draft, draft_from_rows
 from fitter.bundle.runs import stated_uncertainty
 from fitter.bundle.sections import prior_bundle, with_gain_std
-from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_section
 from fitter.latency.groups import NO_SIBLINGS, expected_error
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
@@ -68,6 +67,9 @@ GROUP_PRIOR: Final = {"latency": 0.08, "power": 0.06}
 PRIOR_KERNELS: Final = 5.0
 """Kernels that this prior counts for."""
 
+FIRST_VERSION: Final = "0.1.0"
+"""Version of an unreleased bundle."""
+
 
 @frozen
 class Calibration:
@@ -93,7 +95,6 @@ def calibrate(
     gpu: GpuSpec,
     *,
     name: str = "",
-    version: str = "0.1.0",
     seed: int = 0,
     holdout: float = 0.2,
     priors: Sequence[Bundle] = (),
@@ -105,11 +106,9 @@ def calibrate(
     holdout: share of the kernels and of the workloads in each fold; 0 leaves errors and uncertainty unstated.
     priors: a bundle of another GPU, or an older bundle of this GPU, from which the fit starts; further ones, for power.
     lender: a bundle that lends its power coefficients to a selection that `lacks_power`.
-    Raises CalibrationError if there is nothing to fit.
+    Raises CalibrationError for a selection of generated kernels, or of grids, that determine nothing.
     """
     selection = in_own_order(selection)
-    if not selection.parts:
-        raise CalibrationError("no rows to fit")
     energies, remarks = instruction_section(selection, gpu)
     blocks, unfit = block_section(selection, gpu)
     board = board_knowledge(selection, gpu)
@@ -130,7 +129,6 @@ def calibrate(
     bundle = replace(
         _with_origin(found.bundle, selection, board, seed),
         name=name or default_name(selection, gpu),
-        version=version,
         instruction_energies=energies,
         block_models=blocks,
         uncertainty=stated,
@@ -166,7 +164,7 @@ def _source(selection: Selection, gpu: GpuSpec, priors: Sequence[Bundle], lender
     return replace(transfer_source(lender, target=gpu), siblings=NO_SIBLINGS)
 
 
-def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str, version: str, seed: int) -> Calibration:
+def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str, seed: int) -> Calibration:
     """A bundle for a board with a few anchors only, on top of another board's bundle.  Raises CalibrationError as `anchored`."""
     found, warnings = anchored(source, selection, gpu)
     board = board_knowledge(selection, gpu)
@@ -174,7 +172,7 @@ def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, na
         _with_origin(found, selection, board, seed), domain=source.domain, name=name or f"{default_name(selection, gpu)}-anchored"
     )
     origin = f"anchored: {source.name} {source.version} ({source.gpu.name}), corrected by {powered_rows(selection)} anchors"
-    bundle = replace(bundle, version=version, notes=(origin, *selection.notes, *warnings))
+    bundle = replace(bundle, notes=(origin, *selection.notes, *warnings))
     return Calibration(bundle=bundle, selection=selection, errors=(), held_out={}, warnings=warnings)
 
 
@@ -182,6 +180,7 @@ def _with_origin(draft: Bundle, selection: Selection, board: BoardTables, seed: 
     """Add the metadata of the data sets to a draft: board, sensor, environment, ranges."""
     return replace(
         draft,
+        version=FIRST_VERSION,
         gpu_uuid=board_uuid(selection),
         environment=environment_of(selection),
         sensor=sensor_of(selection),

@@ -110,9 +110,8 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     from datetime import UTC, datetime
 
     from estimator.bundle.files import bundle_path, load_bundle
-    from fitter.release.versions import file_name, identity, release, release_before, version_key
+    from fitter.release.versions import file_name, identity, release, release_before
 
-    version_key(version)
     bundle = load_bundle(bundle_name)
     name = file_name(bundle.name)
     target = out or bundle_path(bundle_name).parent / f"{name}-{version}.json"

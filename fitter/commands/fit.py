@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from fitter.validate.requirements import Verdict
 
 DEFAULT_BUNDLE: Final = "bundle.json"
-FIRST_VERSION: Final = "0.1.0"
-"""Version of an unreleased bundle."""
-
 LOG_SUFFIX: Final = ".log.jsonl"
 """Suffix that `collect` adds to the name of a data set while its campaign runs."""
 
@@ -129,7 +126,7 @@ def fit_command(**options: Any) -> int:
     heads = bundle_heads(tell) if not priors and lacks_power(selection) else {}
     lenders = {name: head for name, head in heads.items() if head.power}
     lender = load_bundle(nearest_bundle(gpu, lenders)) if lenders else None
-    common: dict[str, Any] = {"name": options["name"] or "", "version": FIRST_VERSION, "seed": options["seed"]}
+    common: dict[str, Any] = {"name": options["name"] or "", "seed": options["seed"]}
     calibration = (
         calibrate_anchored(selection, gpu, *anchors, **common)
         if anchors

@@ -65,15 +65,12 @@ def open_partitioned(path: Path) -> PartitionedTable:
     Raises InputError for a path without Parquet files or rows, and for copied rows, DatasetError for a damaged file.
     """
     root = path.absolute()
-    files = parquet_files(root)
-    if not files:
-        raise InputError(f"{path}: no Parquet file here")
-    read = [_file(file, root) for file in files]
+    read = [_file(file, root) for file in parquet_files(root)]
     digest = hashlib.sha256("".join(footer for _, _, footer in read).encode()).hexdigest()
     parts = tuple(part for own, _, _ in read for part in own)
     if not parts:
         raise InputError(f"{path}: holds no rows")
-    return PartitionedTable(files=len(files), schema=read[0][1], sha256=digest, parts=parts)
+    return PartitionedTable(files=len(read), schema=read[0][1], sha256=digest, parts=parts)
 
 
 def read_batches(partition: Partition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

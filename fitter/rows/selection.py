@@ -31,8 +31,6 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     column.  Raises InputError for an unusable file, SpecificationError for an unknown `gpu`,
     SelectionError if no row is left, DatasetError for a damaged kernel dataset.
     """
-    if not paths:
-        raise InputError("no data set given; name at least one file or folder")
     asked = asked_gpu(gpu)
     parts, notes = [], []
     for path in paths:

@@ -203,7 +203,7 @@ def read_streamed(datasets: Sequence[str], gpu_name: str | None, seed: int, sche
     parts: list[Selection] = []
     with open_workers(scheduler) as results:
         for path in map(Path, datasets):
-            table = open_partitioned(path) if path.exists() and parquet_files(path) else None
+            table = open_partitioned(path) if parquet_files(path) else None
             if table is not None and set(NEEDED) <= set(table.schema.names):
                 parts.append(_sampled(path, table, gpu, seed, results, progress))
             else:

@@ -190,13 +190,12 @@ def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_
     for errors, row in zip(table_errors(rows).itertuples(), (o3, o0), strict=True):
         off = row.own_j - row.published_j
         assert (errors.n, errors.mape, errors.rmse_j) == pytest.approx((1, 100 * abs(off) / row.published_j, abs(off)))
-    document = json.loads(json.dumps(table_document(title, rows)))
+    document = table_document(title, rows)
     assert [len(document[name]) for name in ("rows", "levels", "errors")] == [2 * 32, 32, 2]
     (levels,) = [one for one in document["levels"] if one["name"].startswith("f32 mul")]
     ratios = [getattr(o0, name) / getattr(o3, name) for name in ("published_j", "own_j", "energy_j")]
     assert [levels[f"{name}_o0_over_o3"] for name in ("published", "own", "energy")] == pytest.approx(ratios)
     assert level_ratio(energies, "ffma") == pytest.approx(ratios[-1])
-    assert math.isnan(level_ratio(energies, "dfma_of_one_level"))
     with pytest.raises(CountsError, match="has no 'vlta'; it has"):
         compared_with_table(energies, "vlta")
     assert (compared_with_table(energies, "maxwell")[1]["published_j"] > 0).all()  # which has no half precision

@@ -72,13 +72,6 @@ def test_start_up_of_each_host_and_its_failed_runs_are_found(shared_data, name, 
     assert [row.reason for row in reading.rejected] == rejected
 
 
-def test_throttled_runs_reach_the_power_limit_once_start_up_is_removed(shared_data):
-    rows = read_file(shared_data / "energaizer" / "a100_clocks.csv").rows
-    throttled = rows.sm_clock_asked_mhz - rows.sm_clock_measured_mhz > 5
-    assert throttled.sum() == 15
-    assert float(np.median(rows.power_w[throttled])) == pytest.approx(250.0, abs=1.5)
-
-
 @pytest.mark.parametrize("target_s, startup_s", [(30.0, 0.0), (30.0, 1.6), (10.0, 0.5)])
 def test_target_and_start_up_come_from_the_runs_and_no_part_of_the_last_iteration(read, target_s, startup_s):
     """Runs with long iterations end half an iteration late on average; one of them takes 4 s longer than its trial iteration promised."""

@@ -1,18 +1,16 @@
-"""Trees: errors that change abruptly with a size or a product of sizes are found, stored and read again."""
+"""Trees: errors that change abruptly with a size or a product of sizes are found; a damaged list of nodes is refused."""
 
 import numpy as np
 import pytest
 
 from estimator.model.kriging import SHARES, PhaseFeatures
-from estimator.model.residuals import log_corrections, shape_points
+from estimator.model.residuals import shape_points
 from estimator.model.tier_records import Tier
 from estimator.model.trees import grown, input_count, tree_inputs
 from estimator.vocabulary.reader import FaultError, read
-from fitter.latency.residual_tier import MOST_KRIGED, fit_pattern, shape_errors
+from fitter.latency.residual_tier import fit_pattern, shape_errors
 from fitter.latency.trees import fit_trees
 from tests.fitter.measured import various_products, written_tier
-
-GROUP = "gemm.linear.bf16"
 
 
 def features(count, clocks=(2.0**30 / 1e6,)):
@@ -43,21 +41,6 @@ def test_an_error_that_all_kernels_share_is_found_whole():
     assert grown(known, np.zeros((1, 4)))[0] == pytest.approx(0.2, abs=0.001)
 
 
-def document():
-    shapes, error = shape_errors(MEASURED), abrupt(MEASURED)
-    pattern = fit_pattern(shapes.points[shapes.index], features(4000), error)
-    return written_tier(MEASURED, error, pattern), pattern
-
-
-def test_a_bundle_remembers_trees_of_many_rows_and_few_points():
-    written, pattern = document()
-    assert len(MEASURED) > MOST_KRIGED
-    assert len(written["ln_error"]) < len(MEASURED)
-    correction, deviation = log_corrections(ASKED, [GROUP] * 500, {GROUP: read(Tier, written)}, None, features(500))
-    np.testing.assert_allclose(correction, grown(pattern, tree_inputs(shape_points(ASKED), features(500))), atol=1e-9)
-    assert np.isfinite(deviation).all()
-
-
 @pytest.mark.parametrize(
     "name, broken, message",
     [
@@ -69,7 +52,8 @@ def test_a_bundle_remembers_trees_of_many_rows_and_few_points():
     ],
 )
 def test_broken_trees_are_refused(name, broken, message):
-    written, _ = document()
+    shapes, error = shape_errors(MEASURED), abrupt(MEASURED)
+    written = written_tier(MEASURED, error, fit_pattern(shapes.points[shapes.index], features(4000), error))
     trees = written["trees"]
     if broken is None:
         trees |= {"feature": [1, 0], "threshold": [0.0], "value": [0.1]}

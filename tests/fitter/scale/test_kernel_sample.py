@@ -162,11 +162,11 @@ def test_copies_of_a_row_are_refused_before_they_are_read(tmp_path):
         open_partitioned(path)
 
 
-@pytest.mark.parametrize("name, message", [("nowhere", "no Parquet file here"), ("bare", "no Parquet file here"), ("empty", "no rows")])
-def test_a_folder_without_rows_is_refused(tmp_path, name, message):
+@pytest.mark.parametrize("name", ["nowhere", "bare", "empty"])
+def test_a_folder_without_rows_is_refused(tmp_path, name):
     (tmp_path / "bare").mkdir()
     write_parts(kernel_table(3).slice(0, 0), tmp_path / "empty", [])
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="no rows"):
         open_partitioned(tmp_path / name)
 
 
