@@ -22,6 +22,7 @@ from fitter.transfer.probes import choose_probes
 from fitter.validate.predictions import predict_kernel_rows
 from tests.estimator.estimating import run
 from tests.fitter.measured import coefficients, kernel_rows, planted_bundle, selection_of, various_operators
+from tests.fitter.test_cli import small_table
 
 A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_gpu("h100-sxm")
 
@@ -155,27 +156,18 @@ def test_twenty_probes_carry_real_kernels_to_another_gpu_and_a_forecast_states_w
     own, rows = (rows.select(kept & (np.array(rows.row_gpus) == name)) for name in (A100.name, V100.name))
     fit = fit_kernel_groups(own, A100, seed=0)
     home = tuple(CollectionRecord(name=name, rows=1) for name in own.collections)
-    prior = replace(bundle_with(coefficients(fit)), residuals=fit.residuals, collections=home)
-    forecast = predict_kernel_rows(prior, rows)
-    assert forecast["std_latency"].median() > 3.0 * predict_kernel_rows(prior, own)["std_latency"].median()
+    prior = bundle_with(coefficients(fit))
+    refined = replace(prior, residuals=fit.residuals, collections=home)
+    forecast = predict_kernel_rows(refined, rows)
+    assert forecast["std_latency"].median() > 3.0 * predict_kernel_rows(refined, own)["std_latency"].median()
     inside = np.abs(np.log(forecast["predicted_latency"] / forecast["measured_latency"])) < 1.645 * forecast["std_latency"]
     assert inside.mean() > 0.88
-    prior = fitted(own, A100)
     probes = probe_rows(rows, 20)
     assert probes.sum() == 20
     strong = with_strengths(transfer_source(prior, target=V100), rows.select(probes), V100, seed=0)
     found = bundle_with(coefficients(fit_kernel_groups(rows.select(probes), V100, seed=0, siblings=strong.siblings, refine=False)), V100)
     others = rows.select(~probes)
     assert error(found, others) < min(0.08, 0.5 * error(prior, others))
-
-
-def written(path, gpu, count, data):
-    """Some element-wise rows of a GPU as a table."""
-    lines = (data / "neusight" / "vector_train.csv").read_text().splitlines()
-    names = lines[0].split(",")
-    rows = [line for line in lines[1:] if line.split(",")[names.index("gpu")] == gpu and line.split(",")[names.index("operator")] == "add"]
-    path.write_text("\n".join([lines[0], *rows[:count]]) + "\n")
-    return path
 
 
 def test_power_of_several_priors_is_their_mean_at_any_reference_clocks():
@@ -197,16 +189,15 @@ def test_a_fit_of_kernels_alone_takes_the_host_of_its_prior_as_one_of_many():
     assert (host.launch_ln_std, host.source) == (HOST_LAUNCH.width, "that of the host behind a100-pcie-40gb-eager")
 
 
-def test_the_command_takes_a_prior_and_gates(tmp_path, shared_data, monkeypatch):
+def test_the_command_takes_a_prior_and_gates(tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    old = written(tmp_path / "a100.csv", A100.name, 120, shared_data)
-    few = written(tmp_path / "few.csv", V100.name, 10, shared_data)
-    prior, out = tmp_path / "a100.json", tmp_path / "v100.json"
+    old, few = small_table(tmp_path / "old"), small_table(tmp_path / "few", rows=10, gpu="a100-sxm-80gb")
+    prior, out = tmp_path / "old.json", tmp_path / "new.json"
     fit = partial(run, program=main)
     assert fit(old, "-o", prior, "-q").status == 0
     assert fit(few, "-o", out, "--prior", prior, "--require latency=60% -q").status == 0
     bundle = load_bundle(out)
-    assert bundle.gpu.name == V100.name
+    assert bundle.gpu.name == "a100-sxm-80gb"
     assert [dataset.used for dataset in bundle.provenance.datasets] == [10]
     assert any(note.startswith("prior: a100-pcie-40gb") for note in bundle.notes)
     status, _, line = fit("check", out, few, "--require latency=0.01%,power=4% -q")
