@@ -115,7 +115,7 @@ def _pruned(tier: Tier, points: Array) -> Iterator[tuple[Tier, float]]:
     feature, threshold, value = (np.array(tier["trees"][name]) for name in ("feature", "threshold", "value"))
     divides = feature > 0
     count = most = len(value) - len(threshold)
-    tree = np.arange(len(feature)) % count  # of each node; that of a child is its parent's, set below
+    tree = np.arange(len(feature))  # of each node: its own place for a root, that of its parent for a child
     children = count + 2 * np.arange(len(threshold))
     for node, child in zip(np.flatnonzero(divides), children, strict=True):
         tree[child : child + 2] = tree[node]

@@ -42,22 +42,18 @@ def test_an_error_that_all_kernels_share_is_found_whole():
 
 
 @pytest.mark.parametrize(
-    "name, broken, message",
+    "broken, message",
     [
-        ("feature", lambda column: [99, *column[1:]], "asks for an input that kernels lack"),
-        ("feature", lambda column: [1] * len(column), "values where"),
-        ("threshold", lambda column: column[1:], "values where"),
-        ("value", lambda column: [], "value"),
-        ("children", None, "more children than there are nodes"),
+        (lambda trees: {"feature": [99, *trees["feature"][1:]]}, "asks for an input that kernels lack"),
+        (lambda trees: {"feature": [1] * len(trees["feature"])}, "values where"),
+        (lambda trees: {"threshold": trees["threshold"][1:]}, "values where"),
+        (lambda trees: {"value": []}, "value"),
+        (lambda trees: {"feature": [1, 0], "threshold": [0.0], "value": [0.1]}, "more children than there are nodes"),
     ],
 )
-def test_broken_trees_are_refused(name, broken, message):
+def test_broken_trees_are_refused(broken, message):
     shapes, error = shape_errors(MEASURED), abrupt(MEASURED)
     written = written_tier(MEASURED, error, fit_pattern(shapes.points[shapes.index], features(4000), error))
-    trees = written["trees"]
-    if broken is None:
-        trees |= {"feature": [1, 0], "threshold": [0.0], "value": [0.1]}
-    else:
-        trees[name] = broken(trees[name])
+    written["trees"] |= broken(written["trees"])
     with pytest.raises(FaultError, match=message):
         read(Tier, written)
