@@ -77,7 +77,7 @@ def group_errors(
         smooth_share = best_share(smooth[:-1])
         if smooth_share is not None:
             tested, used = smooth, smooth_share
-            pattern = (fit_pattern(shapes.points[shapes.index], features, error), smooth_share)
+            pattern = (fit_pattern(shapes, np.arange(len(error)), features, error), smooth_share)
     quantiles = interval_quantiles(shapes, tested[0], tested[1:], used, expected)
     return GroupErrors(ln_error=error, left_out=np.abs(tested[0].errors(used)), beyond_share=share, quantiles=quantiles, pattern=pattern)
 

@@ -53,12 +53,14 @@ class ShapeErrors:
     """Errors by shape, columns of shape (n,); rows of equal shape (several clocks, repeated measurements) are merged.
 
     operators; index (rows,) of each row's shape; points (n, f) as in `estimator.model.residuals`; work (n,).
+    beside (n, f): points of the same products with other numbers of rows; empty for other families.
     """
 
     operators: tuple[Operator, ...]
     index: IntArray
     points: Array
     work: Array
+    beside: Array
 
     def mean(self, values: Array) -> Array:
         """Mean over the rows of each shape, (rows,) → (n,)."""
@@ -71,7 +73,19 @@ def shape_errors(operators: Sequence[Operator]) -> ShapeErrors:
     _, index = numbered(operator.shape for operator in operators)
     first = np.unique(index, return_index=True)[1]
     unique = tuple(operators[i] for i in first)
-    return ShapeErrors(operators=unique, index=index, points=shape_points(unique), work=work_of(unique))
+    points = shape_points(unique)
+    beside = shape_points(_beside(unique)) if unique[0].family == "gemm" else points[:0]
+    return ShapeErrors(operators=unique, index=index, points=points, work=work_of(unique), beside=beside)
+
+
+MOVED: Final = 0.5
+"""Largest distance of a product's other number of rows [octave]."""
+
+
+def _beside(products: Sequence[Operator]) -> list[Operator]:
+    moves = np.exp2(np.random.default_rng(0).uniform(-MOVED, MOVED, len(products)))
+    shapes = [(batch, max(round(m * move), 1.0), n, k) for (batch, m, n, k), move in zip((one.shape for one in products), moves, strict=True)]
+    return [replace(one, shape=shape) for one, shape in zip(products, shapes, strict=True)]
 
 
 def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArray]:
@@ -131,9 +145,8 @@ def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArr
         excess = np.log2(shapes.work[asked] / shapes.work[own].max())[where]
     pattern = near
     if features is not None and len(train):
-        points = shapes.points[shapes.index]
-        known = fit_pattern(points[train], features.select(train), ln_error[train])
-        pattern = patterned(known, points[test], features.select(test))
+        known = fit_pattern(shapes, train, features, ln_error)
+        pattern = patterned(known, shapes.points[shapes.index[test]], features.select(test))
     return Forecast(bare=ln_error[test], neighbours=near, distance=distance, excess=excess, pattern=pattern)
 
 
@@ -221,14 +234,17 @@ MOST_KRIGED: Final = 400
 """Most rows of a group for kriging; more rows cost seconds and a large bundle, and suffice for trees."""
 
 
-def fit_pattern(points: Array, features: PhaseFeatures, ln_error: Array) -> Pattern:
-    """A pattern of rows with these errors, shape (n,): kriging of few at several clocks, else trees, which do not ask for the clock.
+def fit_pattern(shapes: ShapeErrors, train: IntArray, features: PhaseFeatures, ln_error: Array) -> Pattern:
+    """A pattern of the rows `train`: kriging of few at several clocks, else trees, which do not ask for the clock.
 
-    At one clock trees err less: by 3.8 instead of 4.8 % on decodes of an H200, 4.1 instead of 4.7 % on prefills of an A100.
+    features, ln_error (rows,): of all rows.  At one clock trees err less: by 3.8 instead of 4.8 % on decodes of an H200, 4.1 instead of
+    4.7 % on prefills of an A100.
     """
-    if len(points) <= MOST_KRIGED and np.ptp(features.log_clock) > 0.0:
-        return fit_kriging(points, features, ln_error)
-    return fit_trees(tree_inputs(points, features), np.clip(ln_error, -LARGEST_CORRECTION, LARGEST_CORRECTION))
+    place, features, error = shapes.index[train], features.select(train), ln_error[train]
+    if len(train) <= MOST_KRIGED and np.ptp(features.log_clock) > 0.0:
+        return fit_kriging(shapes.points[place], features, error)
+    measured, beside = (tree_inputs(points[place], features) if len(points) else None for points in (shapes.points, shapes.beside))
+    return fit_trees(measured, np.clip(error, -LARGEST_CORRECTION, LARGEST_CORRECTION), beside)
 
 
 def _pattern_document(known: Pattern, beyond_share: float, shape: IntArray) -> dict[str, FrozenMapping[Any]]:

@@ -53,7 +53,7 @@ def test_an_error_that_all_kernels_share_is_found_whole():
 )
 def test_broken_trees_are_refused(broken, message):
     shapes, error = shape_errors(MEASURED), abrupt(MEASURED)
-    written = written_tier(MEASURED, error, fit_pattern(shapes.points[shapes.index], features(4000), error))
+    written = written_tier(MEASURED, error, fit_pattern(shapes, np.arange(4000), features(4000), error))
     written["trees"] |= broken(written["trees"])
     with pytest.raises(FaultError, match=message):
         read(Tier, written)
