@@ -10,6 +10,7 @@ from estimator.model.trees import grown, input_count, tree_inputs
 from estimator.vocabulary.reader import FaultError, read
 from fitter.latency.residual_tier import fit_pattern, shape_errors
 from fitter.latency.trees import fit_trees
+from tests.estimator.synthetic import matmul
 from tests.fitter.measured import various_products, written_tier
 
 
@@ -39,6 +40,17 @@ def test_abrupt_errors_are_found_at_shapes_that_were_not_measured():
 def test_an_error_that_all_kernels_share_is_found_whole():
     known = fit_trees(np.random.default_rng(0).random((1000, 4)), np.full(1000, 0.2))
     assert grown(known, np.zeros((1, 4)))[0] == pytest.approx(0.2, abs=0.001)
+
+
+def test_a_table_tells_nothing_of_tiles_left_empty_by_more_rows_than_it_has_with_empty_ones():
+    rows = (8, 16, 32, 64, 96, 128, 160, 192, 256, 512, 1024, 2048, 4096)
+    table = [matmul(m, n, k) for m in rows for n in range(256, 4096, 256) for k in (1024, 2048, 4096)]
+    empty = np.array([-one["m"] % 128 / 128 for one in table])
+    error = 0.4 * (empty - empty.mean())
+    known = fit_pattern(shape_errors(table), np.arange(len(table)), features(len(table)), error)
+    few, *between = grown(known, tree_inputs(shape_points([matmul(m, 1024, 2048) for m in (8, 520, 904, 3000)]), features(4)))
+    assert few > 0.2
+    assert np.abs(between).max() < 0.05
 
 
 @pytest.mark.parametrize(
