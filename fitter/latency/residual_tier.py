@@ -84,8 +84,9 @@ MOVED: Final = 0.5
 
 def _beside(products: Sequence[Operator]) -> list[Operator]:
     moves = np.exp2(np.random.default_rng(0).uniform(-MOVED, MOVED, len(products)))
-    shapes = [(batch, max(round(m * move), 1.0), n, k) for (batch, m, n, k), move in zip((one.shape for one in products), moves, strict=True)]
-    return [replace(one, shape=shape) for one, shape in zip(products, shapes, strict=True)]
+    batch, m, n, k = np.array([one.shape for one in products]).T
+    shapes = np.column_stack([batch, np.maximum(np.round(m * moves), 1.0), n, k]).tolist()
+    return [replace(one, shape=tuple(shape)) for one, shape in zip(products, shapes, strict=True)]
 
 
 def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArray]:
