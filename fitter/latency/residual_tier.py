@@ -244,8 +244,8 @@ def fit_pattern(shapes: ShapeErrors, train: IntArray, features: PhaseFeatures, l
     place, features, error = shapes.index[train], features.select(train), ln_error[train]
     if len(train) <= MOST_KRIGED and np.ptp(features.log_clock) > 0.0:
         return fit_kriging(shapes.points[place], features, error)
-    measured, beside = (tree_inputs(points[place], features) if len(points) else None for points in (shapes.points, shapes.beside))
-    return fit_trees(measured, np.clip(error, -LARGEST_CORRECTION, LARGEST_CORRECTION), beside)
+    beside = tree_inputs(shapes.beside[place], features) if len(shapes.beside) else None
+    return fit_trees(tree_inputs(shapes.points[place], features), np.clip(error, -LARGEST_CORRECTION, LARGEST_CORRECTION), beside)
 
 
 def _pattern_document(known: Pattern, beyond_share: float, shape: IntArray) -> dict[str, FrozenMapping[Any]]:
