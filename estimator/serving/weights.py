@@ -94,7 +94,7 @@ def _kept(quant: Fields, config: Fields) -> tuple[tuple[str, float], ...]:
     for module in skipped_modules(quant):
         place = LAYER.search(module)
         own = {int(place[1])} if place and place[1] else set(range(count))
-        rest = module[place.end() :] if place else module
+        rest = LAYER.sub("", module, count=1)
         for name in next((one.matrices for one in formats().modules if re.search(one.pattern, rest)), ()):
             named.setdefault(name, set()).update(own.intersection(range(count)))
     return tuple((name, len(found) / count) for name, found in named.items() if found)
