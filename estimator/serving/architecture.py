@@ -4,7 +4,7 @@ Source of the fields and of their defaults: the configuration classes of Transfo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -22,14 +22,13 @@ class Kind:
 
     gated: bool = True
     qk_norm: bool = False
-    tied: bool = False
     window: Literal["", "all", "half", "most", "upper"] = ""
-    head_dim: Annotated[int, Span(0, 1e4)] = 0
     norms: Annotated[int, Span(2, 8)] = 2
     positions: bool = False
     offset: Annotated[int, Span(0, 1e4)] = 0
     routed: bool = False
     latent: bool = False
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
 
 @cache
@@ -44,7 +43,12 @@ NAMES: Final = {
     "num_attention_heads": ("n_head",),
     "max_position_embeddings": ("n_positions",),
     "intermediate_size": ("ffn_dim", "n_inner"),
-    "num_experts": ("num_local_experts", "n_routed_experts"),
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("moe_k",),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "first_k_dense_replace": ("moe_layer_start_index",),
+    "moe_layer_freq": ("moe_layer_interval",),
+    "rope_scaling": ("rope_parameters",),
 }
 """Other names of fields."""
 
@@ -246,7 +250,7 @@ def read_config(source: str | Path | Mapping[str, object]) -> Mapping[str, objec
 
 def _text_part(config: Mapping[str, object]) -> Mapping[str, object]:
     """The fields of a model that also reads images, with those of its language model in place of its own."""
-    text = config.get("text_config")
+    text = config.get("text_config") or config.get("llm_config")
     return {**config, **text} if isinstance(text, Mapping) else config
 
 
@@ -287,10 +291,12 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
     if model not in kinds():
         fault = f"has the architecture {model!r:.60}, which is not served" if model else "lacks the field 'model_type'"
         raise FaultError(f"{fault}; known: {', '.join(kinds())}")
-    kind, layers = kinds()[model], fields.number("num_hidden_layers")
+    kind = kinds()[model]
+    fields = _Fields({**fields.values, **{name: one for name, one in kind.defaults.items() if fields.get(name) is None}})
+    layers = fields.number("num_hidden_layers")
     heads, hidden = fields.number("num_attention_heads"), fields.number("hidden_size")
     latent = _latent(fields) if kind.latent else None
-    head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", kind.head_dim or hidden // heads)
+    head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", hidden // heads)
     longest, window = _longest(fields), fields.number("sliding_window", 0)
     window_layers = _window_layers(kind, fields, layers) * bool(window)
     kv_heads = heads if latent else fields.number("num_key_value_heads", heads)
@@ -309,7 +315,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         head_dim=head_dim,
         inter=fields.number("intermediate_size", None if kind.gated else 4 * hidden),
         vocab=fields.number("vocab_size"),
-        tied=fields.truth("tie_word_embeddings", kind.tied),
+        tied=fields.truth("tie_word_embeddings", default=False),
         window=window if window_layers else 0,
         window_layers=window_layers,
         longest=longest,
@@ -358,5 +364,5 @@ def _window_layers(kind: Kind, fields: _Fields, layers: int) -> int:
         upper = layers - min(fields.number("max_window_layers", 28), layers)
         return upper if fields.truth("use_sliding_window", default=False) else 0
     if kind.window == "most":
-        return layers - layers // fields.number("sliding_window_pattern", 6)
+        return layers - layers // fields.number("sliding_window_pattern")
     return {"all": layers, "half": layers // 2}.get(kind.window, 0)

@@ -26,12 +26,57 @@ PUBLISHED = {
 }  # fmt: skip
 """Parameters [10^9] of shipped models.  Source: the safetensors index or the model card of each; DeepSeek-V3 without its further head."""
 
+
+def sized(kind, hidden, layers, heads, kv_heads, inter, vocab, **more):
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+    sizes = dict(zip(names, (hidden, layers, heads, kv_heads, inter, vocab), strict=True))
+    return {"model_type": kind, "torch_dtype": "bfloat16"} | sizes | more
+
+
+WIDE = {"head_dim": 128}
+GEMMA = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+PIXTRAL = {"model_type": "mistral", "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 131072, "hidden_size": 5120}
+DOTS = {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1}
+ERNIE = {"moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_k": 6, "moe_layer_start_index": 1, "moe_layer_interval": 1}
+LING = {"num_experts": 256, "num_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1}
+OTHERS = {
+    "granite-3.3-8b": (8.171, sized("granite", 4096, 40, 32, 8, 12800, 49159, tie_word_embeddings=True)),
+    "seed-oss-36b": (36.151, sized("seed_oss", 5120, 64, 80, 8, 27648, 155136, **WIDE)),
+    "internlm3-8b": (8.804, sized("internlm3", 4096, 48, 32, 2, 10240, 128512, **WIDE)),
+    "smollm3-3b": (3.075, sized("smollm3", 2048, 36, 16, 4, 11008, 128256)),
+    "ernie-4.5-0.3b": (0.361, sized("ernie4_5", 1024, 18, 16, 2, 3072, 103424)),
+    "ernie-4.5-21b": (21.825, sized("ernie4_5_moe", 2560, 28, 20, 4, 12288, 103424, moe_intermediate_size=1536, **ERNIE)),
+    "ling-mini-2.0": (16.256, sized("bailing_moe_v2", 2048, 20, 16, 4, 5120, 157184, moe_intermediate_size=512, **LING)),
+    "hunyuan-7b": (7.505, sized("hunyuan_v1_dense", 4096, 32, 32, 8, 14336, 128167, tie_word_embeddings=True)),
+    "olmo-2-32b": (32.234, sized("olmo2", 5120, 64, 40, 8, 27648, 100352)),
+    "olmo-3-7b": (7.298, sized("olmo3", 4096, 32, 32, 32, 11008, 100278, sliding_window=4096)),
+    "exaone-4-32b": (32.003, sized("exaone4", 5120, 64, 40, 8, 27392, 102400)),
+    "apertus-8b": (8.053, sized("apertus", 4096, 32, 32, 8, 21504, 131072)),
+    "nemotron-4-340b": (341.029, sized("nemotron", 18432, 96, 96, 8, 73728, 256000)),
+    "starcoder2-15b": (15.958, sized("starcoder2", 6144, 40, 48, 4, 24576, 49152, tie_word_embeddings=False)),
+    "gemma-7b": (8.538, sized("gemma", 3072, 28, 16, 16, 24576, 256000)),
+    "glm-4-9b": (9.400, sized("glm4", 4096, 40, 32, 2, 13696, 151552, **WIDE)),
+    "olmoe-1b-7b": (6.919, sized("olmoe", 2048, 16, 16, 16, 1024, 50304, num_experts=64, num_experts_per_tok=8)),
+    "phi-3.5-moe": (41.873, sized("phimoe", 4096, 32, 32, 8, 6400, 32064, num_local_experts=16, num_experts_per_tok=2)),
+    "minimax-m2": (228.690, sized("minimax_m2", 3072, 62, 48, 8, 1536, 200064, num_local_experts=256, num_experts_per_tok=8, **WIDE)),
+    "dots1": (142.774, sized("dots1", 4096, 62, 32, 32, 10944, 152064, moe_intermediate_size=1408, **DOTS)),
+    "gemma-3-4b": (3.880, {"torch_dtype": "bfloat16", "model_type": "gemma3", "text_config": GEMMA}),
+    "pixtral-12b": (12.248, {"torch_dtype": "bfloat16", "text_config": PIXTRAL | {"intermediate_size": 14336, "head_dim": 128}}),
+    "internvl3-8b": (7.613, {"torch_dtype": "bfloat16", "llm_config": sized("qwen2", 3584, 28, 28, 4, 18944, 151674)}),
+}
+"""Models that are not shipped, by the fields that their files hold.  Source of parameters: as above, or Transformers 5.24 on them."""
+PUBLISHED |= {name: published for name, (published, _) in OTHERS.items()}
+
 DENSE = {
     "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 960, "max_position_embeddings": 4096,
 }  # fmt: skip
 ROUTED = DENSE | {"model_type": "qwen3_moe", "moe_intermediate_size": 256, "num_experts": 8, "num_experts_per_tok": 2}
 PROMPT, DECODE = Step(prompts=((1024, 1024),)), Step(sequences=16, context=3000.0)
+
+
+def config_of(name):
+    return OTHERS[name][1] if name in OTHERS else name
 
 
 def served(config, layout=None, step=DECODE, weights=None, kv=None, **more):
@@ -47,7 +92,7 @@ def tally(workload, *families):
 
 @pytest.mark.parametrize("name, published", PUBLISHED.items())
 def test_parameters_are_the_published_ones(name, published):
-    assert read_architecture(name).parameters / 1e9 == pytest.approx(published, rel=2e-3)
+    assert read_architecture(config_of(name)).parameters / 1e9 == pytest.approx(published, rel=2e-3)
 
 
 @pytest.mark.parametrize("name, layout", [
@@ -74,9 +119,9 @@ def test_the_work_of_all_gpus_is_that_of_one(name, layout, step):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_prompt_costs_two_flop_a_parameter_that_its_tokens_use(name):
-    model = read_architecture(name)
+    model = read_architecture(config_of(name))
     tokens = 256
-    work = tally(served(name, step=Step(prompts=((tokens, tokens),)), skew=0.0), "gemm", "moe")[0]
+    work = tally(served(config_of(name), step=Step(prompts=((tokens, tokens),)), skew=0.0), "gemm", "moe")[0]
     idle = model.embeddings + (0 if model.tied else model.vocab * model.hidden)  # a gather, and a head for one row of the prompt
     if model.experts:
         own = model.experts
@@ -106,7 +151,8 @@ def test_a_step_has_ten_kernels_a_layer_and_two_sums(name, kernels):
 
 
 def test_windows_and_norms_of_gemma_are_those_of_its_layers():
-    assert [(one.window_layers, one.layers) for one in map(read_architecture, ("gemma-2-9b", "gemma-3-27b"))] == [(21, 42), (52, 62)]
+    models = map(read_architecture, ("gemma-2-9b", "gemma-3-27b", config_of("gemma-3-4b"), config_of("olmo-3-7b")))
+    assert [(one.window_layers, one.layers) for one in models] == [(21, 42), (52, 62), (29, 34), (24, 32)]
     gemma, plain = (sum(served(DENSE | {"model_type": name}).counts) for name in ("gemma2", "llama"))
     assert gemma == plain + 2 * 4
 
@@ -114,6 +160,12 @@ def test_windows_and_norms_of_gemma_are_those_of_its_layers():
 def test_of_a_model_that_reads_images_the_language_model_is_served():
     whole = {"model_type": "gemma3", "vision_config": {"hidden_size": 9}, "text_config": DENSE | {"model_type": "gemma3_text"}}
     assert replace(read_architecture(whole), name="") == replace(read_architecture(whole["text_config"]), name="")
+
+
+@pytest.mark.parametrize("field", ["rope_scaling", "rope_parameters"])
+def test_yarn_lengthens_the_context_under_the_names_of_both_generations_of_transformers(field):
+    scaled = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    assert read_architecture(DENSE | {field: scaled}).longest == 4 * 4096
 
 
 def test_small_kernels_read_each_tensor_once():
@@ -166,7 +218,7 @@ def test_data_parallel_attention_sends_tokens_to_all_experts():
 @pytest.mark.parametrize("config", [*PUBLISHED, DENSE, ROUTED | {"quantization_config": {"quant_method": "awq", "bits": 4}}])
 @pytest.mark.parametrize("step", [Step(prompts=((128, 256), (128, 256)), sequences=3, context=99.5), Step(sequences=1, context=1.0)])
 def test_operators_are_valid_cost_the_host_nothing_and_name_the_library(config, step):
-    workload = served(config, step=step, library="vllm")
+    workload = served(config if isinstance(config, dict) else config_of(config), step=step, library="vllm")
     for one in workload.operators:
         options = {"precision_out": one.precision_out, "library": one.library, "host_share": 0.0}
         options |= {"precision_kv": one.precision_kv} if one.precision_kv else {}
