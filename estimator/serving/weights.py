@@ -6,8 +6,6 @@ from typing import Final
 
 from estimator.tracing.models import (
     EXPERTS_ALONE,
-    WIDENED,
-    WIDENED_BYTE,
     Fields,
     chosen_format,
     facts,
@@ -15,9 +13,10 @@ from estimator.tracing.models import (
     remedy,
     skipped_modules,
     stored_format,
+    weight_byte,
 )
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import FORMATS
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import FaultError, read
 from estimator.vocabulary.values import frozen
 
@@ -33,6 +32,7 @@ class Weights:
     """Formats of the products of layers, of experts, of the head, and of the cache.
 
     kept: kinds of matrices that stay in 16 bit, with the share of the layers in which they do [1].
+    narrow_byte: storage of a weight that does not [byte].
     """
 
     layer: str
@@ -40,6 +40,7 @@ class Weights:
     head: str = SIXTEEN
     cache: str = SIXTEEN
     kept: tuple[tuple[str, float], ...] = ()
+    narrow_byte: float = 2.0
 
     @property
     def static(self) -> bool:
@@ -54,7 +55,7 @@ class Weights:
 
     def bytes_of(self, product: str) -> float:
         """Mean storage of a weight of a kind of matrix [byte]."""
-        return sum(share * (WIDENED_BYTE if name == WIDENED else FORMATS[name].weight_byte) for name, share in self.formats(product))
+        return sum(share * (BYTES_PER_ELEMENT[SIXTEEN] if name == SIXTEEN else self.narrow_byte) for name, share in self.formats(product))
 
 
 def read_weights(config: Fields, weights: str | None = None, kv: str | None = None) -> Weights:
@@ -74,6 +75,7 @@ def read_weights(config: Fields, weights: str | None = None, kv: str | None = No
             head=found if quant.get("lm_head") is True and not weights else SIXTEEN,
             cache=chosen_format(formats().cache, kv or stated, "kv"),
             kept=() if weights else _kept(quant, config),
+            narrow_byte=weight_byte(found, {} if weights else quant),
         )
     except FaultError as fault:
         raise WorkloadError(f"{config.get('name') or config.get('model_type')}: {fault}") from None

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, canonical_precision
 from estimator.vocabulary.reader import MAX_FILE_BYTES, FaultError, Span, Text, Words, plain, read, read_file
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
@@ -112,6 +112,9 @@ WIDENED: Final = "widened"
 WIDENED_BYTE: Final = 0.5 + 4.0 / 64.0
 """Storage of such a weight, with a 32-bit scale for every 64 [byte].  Source: bitsandbytes, default block size."""
 
+DOUBLE_BYTE: Final = 0.5 + 1.0 / 64.0 + 4.0 / (64.0 * 256.0)
+"""Storage if the scales are in 8 bits, with a 32-bit one for 256 (bnb_4bit_use_double_quant) [byte].  Source: QLoRA (arXiv 2305.14314)."""
+
 EXPERTS_ALONE: Final = "mxfp4"
 """Part of the names of formats that experts alone have.  Source: gpt-oss, model card."""
 
@@ -175,6 +178,15 @@ def stored_format(quant: Fields) -> str:
     if len(found) > 1 or min(found).startswith("?"):
         raise FaultError(f"= {method} with {' and '.join(sorted(found))} has no known kernel; {remedy()}".replace("? ", ""), "quant_method")
     return found.pop()
+
+
+def weight_byte(form: str, quant: Fields) -> float:
+    """Mean storage of a weight in a format, with its scales as a configuration groups them [byte]."""
+    stored = facts(quant)
+    if form == WIDENED:
+        return DOUBLE_BYTE if "bnb_4bit_use_double_quant" in stored else WIDENED_BYTE
+    group = next((int(value) for name, value in stored.items() if name.endswith("group_size") and value.isdigit()), 0)
+    return 0.5 + 2.0 / group if form == "int4_wo" and group else FORMATS[form].weight_byte
 
 
 def facts(fields: Fields, inside: str = "") -> dict[str, str]:

@@ -35,12 +35,13 @@ from estimator.tracing.models import (
     load_model_config,
     stays_wide,
     stored_format,
+    weight_byte,
 )
 from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
 from estimator.tracing.rules import rule_of
 from estimator.transforms.rewriting import checked_formats, widened, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import FaultError
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Footprint, Operator, UnknownOperator, Workload, merge_counts
@@ -251,8 +252,7 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Map
         raise WorkloadError(
             f"{workload.name}: experts and training in bitsandbytes have no known kernel; name other weights (--weights bf16)"
         )
-    held = WIDENED_BYTE if form == WIDENED else FORMATS[form].weight_byte
-    saved = sum(weight.numel() for weight in (*narrow, *experts)) * (BYTES_PER_ELEMENT[NARROW_BASE] - held)
+    saved = sum(weight.numel() for weight in (*narrow, *experts)) * (BYTES_PER_ELEMENT[NARROW_BASE] - weight_byte(form, stored))
     footprint = workload.footprint and replace(workload.footprint, weights_byte=workload.footprint.weights_byte - saved)
     told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {form} too, and taken in {form}"
     changed = _widened(workload, wide - both) if form == WIDENED else with_precision(workload, form, wide - both)

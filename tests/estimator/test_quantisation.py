@@ -7,12 +7,12 @@ import pytest
 from estimator.bundle.files import load_bundle
 from estimator.questions.estimates import estimate
 from estimator.serving.weights import read_weights
-from estimator.tracing.models import WIDENED, WIDENED_BYTE, TraceRequest, load_model_config, stays_wide, stored_format
+from estimator.tracing.models import WIDENED, TraceRequest, load_model_config, stays_wide, stored_format, weight_byte
 from estimator.transforms.rewriting import with_precision
 from estimator.transforms.variation import variants
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Workload, make_operator
 from tests.estimator.synthetic import addition, matmul, transformer
@@ -56,7 +56,10 @@ CASES = [
     (compressed(("int", 4), {"type": "int", "num_bits": 8}), None),
     (compressed(("float", 4), {"type": "float", "num_bits": 4}, group_size=16), "nvfp4"),
     (compressed(("float", 8)), None),
-    (compressed(("int", 4), groups=2), "int4_wo"),
+    (compressed(("int", 4), groups=2, group_size=32), "int4_wo"),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 64}, "int4_wo"),
+    ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4_wo"),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "widened"),
     ({"quant_method": "compressed-tensors"}, None),
 ]
 
@@ -70,6 +73,18 @@ def test_a_method_has_its_format_or_is_refused_by_name(stored, expected):
             read_weights(config)
     else:
         assert stored_format(stored) == read_weights(config).layer == expected
+
+
+@pytest.mark.parametrize("stored, bits", [
+    ({"quant_method": "gptq", "bits": 4, "group_size": 32}, 4.5), ({"quant_method": "awq", "bits": 4}, 4.125),
+    (compressed(("int", 4), group_size=64), 4.25), (compressed(("float", 4), {"num_bits": 4}, group_size=16), 4.5),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, 4.127),
+])  # fmt: skip
+def test_a_stored_weight_takes_its_bits_and_those_of_its_groups_scales(stored, bits):
+    found = read_weights({"torch_dtype": "bfloat16", "quantization_config": stored})
+    assert 8.0 * found.bytes_of("up") == pytest.approx(bits, rel=1e-4)
+    assert found.bytes_of("router") == found.bytes_of("head") == 2.0
 
 
 @pytest.mark.parametrize(
@@ -164,7 +179,7 @@ def test_a_configuration_keeps_what_says_how_its_weights_are_stored(tmp_path):
 @pytest.mark.parametrize("stored, precision", [case for case in CASES if case[1]])
 def test_a_quantised_checkpoint_has_its_products_and_memory_and_never_bf16_in_silence(tmp_path, stored, precision):
     plain, narrow = traced(tmp_path, {}), traced(tmp_path, stored)
-    computed, held = ("bf16", WIDENED_BYTE) if precision == WIDENED else (precision, FORMATS[precision].weight_byte)
+    computed, held = "bf16" if precision == WIDENED else precision, weight_byte(precision, stored)
     assert precisions(narrow) == {computed}
     assert {o.precision for o in narrow.operators if o.operator == "linear" and o["n"] == 500} == {"bf16"}
     saved = STORED * (BYTES_PER_ELEMENT["bf16"] - held)

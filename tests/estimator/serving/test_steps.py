@@ -8,6 +8,7 @@ import pytest
 from estimator.serving.architecture import Layout, read_architecture, read_config
 from estimator.serving.steps import Step, cache_bytes, step_workload, weight_bytes
 from estimator.serving.weights import read_weights
+from estimator.tracing.models import weight_byte
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import FORMATS
 from estimator.vocabulary.work import operator_work
@@ -237,7 +238,7 @@ def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expe
     model, weights = read_architecture(config), read_weights(config)
     own = sum(one.weights for one in model.products(Layout()) if one.name != "head")
     wide = weight_bytes(model, read_weights(DENSE), Layout())
-    assert wide - weight_bytes(model, weights, Layout()) == pytest.approx(own * (2.0 - FORMATS[expected].weight_byte))
+    assert wide - weight_bytes(model, weights, Layout()) == pytest.approx(own * (2.0 - weight_byte(expected, quant)))
 
 
 def test_marlin_widens_mxfp4_as_int4_under_vllm_alone():
