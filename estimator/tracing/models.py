@@ -121,6 +121,9 @@ EXPERTS_ALONE: Final = "mxfp4"
 SKIPPED: Final = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules")
 """Fields with names of modules that are not quantised."""
 
+OWN_BITS: Final = ("dynamic", "extra_config")
+"""Fields with formats of single modules (GPTQModel, whose "-:" before a regular expression leaves modules out; AutoRound)."""
+
 STAYS: Final = ("lm_head", "embed", "norm", "router", "*.gate")
 """Modules that stay in 16 bits whether a list names them or not: head, embeddings, norms, routers of experts."""
 
@@ -202,7 +205,17 @@ def facts(fields: Fields, inside: str = "") -> dict[str, str]:
 
 def skipped_modules(quant: Fields) -> tuple[str, ...]:
     """Names of modules that are not quantised, as the configuration writes them.  Raises FaultError."""
-    return tuple(name for option in SKIPPED for name in read(tuple[str, ...], quant.get(option) or (), option))
+    named = [name for option in SKIPPED for name in read(tuple[str, ...], quant.get(option) or (), option)]
+    usual = quant.get("bits")
+    for option in OWN_BITS:
+        for name, own in read(Mapping[str, Fields], quant.get(option) or {}, option).items():
+            bits = 16 if name.startswith("-:") else own.get("bits", usual)
+            if bits not in (16, usual):
+                raise FaultError(
+                    f"gives {bits} bits to {name[:60]}, {usual} to others, and such mixtures are not known; {remedy()}", option
+                )
+            named += [f"re:{name.removeprefix('-:')}" if option == "dynamic" else name] if bits == 16 else []
+    return tuple(named)
 
 
 def stays_wide(name: str, quant: Fields) -> bool:

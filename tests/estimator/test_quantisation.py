@@ -61,6 +61,10 @@ CASES = [
     ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4_wo"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "widened"),
     ({"quant_method": "compressed-tensors"}, None),
+    (compressed(("int", 4)) | {"sparsity_config": {}}, "int4_wo"),
+    (compressed(("int", 4)) | {"sparsity_config": {"sparsity_structure": "2:4"}}, None),
+    (compressed(("int", 4)) | {"targets": ["Linear"]}, "int4_wo"),
+    (compressed(("int", 4)) | {"targets": ["re:.*experts.*"]}, None),
 ]
 
 
@@ -94,6 +98,8 @@ def test_a_stored_weight_takes_its_bits_and_those_of_its_groups_scales(stored, b
         ("model.layers.3.self_attn.o_proj", {"ignore": ["re:.*o_proj$"]}, True), ("a.q_proj", {"ignore": ["re:.*o_proj$"]}, False),
         ("model.layers.3.mlp.up_proj", {"modules_to_not_convert": ["model.layers.3.mlp"]}, True),
         ("model.layers.3.mlp.up_proj", {"llm_int8_skip_modules": ["model.layers.3.mlp"]}, True),
+        ("a.q_proj", {"bits": 4, "dynamic": {"-:.*q_proj": {}}}, True), ("a.q_proj", {"bits": 4, "dynamic": {"+:.*q": {"bits": 4}}}, False),
+        ("a.q_proj", {"bits": 4, "extra_config": {"a.q_proj": {"bits": 16}}}, True), ("a.q_proj", {"extra_config": {}}, False),
         ("vision.block.fc1", {"exclude_modules": ["vision*"]}, True), ("a.q_proj", {"modules_to_not_convert": None}, False),
     ],
 )  # fmt: skip

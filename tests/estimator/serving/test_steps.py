@@ -293,6 +293,7 @@ def test_modules_that_are_not_converted_keep_16_bit(skipped, kept):
             assert count == 4.0 * (share if one.precision == "bf16" else 1.0 - share)
 
 
+GPTQ = {"quant_method": "gptq", "bits": 4}
 REFUSED = [
     (DENSE | {"model_type": "mamba2"}, {}, "'mamba2'.*not served; known: gpt2"),
     ({"hidden_size": 3}, {}, "lacks the field 'model_type'"),
@@ -303,6 +304,9 @@ REFUSED = [
     (read_config("deepseek-v3") | {"kv_lora_rank": 256}, {}, "kv_lora_rank = 256 differs from 512"),
     (DENSE | {"torch_dtype": None}, {}, "torch_dtype = none: the precision.*is not stated; name one as --weights bf16"),
     (DENSE | {"torch_dtype": "float8_e4m3fn"}, {}, "torch_dtype = 'float8_e4m3fn' is unknown"),
+    (DENSE | {"quantization_config": GPTQ | {"dynamic": {"+:.*down": {"bits": 8}}}}, {}, "dynamic gives 8 bits"),
+    (DENSE | {"quantization_config": GPTQ | {"kv_cache_scheme": {"type": "int", "num_bits": 8}}}, {}, "'int8'"),
+    (DENSE | {"quantization_config": GPTQ | {"kv_cache_quant_algo": "NVFP4"}}, {}, "'nvfp4'"),
     (DENSE, {"weights": "fp7"}, "weights = 'fp7' is unknown; known: bf16"),
     (DENSE, {"kv": "fp4"}, "kv = 'fp4' is unknown"),
     (DENSE, {"layout": Layout(tensor_parallel=3)}, "8 heads"),
