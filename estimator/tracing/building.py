@@ -171,6 +171,8 @@ def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: Named
         with torch.no_grad(), recording(torch, [], AttentionCalls(form=request.attention), Held()):
             made = model.eval()(**before, use_cache=True)
             cache = getattr(made, name, None)
+            for layer in getattr(cache, "layers", ()):  # windows are views of all keys: from the next step on their storage is their own
+                vars(layer).update({part: one.clone() for part, one in vars(layer).items() if isinstance(one, torch.Tensor)})
     if cache is None:
         raise WorkloadError(f"{request.model}: keeps no cache of keys and values, so it does not decode; choose --phase prefill or train")
     made_before = {"encoder_outputs": (made.encoder_last_hidden_state,)} if encoded else {}

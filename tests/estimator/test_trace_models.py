@@ -283,6 +283,13 @@ def test_what_passes_through_memory_is_what_the_allocator_holds(model, batch, se
     assert held.passing_byte - inputs == pytest.approx(allocated_byte(model, settings, batch, sequence, train), abs=64)
 
 
+def test_a_cache_holds_what_windows_keep(tmp_path):
+    for window, kept in ((8, 7), (None, 15)):
+        model = configuration(tmp_path, model_type="mistral", sliding_window=window, **DECODER)
+        found = trace_workload(TraceRequest(model=model, sequence=16, phase="decode")).footprint.cache_byte
+        assert found == pytest.approx(2 * 2 * kept * 2 * 16 * 2, abs=2 * 8)  # a number of 64 bits in each layer
+
+
 def test_weights_moments_and_caches_are_those_of_the_model():
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY["gpt2"]))
     weights = sum(p.numel() for p in model.parameters())
