@@ -20,6 +20,12 @@ from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.values import frozen
 
+Fields = Mapping[str, object]
+Names = Mapping[str, str]
+
+MODELOPT_FILE: Final = "hf_quant_config.json"
+"""File beside config.json in which ModelOpt states formats; its later versions state them in config.json, too."""
+
 ABOUT_WEIGHTS: Final = frozenset({"torch_dtype", "dtype", "quantization_config"})
 NOT_FIELDS: Final = ABOUT_WEIGHTS | {"model_type", "architectures", "auto_map", "transformers_version"}
 """Fields of a configuration file about its weights, and those with the ones about its code and its model's name."""
@@ -92,7 +98,11 @@ class _Config:
 
 def _from_file(path: Path) -> ModelConfig:
     """The configuration in a file.  Raises OSError and ValueError."""
-    document = read(Mapping[str, object], parse_json(read_regular(path, MAX_FILE_BYTES)))
+    document = dict(read(Fields, parse_json(read_regular(path, MAX_FILE_BYTES))))
+    beside = path.with_name(MODELOPT_FILE)
+    if "quantization_config" not in document and beside.is_file():
+        stated = read_file(Mapping[str, Fields], beside, "the formats", WorkloadError)  # type: ignore[type-abstract]
+        document["quantization_config"] = {"quant_method": "modelopt", **stated.get("quantization", {})}
     found = read(_Config, {name: document[name] for name in _Config.__annotations__ if name in document})
     return ModelConfig(
         title=str(path),
@@ -102,9 +112,6 @@ def _from_file(path: Path) -> ModelConfig:
         weights=plain({key: value for key, value in document.items() if key in ABOUT_WEIGHTS}),
     )
 
-
-Fields = Mapping[str, object]
-Names = Mapping[str, str]
 
 WIDENED: Final = "widened"
 """Name of 4-bit weights that a kernel widens to 16 bit before each product (bitsandbytes)."""

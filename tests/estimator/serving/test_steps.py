@@ -346,6 +346,19 @@ def test_files_folders_and_names_are_read_alike(tmp_path, monkeypatch):
     assert replace(read_architecture("Qwen3-32B"), name="mine") == found[0]
 
 
+def test_formats_beside_a_configuration_are_read(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(DENSE))
+    assert read_weights(read_config(tmp_path)).layer == "bf16"
+    stated = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head", "model.layers.1.mlp*"]}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": stated}))
+    found = read_weights(read_config(tmp_path))
+    assert (found.layer, found.cache, dict(found.kept)["up"]) == ("fp8_static", "fp8", 0.25)
+    for text in ("[]", "{"):
+        (tmp_path / "hf_quant_config.json").write_text(text)
+        with one_line(WorkloadError, match="hf_quant_config.json"):
+            read_config(tmp_path)
+
+
 def test_cached_formats_come_from_the_weights_or_the_user():
     stored = compressed(("float", 8), FLOAT8) | {"kv_cache_scheme": {"type": "float", "num_bits": 8}}
     scheme = DENSE | {"quantization_config": stored}
