@@ -226,15 +226,18 @@ def skipped_modules(quant: Fields) -> tuple[str, ...]:
 
 
 def stays_wide(name: str, quant: Fields) -> bool:
-    """Whether a module keeps its 16 bits: STAYS, and what the configuration names (`re:` starts a regular expression)."""
+    """Whether a module keeps its 16 bits: STAYS, and what the configuration names (`re:` starts a regular expression).
+
+    Names are parts of names: those of files lack prefixes that the framework's have.
+    """
     return any(_matches(name, pattern) for pattern in (*STAYS, *skipped_modules(quant)))
 
 
 def _matches(name: str, pattern: str) -> bool:
     if pattern.startswith("re:"):
-        return re.match(pattern.removeprefix("re:"), name) is not None
+        return re.search(pattern.removeprefix("re:"), name) is not None
     if "*" in pattern:
-        return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name) is not None
+        return re.search(re.escape(pattern).replace(r"\*", ".*") + "$", name) is not None
     return pattern in name
 
 
@@ -312,15 +315,9 @@ class TraceRequest:
         """Short name of the request; sizes: those of "batch" and "sequence" that the model's inputs have."""
         model = self.model.rstrip("/").removesuffix("/config.json").rpartition("/")[2].removesuffix(".json")
         stated = [f"{name[0]}{size}" for name, size in sizes.items()]
-        stated += [f"i{self.image_size}"] if self.image_size else []
-        stated += [
-            self.precision,
-            *(["master"] if self.master else []),
-            *(["last"] if self.channels_last else []),
-            self.attention,
-            *([self.runtime] if self.runtime == "compiled" else []),
-        ]
-        return "-".join((model, self.phase, *stated))
+        stated += [f"i{self.image_size}" * bool(self.image_size), self.precision, "master" * self.master, "last" * self.channels_last]
+        stated += [self.attention, self.runtime * (self.runtime == "compiled")]
+        return "-".join(filter(None, (model, self.phase, *stated)))
 
 
 def checked_request(request: TraceRequest) -> TraceRequest:

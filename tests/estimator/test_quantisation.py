@@ -100,6 +100,7 @@ def test_a_stored_weight_takes_its_bits_and_those_of_its_groups_scales(stored, b
         ("model.layers.3.mlp.up_proj", {"llm_int8_skip_modules": ["model.layers.3.mlp"]}, True),
         ("a.q_proj", {"bits": 4, "dynamic": {"-:.*q_proj": {}}}, True), ("a.q_proj", {"bits": 4, "dynamic": {"+:.*q": {"bits": 4}}}, False),
         ("a.q_proj", {"bits": 4, "extra_config": {"a.q_proj": {"bits": 16}}}, True), ("a.q_proj", {"extra_config": {}}, False),
+        ("model.vision.block.fc1", {"ignore": ["re:vision.*"]}, True), ("model.vision.block.fc1", {"exclude_modules": ["vision*"]}, True),
         ("vision.block.fc1", {"exclude_modules": ["vision*"]}, True), ("a.q_proj", {"modules_to_not_convert": None}, False),
     ],
 )  # fmt: skip
