@@ -22,10 +22,9 @@ class Kind:
 
     gated: bool = True
     qk_norm: bool = False
-    window: Literal["", "all", "half", "most", "upper"] = ""
+    window: Literal["", "most", "upper"] = ""
     norms: Annotated[int, Span(2, 8)] = 2
     positions: bool = False
-    offset: Annotated[int, Span(0, 1e4)] = 0
     routed: bool = False
     latent: bool = False
     defaults: Mapping[str, object] = field(default_factory=dict)
@@ -125,14 +124,15 @@ class Product(NamedTuple):
 
 @frozen
 class Architecture:
-    """Sizes of a language model.
+    """Sizes of a language model; family: its `model_type`.
 
     inter: inner size of layers without experts.  window: longest distance of attention in `window_layers` layers [token], 0 if unlimited.
     longest: context for which it was trained [token], 0 if unknown.  positions: learned position vectors.
     """
 
     name: str
-    kind: str
+    family: str
+    kind: Kind
     layers: int
     hidden: int
     heads: int
@@ -149,26 +149,6 @@ class Architecture:
     latent: Latent | None
 
     @property
-    def value_dim(self) -> int:
-        """Size of a head's values."""
-        return self.latent.value_dim if self.latent else self.head_dim
-
-    @property
-    def norms(self) -> int:
-        """Norms of a layer, without those of heads."""
-        return kinds()[self.kind].norms
-
-    @property
-    def qk_norm(self) -> bool:
-        """Whether queries and keys are normalised."""
-        return kinds()[self.kind].qk_norm
-
-    @property
-    def gated(self) -> bool:
-        """Whether the inner layer is a product of two."""
-        return kinds()[self.kind].gated
-
-    @property
     def dense_layers(self) -> int:
         """Layers without experts."""
         return self.layers - (self.experts.layers if self.experts else 0)
@@ -181,13 +161,13 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """Parameters without biases, which are less than 0.2 % of a model."""
-        norms = (self.norms * self.layers + 1) * self.hidden
+        norms = (self.kind.norms * self.layers + 1) * self.hidden
         return sum(one.weights for one in self.products(ONE_GPU) if one.name != "head" or not self.tied) + self.embeddings + norms
 
     def products(self, layout: Layout) -> tuple[Product, ...]:
         """Matrices of one GPU; the ones that are equal in all layers are one item.  Keys that are fewer than GPUs are copied."""
         self.check(layout)
-        gpus, hidden, wide = layout.tensor_parallel, self.hidden, 2 if self.gated else 1
+        gpus, hidden, wide = layout.tensor_parallel, self.hidden, 2 if self.kind.gated else 1
         found = [*self._attention(gpus), *_pair("", wide, hidden, self.inter // gpus, self.dense_layers)]
         if self.experts:
             own, layers = self.experts, self.experts.layers
@@ -199,7 +179,7 @@ class Architecture:
 
     def _attention(self, gpus: int) -> list[Product]:
         heads, hidden, layers, latent = self.heads // gpus, self.hidden, self.layers, self.latent
-        out = Product("out", hidden, heads * self.value_dim, layers)
+        out = Product("out", hidden, heads * (latent.value_dim if latent else self.head_dim), layers)
         if latent is None:
             return [Product("qkv", (heads + 2 * max(self.kv_heads // gpus, 1)) * self.head_dim, hidden, layers), out]
         query = Product("q_b", heads * self.head_dim, latent.query_rank or hidden, layers)
@@ -307,7 +287,8 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
     experts = _experts(fields, layers) if kind.routed else None
     return Architecture(
         name=name,
-        kind=model,
+        family=model,
+        kind=kind,
         layers=layers,
         hidden=hidden,
         heads=heads,
@@ -319,7 +300,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         window=window if window_layers else 0,
         window_layers=window_layers,
         longest=longest,
-        positions=longest + kind.offset if kind.positions else 0,
+        positions=longest * kind.positions,
         experts=experts,
         latent=latent,
     )
@@ -363,6 +344,4 @@ def _window_layers(kind: Kind, fields: _Fields, layers: int) -> int:
     if kind.window == "upper":
         upper = layers - min(fields.number("max_window_layers", 28), layers)
         return upper if fields.truth("use_sliding_window", default=False) else 0
-    if kind.window == "most":
-        return layers - layers // fields.number("sliding_window_pattern")
-    return {"all": layers, "half": layers // 2}.get(kind.window, 0)
+    return layers - layers // fields.number("sliding_window_pattern", MOST) if kind.window else 0

@@ -114,7 +114,7 @@ def step_workload(
     )
     return Workload(
         name=architecture.name,
-        model_family=architecture.kind,
+        model_family=architecture.family,
         operators=operators,
         counts=counts,
         warnings=(SEVERAL_NODES.format(layout.gpus, NODE_GPUS),) if layout.gpus > NODE_GPUS else (),
@@ -238,16 +238,16 @@ def _between(run: _Pass) -> Iterator[Launch]:
     rows: list[tuple[str, float, float, int]] = [
         ("other", (1.0 + active) * passed, 2.0 * passed, 2 * model.layers),
         ("other", passed, 2.0 * passed, 1),
-        ("other", passed, passed, (model.norms - 2) * model.layers),  # norms before the residual is added
+        ("other", passed, passed, (model.kind.norms - 2) * model.layers),  # norms before the residual is added
     ]
-    rows.append(("other", turned, turned, model.layers * (model.qk_norm + (model.positions == 0))))  # norms of heads, positions
+    rows.append(("other", turned, turned, model.layers * (model.kind.qk_norm + (model.positions == 0))))  # norms of heads, positions
     if latent:
         normed = tokens * (latent.query_rank + latent.rank)
         rows.append(("other", normed, normed, model.layers))
     out = run.weights.cache if run.weights.cache != SIXTEEN else ""
     yield run.operator("elementwise", "typecast" if out else "other", cached, cached, out=out), model.layers
     inner = tokens * model.inter // gpus
-    rows.append(("silu" if model.gated else "gelu", inner * active, inner * (2.0 if model.gated else 1.0), model.dense_layers))
+    rows.append(("silu" if model.kind.gated else "gelu", inner * active, inner * (1.0 + model.kind.gated), model.dense_layers))
     if model.experts and model.experts.shared_inter:
         shared = tokens * model.experts.shared_inter // gpus
         rows += [("silu", shared * active, 2.0 * shared, model.experts.layers), ("add", passed, 2.0 * passed, model.experts.layers)]

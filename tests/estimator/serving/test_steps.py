@@ -336,7 +336,7 @@ def test_files_folders_and_names_are_read_alike(tmp_path, monkeypatch):
     stored = {"quant_method": "fp8", "modules_to_not_convert": None}
     (folder / "config.json").write_text(json.dumps(ROUTED | {"architectures": ["x"], "quantization_config": stored}))
     found = [read_architecture(one) for one in (folder, folder / "config.json", str(folder))]
-    assert ({one.name for one in found}, len(set(found))) == ({"mine"}, 1)
+    assert ({one.name for one in found}, found[1:]) == ({"mine"}, found[:-1])
     assert read_weights(read_config(folder)).experts == "fp8"
     with pytest.raises(WorkloadError, match="no model of this name"):
         read_architecture(tmp_path / "none.json")
