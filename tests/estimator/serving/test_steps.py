@@ -279,13 +279,14 @@ def test_four_bit_weights_of_bitsandbytes_are_widened_before_the_product():
     (["model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj", "model.layers.3.mlp.down_proj"], {"up": 0.25, "down": 0.25}),
     (["model.layers.9.self_attn"], {}),
     (["model.layers.3*"], {"qkv": 0.25, "out": 0.25, "up": 0.25, "down": 0.25}),
+    (["re:.*kv_a_proj_with_mqa$", "re:.*q_a_proj$", "re:.*kv_b_proj$"], {"qkv_a": 1.0, "kv_b": 1.0}),
     (["language_model.model.layers.3"], {"qkv": 0.25, "out": 0.25, "up": 0.25, "down": 0.25}),
     (["vision_tower.transformer.layers.2.attention.q_proj", "model.visual.blocks.0.mlp.fc1", "multi_modal_projector.linear_1"], {}),
 ])  # fmt: skip
 def test_modules_that_are_not_converted_keep_16_bit(skipped, kept):
     config = DENSE | {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": skipped}}
     found = dict(read_weights(config).kept)
-    assert {name: share for name, share in found.items() if name in ("qkv", "out", "up", "down")} == kept
+    assert {name: share for name, share in found.items() if name in kept or name in ("qkv", "out", "up", "down")} == kept
     names = {(1024, 512): "qkv", (512, 512): "out", (4096, 512): "up", (512, 2048): "down"}
     for one, count in counted(served(config)):
         if one.family == "gemm" and (name := names.get((one["n"], one["k"]))):
