@@ -205,20 +205,17 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
         named = inputs if isinstance(inputs, dict) else {}
         placed = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple | list) else (inputs,)
         model = model.to("meta", dtype)
-
-        def moved(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
-            return value.to("meta", dtype) if value.is_floating_point() else value.to("meta")
-
+        placed, named = torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda one: one.to("meta", dtype if one.is_floating_point() else one.dtype), (tuple(placed), named)
+        )
         title = type(model).__name__
         return Job(
             family=title.lower(),
             title=title,
             window=0,
             model=model,
-            placed=tuple(moved(value) for value in placed),
-            named={key: moved(value) for key, value in named.items()},
+            placed=placed,
+            named=named,
             sizes=sizes,
             compiled=compiled,
         )
