@@ -98,29 +98,6 @@ def qwen2(batch, length, *, layers=28):
     return [*entries, *layer * layers, *rms_norm(tokens, hidden)]
 
 
-def vit_large(batch, *, layers=24):
-    """ViT-large/16 at 224 pixels: a patch convolution, a class token, 24 layers of 1,024 with 16 heads, a pooler."""
-    hidden, heads, head_dim, inner, length = 1024, 16, 64, 4096, 197
-    tokens, products = batch * length, batch * heads
-    layer = [
-        layernorm(tokens, hidden),
-        *[linear(tokens, hidden, hidden)] * 3,
-        gemm(products, length, length, head_dim),
-        elementwise("scalar_mul", products * length * length),
-        *wide_softmax(products * length, length),
-        gemm(products, length, head_dim, length),
-        linear(tokens, hidden, hidden),
-        elementwise("pointwise_add", tokens * hidden),
-        layernorm(tokens, hidden),
-        linear(tokens, inner, hidden),
-        elementwise("gelu", tokens * inner),
-        linear(tokens, hidden, inner),
-        elementwise("pointwise_add", tokens * hidden),
-    ]
-    head = [layernorm(tokens, hidden), linear(batch, hidden, hidden), elementwise("tanh", batch * hidden)]
-    return [conv(batch, 3, 224, hidden, 16, 16, 0), elementwise("scalar_add", tokens * hidden), *layer * layers, *head]
-
-
 def fused_decoder(batch, length, *, layers=12):
     """GPT-2 small with fused attention."""
     hidden, heads = 768, 12

@@ -137,7 +137,7 @@ def test_resnet_101_computes_its_published_multiply_adds(shared_data):
 
 WHOLE = [
     own(LINEAR, {"family": "softmax", "operator": "softmax", "precision": "fp32", "count": 1, "rows": 4, "dim": 8}, notes=["x"]),
-    [*artifact.vit_large(2, layers=1), artifact.sdpa(2, 4, 64, 16, 2), *artifact.qwen2(1, 16, layers=1)],
+    [artifact.conv(2, 3, 224, 1024, 16, 16, 0), artifact.sdpa(2, 4, 64, 16, 2), *artifact.qwen2(1, 16, layers=1)],
 ]
 
 

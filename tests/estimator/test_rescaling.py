@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from estimator.formats import read_workload
 from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
+from estimator.transforms.rewriting import with_attention
 from estimator.transforms.variation import variants
 from estimator.vocabulary.errors import WorkloadError
 from examples.gpt2_prefill import gpt2_prefill
-from tests.estimator import artifact_lists as artifact
 from tests.estimator.traced import counted
-from tests.estimator.workload_files import recorded, save
+from tests.estimator.workload_files import recorded
 
 
 def contents(workload):
@@ -90,10 +90,6 @@ def test_written_out_attention_of_several_sequences_becomes_fused_attention_of_o
     assert contents(found.workload) == contents(own.workload)
 
 
-@pytest.mark.parametrize("at, to", [((4, 333), (8, 500)), ((3, 200), (2, 96)), ((4, 128), (8, 256)), ((12, 1000), (5, 77))])
-@pytest.mark.parametrize("model", [artifact.qwen2, artifact.fused_decoder])
-def test_a_built_list_is_rescaled_right_or_not_at_all(tmp_path, model, at, to):
-    sizes = [Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)]
-    source, target = (read_workload(save(tmp_path, model(*pair))) for pair in (at, to))
-    rescaled = rescaled_or_none(source, *sizes)
-    assert rescaled is None or contents(rescaled) == contents(target)
+def test_fused_attention_grows_as_written_out_attention_does():
+    few, many = (with_attention(gpt2_prefill(*sizes), "flash") for sizes in ((4, 333), (8, 500)))
+    assert contents(with_sizes(few, Sizes(batch=4, sequence=333), Sizes(batch=8, sequence=500))) == contents(many)
