@@ -1,4 +1,4 @@
-"""Files that commands write: nothing that exists is replaced unless the user says so, whatever the command then does."""
+"""Files that commands write: nothing that exists is replaced unless the user says so; and the options that every command takes."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import click
 import pytest
 
 from collector.cli import main as collect
+from collector.commands.collect import COMMANDS as COLLECT_COMMANDS
 from collector.commands.collect import collect_command
 from estimator.cli import main as estimate
 from estimator.commands.estimate import COMMANDS as ESTIMATE_COMMANDS
@@ -191,3 +192,24 @@ def test_a_write_that_fails_leaves_the_old_file_and_says_which(tmp_path):
         fill()
     assert os.listdir(tmp_path) == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
+
+
+# Options of all commands ----------------------------------------------------------------------------------------------
+
+COMMANDS = ((collect, COLLECT_COMMANDS), (estimate, ESTIMATE_COMMANDS), (fit, FIT_COMMANDS))
+
+
+@pytest.mark.parametrize("words, said", [("trace gpt2 --list", "or ask for --list"), ("counts x.csv --metrics", "not both")])
+def test_options_of_two_ways_of_working_are_not_mixed(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.csv").write_text("", encoding="utf-8")
+    assert said in fails(words, status=2)
+
+
+@pytest.mark.parametrize("command, name", [(main, name) for main, names in COMMANDS for name in names])
+def test_every_command_takes_quiet_and_verbose_and_o_for_out(command, name):
+    status, told, _ = estimating.run(name, "--help", program=command)
+    assert status == 0
+    assert "--quiet" in told
+    assert "--verbose" in told
+    assert told.count("  --out ") == 0

@@ -1,4 +1,4 @@
-"""The command `estimate`, from files to text and exit status."""
+"""The command `estimate`, from files to text and exit status; one line for what cannot be asked for, read or written."""
 
 import csv
 import io
@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from estimator.questions.sweeping import VALUES
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu, parse_clocks
-from tests.estimator.estimating import OPERATORS, bundle_document, printed, run
+from tests.estimator.estimating import OPERATORS, bundle_document, fails, printed, run
 from tests.test_repository import ALL_OPTIONAL
 
 
@@ -152,3 +153,82 @@ def test_clock_lists_read_as_people_write_them(text, clocks):
 def test_impossible_clock_lists_are_refused(text):
     with pytest.raises(OperatingPointError):
         parse_clocks(text, load_gpu("a100-pcie-40gb"))
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+WRONG_USAGE = [
+    "",
+    "WORKLOAD",
+    "--bundle BUNDLE",
+    "WORKLOAD --bundle BUNDLE --freqs ''",
+    "WORKLOAD --bundle BUNDLE --freqs current",
+    "WORKLOAD --bundle BUNDLE --set num_sms",
+    "WORKLOAD --bundle BUNDLE --set num_sms=1 --set num_sms=2",
+    "WORKLOAD --bundle BUNDLE --kernels -1",
+    f"WORKLOAD --bundle BUNDLE --kernels {'9' * 99}",
+    "WORKLOAD --bundle BUNDLE --attention none",
+    "WORKLOAD --bundle BUNDLE --colour red",
+    "WORKLOAD --bundle BUNDLE --json --csv",
+    "best WORKLOAD --bundle BUNDLE --chart energy",
+    "bundles --freq 1",
+    "swep WORKLOAD --bundle BUNDLE",
+]
+
+
+@pytest.mark.parametrize("words", WRONG_USAGE)
+def test_wrong_usage_is_one_line_and_status_2(bundle, workload, words):
+    asked = words.replace("WORKLOAD", workload).replace("BUNDLE", bundle)
+    assert "--help" in fails(asked or (), status=2)
+
+
+@pytest.mark.parametrize(
+    "words, status, message",
+    [
+        ("--freq 0", 1, "0 MHz is outside"),
+        ("--freqs 900,5000", 1, "5000 MHz is outside what a100-pcie-40gb can lock: 210 to 1410 MHz"),
+        ("--power-cap 251", 1, "power cap 251 W is above the limit of a100-pcie-40gb, 250 W"),
+        ("--set num_sm=132", 1, "known: num_sms"),
+        ("--efficiency disk=0.5", 1, "no efficiency of 'disk' can be set; known: dram"),
+        ("--attention flash", 1, "no attention to fuse"),
+        ("--efficiency dram=nan", 2, "--efficiency"),
+        ("--power-cap -5", 2, "--power-cap"),
+        ("--host-launch-us 1e30", 2, "x<=1000000.0"),
+        ("--efficiency dram=1e-300", 2, "0.001<=x<=1.5"),
+        ("--precision fp17", 2, "unknown precision 'fp17'; known: fp64"),
+        ("--precision ''", 2, "empty name"),
+        ("--out ''", 2, "empty"),
+        ("--gpu-spec ''", 2, "empty"),
+        ("--precision bf16,fp32", 2, "`estimate sweep` takes several"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_one_line(bundle, workload, words, status, message):
+    assert message in fails(workload, f"--bundle {bundle}", words, status=status)
+
+
+def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(workload):
+    assert "estimate bundles" in fails(workload, "--bundle ./tests")
+    assert "empty" in fails(workload, "--bundle ''", status=2)
+    assert len(fails(workload, "--bundle", "x" * 100_000)) < 3000
+
+
+# Disks and names ------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_behind_stdout_is_one_line(bundle, workload):
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    command = [sys.executable, "-m", "estimator.cli", workload, "--bundle", bundle, "--quiet"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "stdout cannot be written (No space left" in done.stderr
+
+
+def test_workloads_of_one_name_stay_apart(bundle, workload, tmp_path):
+    other = tmp_path / "other.json"
+    document = json.loads(Path(workload).read_text())
+    other.write_text(json.dumps({**document, "operators": document["operators"][:1]}))
+    _, out, _ = run(workload, other, f"--bundle {bundle} --freq 900")
+    assert out.count("kernels of layers") == 2
+    assert f"kernels of layers ({other}) at" in out

@@ -16,7 +16,6 @@ from tests.estimator.estimating import question, unlimited
 A100 = unlimited(load_bundle("a100-pcie-40gb-eager"))
 AT_900 = replace(A100, clocks_mhz=(900.0, 900.0))
 WORKLOAD = gpt2_prefill(8, 512)
-IDLER = gpt2_prefill(1, 64)
 CLOCKS = (510.0, 900.0, 1140.0, 1410.0)
 
 

@@ -1,4 +1,6 @@
-"""Laws of the latency equations."""
+"""Laws of the latency equations, of output that persistent blocks hide, and of long rows that are read once more."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,11 +9,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from estimator.model.coefficients import coefficient_rows, coefficient_vector
-from estimator.model.lowering import lower, matrix_columns
+from estimator.model.gemm import candidate_phases
+from estimator.model.lowering import STREAM_KINDS, lower, matrix_columns
 from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
+from estimator.model.streams import Stream, norm_loads
+from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, workload_seconds
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import make_operator
 from tests.estimator.synthetic import attention, convolution, matmul, phases_of, prior_rows, transformer
 
 A100 = load_gpu("a100-pcie-40gb")
@@ -106,3 +112,104 @@ def test_flash_attention_is_finite_and_grows_with_the_sequence(queries):
     operators = [attention(queries * factor, batch=2, heads=16, kv_heads=4) for factor in (1, 2)]
     short, long = (float(kernel_seconds(phases_of(one, A100), prior_rows([one]), 1410e6)[0]) for one in operators)
     assert 0.0 < short <= long < 1.0
+
+
+# Output that persistent blocks hide -----------------------------------------------------------------------------------
+
+ACTIVATIONS, EPILOGUE = OVERLAPPED.index("dram_activations"), SERIAL.index("epilogue")
+sizes = st.integers(1, 40_000)
+
+
+def shares(gpu, m, n, k):
+    """Output in the open and hidden, over the time that the whole output takes, and split-K, of every candidate tile."""
+    columns = matrix_columns([matmul(m, n, k)], gpu)
+    tiles = tile_candidates(gpu, cuda_cores=False)
+    phases = candidate_phases(columns, tiles, gpu)
+    whole = columns.output_byte[0] / gpu.dram_bytes_per_s
+    hidden = phases.overlapped[0, :, ACTIVATIONS] - columns.activation_byte[0] / gpu.dram_bytes_per_s
+    return phases.serial[0, :, EPILOGUE] / whole, hidden / whole, tiles.split
+
+
+@given(sizes, sizes, sizes)
+def test_all_of_the_output_is_written_once(m, n, k):
+    serial, hidden, split = shares(load_gpu("h100-sxm"), m, n, k)
+    assert serial + hidden == pytest.approx(1.0, rel=1e-6)
+    assert (serial > 0.0).all()
+    assert serial[split > 1] == pytest.approx(1.0)
+
+
+def test_a_block_alone_on_its_sm_hides_nothing_and_the_more_follow_the_more_is_hidden():
+    gpu = load_gpu("h100-sxm")
+    alone, few, many = (shares(gpu, m, 1024, 512)[0][shares(gpu, m, 1024, 512)[2] == 1] for m in (64, 8192, 32768))
+    assert alone == pytest.approx(1.0)
+    assert (many < few).all()
+    assert many.min() < 0.5
+
+
+def test_blocks_that_stay_on_their_sm_write_in_the_open():
+    assert shares(load_gpu("a100-sxm-80gb"), 32768, 4096, 512)[0] == pytest.approx(1.0)
+
+
+# Long rows ------------------------------------------------------------------------------------------------------------
+
+LARGE_L2, SMALL_L2 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb")
+ROWS = 20_000
+AGAIN, DRAM = OVERLAPPED.index("dram_activations"), OVERLAPPED.index("dram")
+
+
+def rows_of(operator, dim, gpu, rows=ROWS, precision="fp32"):
+    family = "softmax" if operator == "softmax" else "norm"
+    return STREAM_KINDS["stream"]([make_operator(family, operator, precision, rows=rows, dim=dim)], gpu)
+
+
+def read_again(phases, dim, gpu):
+    """Bytes that cross DRAM once more, in sizes of the fp32 matrix."""
+    return float(phases.overlapped[0, AGAIN]) * gpu.dram_bytes_per_s / (4.0 * ROWS * dim)
+
+
+LONGEST = Stream.SHARED_ROW_BYTES // 4
+
+
+@pytest.mark.parametrize(
+    "operator, dim, gpu, low, high",
+    [
+        ("layernorm", 1024, LARGE_L2, 0.0, 0.01), ("layernorm", 8192, SMALL_L2, 0.9, 1.0),
+        ("softmax", LONGEST, SMALL_L2, 0.0, 0.0), ("softmax", 4 * LONGEST, SMALL_L2, 1.8, 2.0),
+    ],
+)  # fmt: skip
+def test_rows_that_outgrow_l2_are_read_again_norms_once_and_long_softmax_rows_twice(operator, dim, gpu, low, high):
+    assert low <= read_again(rows_of(operator, dim, gpu), dim, gpu) <= high
+
+
+@given(st.sampled_from(["softmax", "layernorm", "rmsnorm"]), st.integers(8, 60_000), st.integers(1, 50_000))
+def test_time_and_energy_count_the_same_bytes(operator, dim, rows):
+    for gpu in (LARGE_L2, SMALL_L2):
+        phases = rows_of(operator, dim, gpu, rows)
+        counted = phases.events[0, EVENTS.index("dram")] / gpu.dram_bytes_per_s
+        assert phases.overlapped[0, AGAIN] + phases.overlapped[0, DRAM] == pytest.approx(counted)
+
+
+def test_lines_held_in_both_partitions_of_l2_crowd_out_rows():
+    again = [read_again(rows_of("layernorm", 3072, gpu), 3072, gpu) for gpu in (LARGE_L2, replace(LARGE_L2, compute_capability="8.6"))]
+    assert again[0] > 2.0 * again[1]
+
+
+@given(st.sampled_from(["layernorm", "rmsnorm"]), st.integers(8, 60_000), st.integers(1, 50_000))
+def test_a_norm_without_vectors_waits_longer_than_one_of_longer_rows_with_them(operator, dim, rows):
+    plain, vectors = (rows_of(operator, length, LARGE_L2, rows) for length in (dim // 4 * 4 + 1, dim // 4 * 4 + 4))
+    for name in ("issue", "loop", "wait"):
+        assert plain.overlapped[0, OVERLAPPED.index(name)] >= vectors.overlapped[0, OVERLAPPED.index(name)]
+    assert plain.serial[0, SERIAL.index("waves")] > vectors.serial[0, SERIAL.index("waves")]
+
+
+def slowest_warp(dim):
+    """Loads one after the other of the slowest of four warps, lane by lane: a warp walks every way that one of its lanes takes."""
+    vectors = -(-dim // 4)
+    counts = [len(range(thread, vectors, 128)) for thread in range(128)]
+    warps = [counts[first : first + 32] for first in range(0, 128, 32)]
+    return max(max(count // 4 for count in warp) + max(count % 4 for count in warp) for warp in warps)
+
+
+@given(st.integers(1, 40_000))
+def test_a_norm_waits_for_the_loads_of_its_slowest_warp(dim):
+    assert norm_loads(dim) == slowest_warp(dim)

@@ -20,7 +20,6 @@ from tests.fuzz.mutate import mutated_bytes
 
 REFUSALS = (FitterError, EstimatorError, DatasetError)
 ROWS = 40
-GIANT = "x" * 3_000_000
 
 
 class Trap:

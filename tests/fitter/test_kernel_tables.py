@@ -30,9 +30,6 @@ TARGETS = {
 }
 """Mean error by the equations alone; products with or without the names of the kernels that are predicted [%]."""
 
-LARGER_TARGET = 4.4
-"""Mean error on a collection of larger shapes, kernel names used [%]."""
-
 
 @pytest.fixture
 def left_out(shared_data):

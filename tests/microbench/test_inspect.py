@@ -1,4 +1,4 @@
-"""One cubin, assembled and inspected: the inspection notices each way in which a loop is not what it was meant to be."""
+"""Kernels assembled and inspected: each way in which a loop can differ from its kernel is noticed, and none of the catalogue does."""
 
 import hashlib
 import sys
@@ -10,12 +10,15 @@ from types import ModuleType
 
 import pytest
 
-from microbench.errors import CompileError
+from microbench.errors import CompileError, UnsupportedError
 from microbench.families.catalogue import instruction_kernel
-from microbench.kernel import Expectation, Support
-from microbench.toolchain.compile import compile_kernels, disassemble, find_toolchain
+from microbench.kernel import ARCHITECTURES, Expectation, Support
+from microbench.toolchain.compile import TOOLKIT, assembled, assembler_version, compile_kernels, disassemble, find_toolchain
 from microbench.toolchain.inspect import InspectedEntry, body_complaint, histogram, loop_body, read_listings
+from microbench.toolchain.ptx import module_text
+from tests.microbench.golden import kernels_at
 from tests.microbench.kernels import kernel_named
+from tests.words import one_line
 
 LISTING = """
 	.section	.text.twice,"ax",@progbits
@@ -166,3 +169,55 @@ def test_a_toolkit_that_is_not_on_the_path_is_found(tmp_path, monkeypatch):
     if not Path("/usr/local/cuda/bin/nvdisasm").exists():
         with pytest.raises(CompileError, match="nvdisasm is not installed; install it with"):
             find_toolchain()
+
+
+# Machine code of the kernels ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "architecture"), [*(("O3", name) for name, one in ARCHITECTURES.items() if not one.needs), ("O0", "sm_80"), ("O0", "sm_120")]
+)
+def test_every_supported_kernel_assembles_to_the_loop_that_it_promises(architecture, level, toolchain):
+    kernels = kernels_at(architecture, level)
+    module = compile_kernels(kernels, architecture, level, toolchain)
+    assert set(module.entries) == {kernel.name for kernel in kernels}
+    complaints = {kernel.name: body_complaint(kernel.expectation, module.entries[kernel.name], level) for kernel in kernels}
+    assert {name: complaint for name, complaint in complaints.items() if complaint} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("mma_e4m3", "sm_90"),
+        ("wgmma_f16_n256", "sm_90"),
+        ("tma_bulk", "sm_89"),
+        ("badd2_k8_u64", "sm_80"),
+        ("vabsdiff4_k8_u64", "sm_120"),
+        ("hfma2_k8_u64", "sm_52"),
+        ("dp4a_k8_u64", "sm_60"),
+        ("ldmatrix", "sm_70"),
+    ],
+)
+def test_what_an_architecture_lacks_is_refused_in_one_line_that_names_both(name, architecture):
+    with one_line(UnsupportedError, f"{name} cannot run on {architecture}: "):
+        module_text([kernel_named(name)], architecture)
+
+
+@pytest.mark.parametrize("version", ["12.9", "13.0"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_an_assembler_builds_the_catalogue_for_the_architectures_that_it_knows(architecture, version, toolchain):
+    """Those without a disassembler here, too; a listed assembler builds all, another one none."""
+    found = [
+        path
+        for path in (toolchain.ptxas, Path(TOOLKIT) / "bin" / "ptxas")
+        if path.is_file() and assembler_version(path).startswith(version)
+    ]
+    if not found:
+        pytest.skip(f"ptxas {version} is not installed")
+    chosen, level = replace(toolchain, ptxas=found[0]), "O3"
+    text = module_text(kernels_at(architecture, level), architecture)
+    if version in ARCHITECTURES[architecture].ptxas:
+        assert assembled(text, architecture, level, chosen)[0]
+    else:
+        with pytest.raises(CompileError, match=f"refuses the kernels for {architecture}"):
+            assembled(text, architecture, level, chosen)
