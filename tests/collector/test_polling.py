@@ -38,13 +38,6 @@ def polled(monkeypatch, reading_ns):
     return began, stamps, rows[:, 0]
 
 
-def test_polls_begin_a_period_apart_and_are_stamped_with_the_middle_of_their_call(monkeypatch):
-    began, stamps, values = polled(monkeypatch, {3: 100_000, 5: 150_001})
-    assert began == [number * PERIOD_NS for number in range(POLLS)]
-    assert (stamps - began).tolist() == [{3: 50_000, 5: 75_000}.get(number, 0) for number in range(POLLS)]
-    assert values.tolist() == [*range(POLLS)]
-
-
 def test_a_delay_is_not_made_up_for_by_a_burst(monkeypatch):
     began, *_ = polled(monkeypatch, {2: 8 * PERIOD_NS})
     after_ns = (2 + 8 + 8 * PAUSE_SHARE) * PERIOD_NS
