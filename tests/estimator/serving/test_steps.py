@@ -12,6 +12,7 @@ from estimator.tracing.models import weight_byte
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import FORMATS
 from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.workload import make_operator
 from tests.estimator.test_quantisation import CASES, FLOAT8, compressed
 from tests.estimator.traced import counted
 from tests.words import one_line
