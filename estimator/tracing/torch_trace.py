@@ -33,6 +33,7 @@ from estimator.tracing.models import (
     chosen_format,
     formats,
     load_model_config,
+    skipped_modules,
     stays_wide,
     stored_format,
     weight_byte,
@@ -229,6 +230,7 @@ def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:
     """The format of the layers' weights, as asked or as stored; "" if neither says one.  Raises WorkloadError."""
     try:
         if not request.weights:
+            skipped_modules(stored)  # so that their faults are refused here
             return stored_format(stored) if stored else ""
         if request.precision:
             raise FaultError("excludes precision: name one of them", "weights")

@@ -233,6 +233,12 @@ def test_weights_that_are_asked_for_replace_those_of_the_configuration_and_leave
             traced(tmp_path, {}, **words)
 
 
+@pytest.mark.parametrize("modules, said", [({"ignore": ["re:["]}, "regular expression"), ({"dynamic": {"q": {"bits": 8}}}, "gives 8 bits")])
+def test_modules_that_cannot_be_told_apart_are_refused(tmp_path, modules, said):
+    with pytest.raises(WorkloadError, match=said):
+        traced(tmp_path, {"quant_method": "gptq", "bits": 4} | modules)
+
+
 MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "architectures": ["MixtralForCausalLM"]}
 QWEN = {"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 96, "architectures": ["Qwen3MoeForCausalLM"]}
 GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "head_dim": 16, "architectures": ["GptOssForCausalLM"]}

@@ -306,6 +306,7 @@ REFUSED = [
     (DENSE | {"torch_dtype": None}, {}, "torch_dtype = none: the precision.*is not stated; name one as --weights bf16"),
     (DENSE | {"torch_dtype": "float8_e4m3fn"}, {}, "torch_dtype = 'float8_e4m3fn' is unknown"),
     (DENSE | {"quantization_config": GPTQ | {"dynamic": {"+:.*down": {"bits": 8}}}}, {}, "dynamic gives 8 bits"),
+    (DENSE | {"quantization_config": GPTQ | {"ignore": ["re:["]}}, {}, "'re:\\['.*no regular expression"),
     (DENSE | {"quantization_config": GPTQ | {"kv_cache_scheme": {"type": "int", "num_bits": 8}}}, {}, "'int8'"),
     (DENSE | {"quantization_config": GPTQ | {"kv_cache_quant_algo": "NVFP4"}}, {}, "'nvfp4'"),
     (DENSE, {"weights": "fp7"}, "weights = 'fp7' is unknown; known: bf16"),
