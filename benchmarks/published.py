@@ -8,7 +8,7 @@ A line for every group, the last one for a whole table: rows; geometric mean of 
 inverted) or of power; mean absolute error and share inside the stated 90 % interval [%]; the row that is furthest off.
 
 Kernels: no host, the interval of another laboratory, the GPU's usual clock.  "load": burst: all launches together last less than 0.1 s, and
-no power limit holds; else it does.  A unit "W@MHz" is a power at a clock.
+no power limit holds; else it does.  A unit "W@MHz" is a power at a clock.  "… backward": the gradients alone.
 Served: engines without a server, so all host times are 0; the clock of `estimate llm`.
 """
 
@@ -29,6 +29,7 @@ from estimator import estimate
 from estimator.engine.board import open_board
 from estimator.serving.answers import Serving, serve_many
 from estimator.serving.engines import HostTime, load_engine
+from estimator.tracing.products import BACKWARD_PRODUCTS
 from estimator.uncertainty.nearest import bundle_for
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.workload import Workload, make_operator
@@ -65,7 +66,8 @@ def kernel_of(row: Row) -> Workload:
     """The workload of a kernel."""
     library = {"library": row["library"]} if row["library"] else {}
     operator = make_operator(row["family"], row["operator"], row["precision"], **shape_of(row), **library)
-    return Workload(name=row["kernel"], model_family=row["family"], operators=(operator,), counts=(1.0,))
+    passes = BACKWARD_PRODUCTS if row["kernel"].endswith("backward") else 1.0
+    return Workload(name=row["kernel"], model_family=row["family"], operators=(operator,), counts=(passes,))
 
 
 def seconds_of(row: Row) -> float:
