@@ -25,7 +25,7 @@ DIGITS: Final = 3
 BESIDE_WEIGHT: Final = 0.1
 """Weight of a kernel beside measured ones, whose error is taken as the usual one.  Tables have few numbers of rows, most of them whole
 tiles; what trees learn from these misled them between.  Another laboratory's products (`benchmarks/boards.py`) err by 10.9 instead of 9.3 %
-without, on an A100, by 13.0 instead of 12.6 % on an H100; those of tables, unseen, by 0.0 to 0.1 points less."""
+without, on an A100, by 13.0 instead of 12.6 % on an H100; those of tables, unseen, by up to 0.2 points less."""
 
 
 def fit_trees(inputs: Array, error: Array, beside: Array | None = None) -> Trees:
