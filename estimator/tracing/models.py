@@ -222,11 +222,11 @@ def skipped_modules(quant: Fields) -> tuple[str, ...]:
                     f"gives {bits} bits to {name[:60]}, {usual} to others, and such mixtures are not known; {remedy()}", option
                 )
             named += [f"re:{name.removeprefix('-:')}" if option == "dynamic" else name] if bits == 16 else []
-    for name in named:
+    for pattern in (name.removeprefix("re:") for name in named if name.startswith("re:")):
         try:
-            re.compile(name.removeprefix("re:") if name.startswith("re:") else "")
+            re.compile(pattern)
         except re.error as error:
-            raise FaultError(f"names modules by {name[:60]!r}, which is no regular expression ({error})") from None
+            raise FaultError(f"names modules by 're:{pattern[:60]}', which is no regular expression ({error})") from None
     return tuple(named)
 
 

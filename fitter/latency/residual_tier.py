@@ -53,14 +53,12 @@ class ShapeErrors:
     """Errors by shape, columns of shape (n,); rows of equal shape (several clocks, repeated measurements) are merged.
 
     operators; index (rows,) of each row's shape; points (n, f) as in `estimator.model.residuals`; work (n,).
-    beside (n, f): points of the same products with other numbers of rows; empty for other families.
     """
 
     operators: tuple[Operator, ...]
     index: IntArray
     points: Array
     work: Array
-    beside: Array
 
     def mean(self, values: Array) -> Array:
         """Mean over the rows of each shape, (rows,) → (n,)."""
@@ -73,20 +71,7 @@ def shape_errors(operators: Sequence[Operator]) -> ShapeErrors:
     _, index = numbered(operator.shape for operator in operators)
     first = np.unique(index, return_index=True)[1]
     unique = tuple(operators[i] for i in first)
-    points = shape_points(unique)
-    beside = shape_points(_beside(unique)) if unique[0].family == "gemm" else points[:0]
-    return ShapeErrors(operators=unique, index=index, points=points, work=work_of(unique), beside=beside)
-
-
-MOVED: Final = 0.5
-"""Largest distance of a product's other number of rows [octave]."""
-
-
-def _beside(products: Sequence[Operator]) -> list[Operator]:
-    moves = np.exp2(np.random.default_rng(0).uniform(-MOVED, MOVED, len(products)))
-    batch, m, n, k = np.array([one.shape for one in products]).T
-    shapes = np.column_stack([batch, np.maximum(np.round(m * moves), 1.0), n, k]).tolist()
-    return [replace(one, shape=tuple(shape)) for one, shape in zip(products, shapes, strict=True)]
+    return ShapeErrors(operators=unique, index=index, points=shape_points(unique), work=work_of(unique))
 
 
 def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArray]:
@@ -244,8 +229,22 @@ def fit_pattern(shapes: ShapeErrors, train: IntArray, features: PhaseFeatures, l
     place, features, error = shapes.index[train], features.select(train), ln_error[train]
     if len(train) <= MOST_KRIGED and np.ptp(features.log_clock) > 0.0:
         return fit_kriging(shapes.points[place], features, error)
-    beside = tree_inputs(shapes.beside[place], features) if len(shapes.beside) else None
-    return fit_trees(tree_inputs(shapes.points[place], features), np.clip(error, -LARGEST_CORRECTION, LARGEST_CORRECTION), beside)
+    measured = tree_inputs(shapes.points[place], features)
+    product = shapes.operators[0].family == "gemm"
+    beside = tree_inputs(shape_points(_beside(shapes.operators))[place], features) if product else measured[:0]
+    return fit_trees(measured, np.clip(error, -LARGEST_CORRECTION, LARGEST_CORRECTION), beside)
+
+
+MOVED: Final = 0.5
+"""Largest distance of a product's other number of rows [octave]."""
+
+
+def _beside(products: Sequence[Operator]) -> list[Operator]:
+    """The same products with other numbers of rows."""
+    moves = np.exp2(np.random.default_rng(0).uniform(-MOVED, MOVED, len(products)))
+    batch, m, n, k = np.array([one.shape for one in products]).T
+    shapes = np.column_stack([batch, np.maximum(np.round(m * moves), 1.0), n, k]).tolist()
+    return [replace(one, shape=tuple(shape)) for one, shape in zip(products, shapes, strict=True)]
 
 
 def _pattern_document(known: Pattern, beyond_share: float, shape: IntArray) -> dict[str, FrozenMapping[Any]]:

@@ -30,7 +30,8 @@ MEASURED, ASKED = various_products(4000), various_products(500, 1)
 
 
 def test_abrupt_errors_are_found_at_shapes_that_were_not_measured():
-    known = fit_trees(tree_inputs(shape_points(MEASURED), features(4000)), abrupt(MEASURED))
+    measured = tree_inputs(shape_points(MEASURED), features(4000))
+    known = fit_trees(measured, abrupt(MEASURED), measured[:0])
     inputs = tree_inputs(shape_points(ASKED), features(500))
     assert inputs.shape == (500, input_count(shape_points(ASKED).shape[1]))
     left = np.abs(abrupt(ASKED) - grown(known, inputs))
@@ -38,7 +39,7 @@ def test_abrupt_errors_are_found_at_shapes_that_were_not_measured():
 
 
 def test_an_error_that_all_kernels_share_is_found_whole():
-    known = fit_trees(np.random.default_rng(0).random((1000, 4)), np.full(1000, 0.2))
+    known = fit_trees(np.random.default_rng(0).random((1000, 4)), np.full(1000, 0.2), np.zeros((100, 4)))
     assert grown(known, np.zeros((1, 4)))[0] == pytest.approx(0.2, abs=0.001)
 
 
