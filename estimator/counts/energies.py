@@ -298,7 +298,7 @@ def section_of(energies: InstructionEnergies) -> Document:
         value, std = energies.term(TRANSACTION + level)
         if math.isfinite(value):
             transactions[level] = {"bytes": size, "ept_j": value, "std_j": std, "pj_per_bit": value * 1e12 / (8 * size)}
-    own = {name: getattr(energies, name) for name in EnergySection.__required_keys__ & set(InstructionEnergies.__annotations__)}
+    own = {name: getattr(energies, name) for name in InstructionEnergies.__annotations__ if name in EnergySection.__required_keys__}
     section: Document = plain({**own, "instructions": instructions, "transactions": transactions})
     return section
 

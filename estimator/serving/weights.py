@@ -67,7 +67,7 @@ def read_weights(config: Fields, weights: str | None = None, kv: str | None = No
         quant = read(Fields, config.get("quantization_config") or {}, "quantization_config")
         scheme = facts(quant)
         scaled = scheme.get("kv_cache_scheme.type", "auto") + scheme.get("kv_cache_scheme.num_bits", "")
-        stated = scheme.get("kv_cache_quant_algo", scaled).lower().replace("float8", "fp8")
+        stated = scheme.get("kv_cache_quant_algo", scheme.get("kv_cache_scheme", scaled)).lower().replace("float8", "fp8")
         found = chosen_format(formats().weights, weights, "weights") if weights else stored_format(quant) if quant else _stored(config)
         return Weights(
             layer=SIXTEEN if EXPERTS_ALONE in found else found,

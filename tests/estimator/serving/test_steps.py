@@ -362,9 +362,9 @@ def test_formats_beside_a_configuration_are_read(tmp_path):
 
 
 def test_cached_formats_come_from_the_weights_or_the_user():
-    stored = compressed(("float", 8), FLOAT8) | {"kv_cache_scheme": {"type": "float", "num_bits": 8}}
-    scheme = DENSE | {"quantization_config": stored}
-    assert [read_weights(scheme).cache, read_weights(scheme, kv="bf16").cache] == ["fp8", "bf16"]
+    for stated in ({"type": "float", "num_bits": 8}, "FP8"):
+        scheme = DENSE | {"quantization_config": compressed(("float", 8), FLOAT8) | {"kv_cache_scheme": stated}}
+        assert [read_weights(scheme).cache, read_weights(scheme, kv="bf16").cache] == ["fp8", "bf16"]
     assert read_weights(DENSE, "fp8", "fp8").cache == "fp8"
     casts = [one for one in served(DENSE, kv="fp8").operators if one.precision_out == "fp8"]
     assert [one.operator for one in casts] == ["typecast"]
