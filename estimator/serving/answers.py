@@ -221,8 +221,8 @@ def _under_limit(
     """Costs of steps without and with the power limit, the steady states, and the share of the latter in them (c, n).
 
     A prompt is within the limit from LAG_S on, the time that a board needs to lower its clock.  Else a board is within it on average:
-    between steps without a limit and steps that are each within it, the share of both counts that holds the limit.  Where steps stay above
-    it at the lowest clock, so does the mean.
+    between steps without a limit and steps that are each within it, the share of the time that holds the limit counts; a request has its
+    share of both steps.  Where steps stay above it at the lowest clock, so does the mean.
     """
     free = step_costs(served, replace(board, held=Held(UNLIMITED_W, board.held.ln_std)), nodes)
     cycle = steady_states(served, free, slots, rate)
@@ -232,12 +232,16 @@ def _under_limit(
     if not np.any(cycle.power_w > limit_w) and not np.any(late):
         return free, free, cycle, np.zeros(cycle.slot_s.shape[1:])
     held = step_costs(served, board, nodes)
+    # Decoding within the limit is slow, too: what a prompt adds to it can be less than what it adds without a limit.
+    late = late * (held.prompt.parts.sum(axis=0) >= free.prompt.parts.sum(axis=0))
     slower = {name: (1.0 - late) * getattr(free.prompt, name) + late * getattr(held.prompt, name) for name in ("parts", "joules")}
     free = replace(free, prompt=replace(free.prompt, **slower))
     cycle = steady_states(served, free, slots, rate)
     slow = steady_states(served, held, slots, rate)
     share = np.clip((cycle.power_w - limit_w) / np.maximum(cycle.power_w - slow.power_w, TINY), 0.0, 1.0)
-    both = {name: getattr(cycle, name) + share * (getattr(slow, name) - getattr(cycle, name)) for name in Cycle.__annotations__}
+    steps = share * slow.tokens_per_s / (cycle.tokens_per_s + share * (slow.tokens_per_s - cycle.tokens_per_s))
+    parts = {name: share if name in ("tokens_per_s", "power_w") else steps for name in Cycle.__annotations__}
+    both = {name: getattr(cycle, name) + part * (getattr(slow, name) - getattr(cycle, name)) for name, part in parts.items()}
     both["ttft_loaded_s"] = np.maximum(both["ttft_loaded_s"], both["ttft_s"])
     step_w = interpolated(held.decode.at, (held.decode.joules / held.decode.parts.sum(axis=0)).T, np.maximum(slow.running[0], 1.0))
     # What prompts add to steps within the limit can be beyond it.

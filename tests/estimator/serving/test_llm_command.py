@@ -36,6 +36,9 @@ def test_a_power_limit_holds_the_mean_of_all_steps():
     assert [one["tokens_per_s"] for one in (free, *found[1:])] == sorted({one["tokens_per_s"] for one in found}, reverse=True)
     crowded = answers(words, 256)  # more prompts than steps
     assert crowded["power_w_low"] < 0.98 * crowded["power_w"] < 0.98 * 700.0 < crowded["power_w_high"] < 1.03 * 700.0
+    for one, batch in ((found[1], 32), (found[2], 32), (crowded, 256)):
+        assert one["prompt_energy_j"] + one["output_energy_j"] == pytest.approx(64 * one["energy_per_token_j"])
+        assert one["slot_s"] * one["tokens_per_s"] == pytest.approx(64 * batch)
     starved = answers(words, "1 --power-cap 100")
     assert starved["power_w"] > 100.0
     long = answers("llama-3.1-8b --gpu h100 --prompt 131000 --output 72 --batch 1")
@@ -171,6 +174,12 @@ def test_a_long_prompt_alone_is_within_the_power_limit(gpu):
     alone = answers(f"llama-3.1-8b --gpu {gpu} --prompt 16000 --output 9 --batch 1 --engine vllm-0.12")["ttft_s"]
     step = printed(f"--model llama-3.1-8b --runtime serving --phase prefill --sequence 16000 --gpu {gpu}")["latency_s"]
     assert 0.94 < alone / step < 1.02
+
+
+def test_a_lower_limit_makes_no_long_prompt_faster():
+    words = "mixtral-8x7b --gpu l40s --prompt 4000 --output 3 --batch 400 --tensor-parallel 16 --engine sglang --power-cap"
+    high, low = (answers(words, cap) for cap in (315, 210))
+    assert low["tokens_per_s"] <= high["tokens_per_s"] * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("words", ["a10 --prompt 8000 --output 64 --batch 1", "l4 --prompt 1024 --output 512 --batch 16"])
