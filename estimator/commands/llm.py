@@ -116,11 +116,13 @@ def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, st
 
 
 def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate":
-    """The best answer within the limits.  Raises OperatingPointError if there is none."""
+    """The best answer within the limits, or the first if none has values.  Raises OperatingPointError if none is within the limits."""
     ttft, tpot = (MILLISECONDS * (options[name] or math.inf) for name in ("ttft_limit", "tpot_limit"))
     value, sign = ("energy_per_token_j", 1.0) if options["best"] == "energy_per_token" else ("tokens_per_s", -1.0)
-    inside = [one for one in found if one.ttft_loaded_s <= ttft and one.tpot_s <= tpot and math.isfinite(getattr(one, value))]
+    answered = [one for one in found if not one.state]
+    if not answered:
+        return found[0]
+    inside = [one for one in answered if one.ttft_loaded_s <= ttft and one.tpot_s <= tpot]
     if not inside:
-        reason = next((f": {one.state}" for one in found if one.state), "")
-        raise OperatingPointError(f"none of {len(found)} points is within the limits{reason}; loosen them, or take more GPUs")
+        raise OperatingPointError(f"none of {len(found)} points is within the limits; loosen them, or take more GPUs")
     return min(inside, key=lambda one: sign * getattr(one, value))

@@ -263,6 +263,8 @@ def test_what_does_not_fit_says_so_in_its_headline(tmp_path):
     status, out, error = run(config, "--gpu a100 --prompt 64 --output 64 --batch 1")
     assert (status, "does not fit" in out.splitlines()[0], "--tensor-parallel" in out) == (3, True, True)
     assert len(error.splitlines()) == 1
+    status, out, error = run(config, "--gpu a100 --prompt 64 --output 64 --best energy_per_token")
+    assert (status, "does not fit" in out.splitlines()[0], "limits" in error) == (3, True, False)
     assert answers(config, "--gpu a100 --prompt 64 --output 64 --batch 1")["tokens_per_s"] is None
     status, out, _ = run("llama-3-8b", LOAD, "--rate 10000.0")
     assert (status, "overloaded" in out.splitlines()[0]) == (3, True)
