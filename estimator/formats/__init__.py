@@ -29,7 +29,7 @@ def read_workload(path: str | Path, *, completion: bool = True) -> Workload:
     try:
         content = read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
-        raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}; name a workload file, or a model by --model") from error
     return workload_from_bytes(content, path, completion=completion)
 
 

@@ -108,7 +108,7 @@ def test_a_wrong_list_is_one_line_that_names_the_fault(tmp_path, document, messa
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "binary").write_bytes(b"\x93\xff\x00\x01")
-    for name, message in [("binary", "no text file"), ("missing", "cannot be read: No such file"), (".", "cannot be read: Is a dir")]:
+    for name, message in [("binary", "no text file"), ("missing", "or a model by --model"), (".", "cannot be read: Is a dir")]:
         with pytest.raises(WorkloadError, match=message):
             read_workload(tmp_path / name)
     with pytest.raises(WorkloadError, match="cannot be read"):
