@@ -119,9 +119,11 @@ def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate"
     """The best answer within the limits, or the first if none has values.  Raises OperatingPointError if none is within the limits."""
     ttft, tpot = (MILLISECONDS * (options[name] or math.inf) for name in ("ttft_limit", "tpot_limit"))
     value, sign = ("energy_per_token_j", 1.0) if options["best"] == "energy_per_token" else ("tokens_per_s", -1.0)
-    answered = [one for one in found if not one.state]
-    if not answered:
+    answered = [one for one in found if math.isfinite(getattr(one, value))]
+    if not answered and found[0].state:
         return found[0]
+    if not answered:
+        raise OperatingPointError(f"no point can be chosen by {options['best']}: the bundle has no power coefficients; choose another")
     inside = [one for one in answered if one.ttft_loaded_s <= ttft and one.tpot_s <= tpot]
     if not inside:
         raise OperatingPointError(f"none of {len(found)} points is within the limits; loosen them, or take more GPUs")

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from estimator import Serving, bundle_for, serve_llm
+from estimator.bundle.files import save_bundle
 from estimator.serving.engines import engine_names, load_engine
 from estimator.vocabulary.errors import ArgumentError, OperatingPointError
 from tests.estimator.estimating import fails, printed
@@ -227,6 +228,14 @@ def test_the_best_point_is_the_cheapest_within_the_limits():
     assert best["energy_per_token_j"] == min(one["energy_per_token_j"] for one in found if one["tpot_s"] <= limit_s)
     assert "none of 4 points" in fails("llm", words, "--best energy_per_token --tpot-limit 0.1")
     assert "--best looks at 1, 2, 3, " in run("llama-3-8b", LOAD, "--best energy_per_token")[2]
+
+
+def test_a_bundle_without_power_chooses_no_energy(tmp_path):
+    bundle = tmp_path / "cold.json"
+    save_bundle(replace(bundle_for("a100")[0], power=None), bundle)
+    words = "llama-3-8b --prompt 64 --output 8 --bundle"
+    assert "no power coefficients" in fails("llm", words, bundle, "--best energy_per_token")
+    assert answers(words, bundle, "--best tokens_per_s")["energy_per_token_j"] is None
 
 
 def test_a_table_shows_the_first_tokens_that_a_limit_holds():
