@@ -100,7 +100,8 @@ def given_words(without: frozenset[str]) -> dict[str, list[str]]:
     for option in context.command.params:
         name = option.name or ""
         if isinstance(option, click.Option) and name not in without and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            words[name] = [option.opts[0]] if option.is_flag else [option.opts[0], str(context.params[name])]
+            value = context.params[name]
+            words[name] = [(option.opts if value else option.secondary_opts)[0]] if option.is_flag else [option.opts[0], str(value)]
     return words
 
 

@@ -121,6 +121,7 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
     rows = row_ids(out)
     assert len(rows) == len(set(rows)) == 20
     assert len(set(read_kernel_dataset(out).table.column("gpu_uuid").to_pylist())) == 2
+    assert [board["rows_kept"] for board in answer(capsys, f"{words} --out {out} --fresh")["boards"]] == [0, 0]
 
 
 @pytest.mark.parametrize(
