@@ -63,7 +63,8 @@ def decided(problem: Problem, fits: tuple[Fit, ...], clock: UpdateClock, load: L
     trailing = best.kernel == "boxcar" and best.width_s > max(TRAILING_S, TRAILING_PERIODS * period_s)
     few_edges = load is not None and load.edges < EDGES
     shown = best.evidence - ranked[1].evidence >= LEAD and np.count_nonzero(_on_ramps(best)) >= RAMP_UPDATES
-    if trailing and shown and (problem.metered or not few_edges) and best.explained >= EXPLAINED:
+    blind = _blind(best, clock, spacing_s)
+    if trailing and shown and (problem.metered or not few_edges) and blind is None:
         return Decision(kind="trailing-mean", best=best, fits=ranked)
     at_edges = problem.metered and _leads_at_edges(problem, ranked, load, period_s)
     none = next(fit for fit in ranked if fit.kernel == "none")
@@ -73,7 +74,7 @@ def decided(problem: Problem, fits: tuple[Fit, ...], clock: UpdateClock, load: L
     locked = hole > HOLE and not (problem.metered and _lead(ranked)[0] > METER_LEAD)
     if few_edges and not at_edges and load is not None:
         reason, remedy = f"the load has {load.edges} edges; at least {EDGES} tell kernels apart", informative(best, period_s)
-    elif (blind := _blind(best, clock, spacing_s)) is not None:
+    elif blind is not None:
         reason, remedy, locked = *blind, False
     elif locked:
         reason = f"the load is locked to the update clock: {hole:.0%} of its period is never seen"
@@ -94,6 +95,8 @@ def _blind(best: Fit, clock: UpdateClock, spacing_s: float) -> tuple[str, str] |
         return f"the best kernel explains {max(best.explained, 0.0):.0%} of the variance", on_one_time_base
     if abs(best.delay_s) > 1.8 * DELAY_S:
         return f"the delay lies at its bound, {best.delay_s * 1e3:.1f} ms", on_one_time_base
+    if best.at_bound:
+        return f"the width lies at its bound, {best.width_s:.2g} s", "no longer averaging is corrected; measure with an external meter"
     if best.width_s < METER_SAMPLES * spacing_s and spacing_s > 1e-3:
         return (
             f"reference samples every {spacing_s * 1e3:.3g} ms determine no averaging below {METER_SAMPLES * spacing_s * 1e3:.3g} ms",

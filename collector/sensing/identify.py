@@ -280,7 +280,7 @@ def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str
     """Gain and offset against the meter, by the likeliest response's fit if that explains the readings."""
     if reference.meter is None:
         return {}
-    if decision is None or decision.locked or decision.best.explained < EXPLAINED:
+    if decision is None or decision.locked or decision.best.at_bound or decision.best.explained < EXPLAINED:
         notes["gain"] = notes["offset_w"] = notes["averaging"]
         return {}
     fit = decision.best

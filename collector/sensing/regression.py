@@ -73,6 +73,11 @@ class Fit:
         """The score, less half the log of the number of updates for a width."""
         return self.score - (0.0 if self.kernel == "none" else 0.5 * float(np.log(len(self.each))))
 
+    @property
+    def at_bound(self) -> bool:
+        """Whether the width lies at the end of the search: a longer one would fit better, and with another level."""
+        return self.width_s > 0.97 * LARGEST_S[self.kernel]
+
 
 @frozen
 class Problem:

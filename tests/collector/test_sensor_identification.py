@@ -62,6 +62,15 @@ def test_a_lone_step_is_undetermined(kernel, source):
     assert (found.gain is not None) == (source == "meter")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "width_s", "load_period_s", "source"),
+    [("low-pass", 1.0, 0.1285, "meter"), ("low-pass", 1.0, 0.47, "load"), ("boxcar", 3.0, 1.5, "load")],
+)
+def test_an_averaging_longer_than_those_searched_is_undetermined(kernel, width_s, load_period_s, source):
+    found = identified(replace(A100_LIKE, kernel=kernel, width_s=width_s, load_period_s=load_period_s), source)
+    assert (found.averaging, found.window_s, found.gain) == ("undetermined", None, None)
+
+
 @pytest.mark.parametrize(("kernel", "width_s", "period_s"), [("boxcar", 0.1, 0.1), ("low-pass", 0.06, 0.0312)])
 def test_a_step_tells_a_kernel_where_a_meter_shows_the_board_and_both_edges_agree(kernel, width_s, period_s):
     planted = replace(A100_LIKE, kernel=kernel, width_s=width_s, period_s=period_s, noise_w=0.3)
