@@ -29,6 +29,8 @@ SignedSeconds = Annotated[float, Span(-10.0, 10.0)]
 """Latencies, gaps and delays; a simulated launch of hours would be polled for hours."""
 Period = Annotated[float, Span(1e-4, 1e4)]
 """Periods; a simulated second of shorter ones takes minutes."""
+UpdatePeriod = Annotated[float, Span(1e-4, 3.0)]
+"""The first update comes within 1.5 s and a period, before anything polls."""
 TimeConstant = Annotated[float, Span(1e-9, 1e4)]
 
 
@@ -206,7 +208,7 @@ class SensorProfile:
 
     kind: Literal["boxcar", "low-pass"]
     window_s: Annotated[float, Span(1e-9, 10.0)]
-    update_period_s: Period
+    update_period_s: UpdatePeriod
     clock: Literal["rigid", "renewal"]
     jitter_s: Seconds
     wander_s: Seconds

@@ -45,6 +45,7 @@ def board_with(old, new, folder):
     [
         ("dram_pj_per_byte = 46.0", "", "energy lacks the field 'dram_pj_per_byte'"),
         ('kind = "low-pass"', 'kind = "high-pass"', "sensor.kind"),
+        ("update_period_s = 0.1012", "update_period_s = 60.0", "sensor.update_period_s"),
         ("bf16 = 1.0", "bf17 = 1.0", "energy.tensor_precision_factor .*'bf17'"),
         ("sm_clock_mhz = [210, 1020", "sm_clock_mhz = [1020, 210", "clock.sm_clock_mhz"),
         ("load_line_ohm = 4e-5", "load_line_ohm = 1000", "board profile board: its (voltage|die) comes to"),
