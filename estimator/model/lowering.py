@@ -10,7 +10,7 @@ from estimator.model.attention import decode_phases, prefill_phases
 from estimator.model.coefficients import COLUMN
 from estimator.model.communication import communication_phases
 from estimator.model.gemm import LANE_RATE, WARP_RATE, Gemm, MatrixColumns, candidate_phases, matrix_phases
-from estimator.model.phases import Phases, join_phases
+from estimator.model.phases import Phases, join_phases, members
 from estimator.model.streams import stream_phases
 from estimator.model.tiling import Candidates, tile_candidates
 from estimator.model.timeline import kernel_seconds
@@ -39,19 +39,15 @@ def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, know
     coefficients: (n, ·) rows as from `coefficient_rows`; they decide the tile: the candidate that is fastest at the
     clock for which the vendor quotes its rates, as libraries choose without knowing the current clock.
     """
-    count = len(operators)
-    kinds: dict[str, list[int]] = {}
-    for i, operator in enumerate(operators):
-        kinds.setdefault(phase_kind(operator), []).append(i)
-    parts, order = [], [np.array(members, dtype=np.int64) for members in kinds.values()]
-    for kind, index in zip(kinds, order, strict=True):
+    parts, kinds = [], members(map(phase_kind, operators))
+    for kind, index in kinds.items():
         chosen = [operators[i] for i in index.tolist()]
         if kind == "matrix":
             own = {name: np.full(len(index), np.nan) if known is None else getattr(known, name)[index] for name in KnownTiles.__slots__}
             parts.append(_products(own, matrix_columns(chosen, gpu), gpu, coefficients[index]))
         else:
             parts.append(STREAM_KINDS[kind](chosen, gpu))
-    return join_phases(parts, order, count)
+    return join_phases(parts, list(kinds.values()), len(operators))
 
 
 def phase_kind(operator: Operator) -> str:
@@ -116,14 +112,12 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
 def _products(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coefficients: Array) -> Phases:
     """Phases of products with tiles, shape (n,); unknown ones (nan) become those of the candidate of least predicted time."""
     unknown = np.isnan([*tiles.values()])
-    kinds: dict[tuple[bool, float], list[int]] = {}
-    on_cuda, widest_split = (columns.tensor == 0.0).tolist(), coefficients[:, COLUMN["widest_split"]].tolist()
-    for row in np.flatnonzero(unknown.any(axis=0)).tolist():
-        kinds.setdefault((on_cuda[row], widest_split[row]), []).append(row)
+    chosen = np.flatnonzero(unknown.any(axis=0))
+    on_cuda, widest_split = columns.tensor == 0.0, coefficients[:, COLUMN["widest_split"]]
     parts, order = [], []
-    for kind, members in kinds.items():
-        for first in range(0, len(members), PRODUCTS_AT_ONCE):
-            rows = np.array(members[first : first + PRODUCTS_AT_ONCE], dtype=np.int64)
+    for kind, places in members(zip(on_cuda[chosen].tolist(), widest_split[chosen].tolist(), strict=True)).items():
+        for first in range(0, len(places), PRODUCTS_AT_ONCE):
+            rows = chosen[places[first : first + PRODUCTS_AT_ONCE]]
             offered = tile_candidates(gpu, *kind)
             phases = candidate_phases(columns.select(rows), offered, gpu)
             best = kernel_seconds(phases, coefficients[rows, None, :], gpu.sm_clock_max_mhz * HZ_PER_MHZ).argmin(axis=1)

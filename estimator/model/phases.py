@@ -7,8 +7,8 @@ clocks, any other in seconds, so that one set of columns serves every clock.
 Classes of columns are not compared as a whole (`eq=False`, here and elsewhere): arrays have no single truth value.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -97,6 +97,17 @@ def _table(names: Sequence[str], columns: Mapping[str, Array | float], shape: tu
         if name in columns:
             found[..., place] = columns[name]
     return found
+
+
+Label = TypeVar("Label", bound=Hashable)
+
+
+def members(labels: Iterable[Label]) -> dict[Label, IntArray]:
+    """Positions of each label, in first-seen order."""
+    found: dict[Label, list[int]] = {}
+    for i, label in enumerate(labels):
+        found.setdefault(label, []).append(i)
+    return {label: np.array(index, dtype=np.int64) for label, index in found.items()}
 
 
 def join_phases(parts: Sequence[Phases], index: Sequence[IntArray], count: int) -> Phases:

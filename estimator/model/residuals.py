@@ -19,11 +19,12 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.model.kriging import SHARES, Kriging, PhaseFeatures, kriged
+from estimator.model.phases import members
 from estimator.model.tier_records import ErrorRecord, KrigingRecord, Tier, TierRecord, TreesRecord
 from estimator.model.trees import Trees, grown, tree_inputs
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import remembered
-from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray, IntArray
 from estimator.vocabulary.values import arrays
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
@@ -283,18 +284,14 @@ def log_corrections(
         chosen = [operators[i] for i in index]
         tier = tier_from_document(residuals[group])
         own = None if named is None else named[index]
-        parts = None if features is None else features.select(np.array(index, dtype=np.int64))
+        parts = None if features is None else features.select(index)
         correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), work_of(chosen), own, parts)
     return correction, deviation
 
 
-def _members(groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> dict[str, list[int]]:
+def _members(groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> dict[str, IntArray]:
     """Indices of operators by the group of their coefficients, for groups with a tier."""
-    members: dict[str, list[int]] = {}
-    for i, group in enumerate(groups):
-        if group is not None and group in residuals:
-            members.setdefault(group, []).append(i)
-    return members
+    return {group: index for group, index in members(groups).items() if group is not None and group in residuals}
 
 
 POWER_TIER: Final = "power"

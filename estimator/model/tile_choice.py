@@ -17,7 +17,7 @@ import numpy as np
 from estimator.model.coefficients import COLUMN, group_words
 from estimator.model.gemm import Gemm, MatrixColumns, candidate_phases
 from estimator.model.lowering import PRODUCTS_AT_ONCE, KnownTiles, is_matrix, matrix_columns
-from estimator.model.phases import OVERLAPPED, START_CLOCKS
+from estimator.model.phases import OVERLAPPED, START_CLOCKS, members
 from estimator.model.tiling import Candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.gpu import GpuSpec
@@ -91,14 +91,11 @@ def predicted_tiles(
         return None
     count = len(operators)
     tiles = KnownTiles(tile_m=np.full(count, np.nan), tile_n=np.full(count, np.nan), split=np.full(count, np.nan))
-    members: dict[str, list[int]] = {}
-    for i in np.flatnonzero(is_matrix(operators)).tolist():
-        group = next((name for name in _from_the_longest(served[i] or "") if name in predictors), None)
-        if group is not None:
-            members.setdefault(group, []).append(i)
-    for group, every in members.items():
-        for first in range(0, len(every), PRODUCTS_AT_ONCE):
-            index = every[first : first + PRODUCTS_AT_ONCE]
+    products = np.flatnonzero(is_matrix(operators))
+    owners = (next((name for name in _from_the_longest(served[i] or "") if name in predictors), "") for i in products.tolist())
+    for group, places in members(owners).items():
+        for first in range(0, len(places) if group else 0, PRODUCTS_AT_ONCE):
+            index = products[places[first : first + PRODUCTS_AT_ONCE]]
             found = group_tiles([operators[i] for i in index], gpu, predictors[group], coefficients[index])
             tiles.tile_m[index], tiles.tile_n[index], tiles.split[index] = found.tile_m, found.tile_n, found.split
     return tiles

@@ -9,6 +9,7 @@ import numpy as np
 
 from estimator.model.coefficients import BY, FRAMEWORK, Prior, longest_prefix, section_words
 from estimator.model.lowering import is_matrix
+from estimator.model.phases import members
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
@@ -18,7 +19,7 @@ from fitter.latency.group_fit import GroupFit
 from fitter.latency.lent_priors import transferred_priors, with_family_shift
 from fitter.latency.refinement import refine_section
 from fitter.latency.residual_tier import FEWEST_POINTS
-from fitter.latency.section import KernelSection, Tiles, class_priors, members
+from fitter.latency.section import KernelSection, Tiles, class_priors
 from fitter.priors import EQUATION_ERROR, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, kernel_priors
 from fitter.rows.columns import KernelRows, distinct_clocks
 from fitter.rows.rejected import RejectedRow

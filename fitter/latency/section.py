@@ -4,14 +4,15 @@ Library kernels of a section come in classes (attention by head size, mask and l
 The section is fitted as a whole first, then each class with priors around the whole.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Final, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Final, Literal
 
 import numpy as np
 
 from estimator.engine.kernel_table import KernelTimes, kernel_times
 from estimator.model.coefficients import BY, Prior, group_key
 from estimator.model.kriging import PhaseFeatures, phase_features
+from estimator.model.phases import members
 from estimator.model.timeline import warm_ratio
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
@@ -38,16 +39,6 @@ FEWEST_CLASS_SHAPES: Final = 8
 
 MOST_FITTED: Final = 4000
 """Of more rows without known tiles, a random choice of this many sets the coefficients of a section or class."""
-
-Label = TypeVar("Label", bound=Hashable)
-
-
-def members(labels: Iterable[Label]) -> dict[Label, IntArray]:
-    """Positions of each label, in first-seen order."""
-    found: dict[Label, list[int]] = {}
-    for i, label in enumerate(labels):
-        found.setdefault(label, []).append(i)
-    return {label: np.array(index, dtype=np.int64) for label, index in found.items()}
 
 
 @frozen

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.bundle.content import Bundle
+from estimator.model.phases import members
 from estimator.model.residuals import LARGEST_COMMON, POWER_TIER
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
@@ -26,7 +27,6 @@ from fitter.latency.residual_tier import (
     shape_errors,
     tier_document,
 )
-from fitter.latency.section import members
 from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import KernelRows
 from fitter.validate.predictions import predict_kernel_rows, served_groups
