@@ -120,7 +120,7 @@ class KernelTable:
     """Predictions for kernels, columns of shape (n,).
 
     Latency of one launch and power while it runs (nan: none), each with the standard deviation of its logarithm (nan: unknown), the actual
-    clock, and group (None: none).  limited: power would exceed the board's limit, which lowers the clock of sustained kernels.
+    clock (a board at its power limit lowers that of sustained kernels), and group (None: none).
     """
 
     latency_s: Array
@@ -129,7 +129,6 @@ class KernelTable:
     power_ln_std: Array
     sm_clock_mhz: Array
     groups: tuple[str | None, ...]
-    limited: BoolArray
 
 
 def predict_kernels(
@@ -169,7 +168,6 @@ def predict_kernels(
         power_ln_std=power_ln_std,
         sm_clock_mhz=sm_clock_mhz,
         groups=times.groups,
-        limited=wanted_w >= held.power_w,
     )
     near = wanted_w * np.exp(NORMAL_90 * np.hypot(np.nan_to_num(power_ln_std, nan=UNTESTED_POWER_STD), held.ln_std)) >= held.power_w
     slowed = np.flatnonzero(near if sustained is None else near & sustained)
