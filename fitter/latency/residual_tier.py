@@ -1,6 +1,5 @@
 """The residual tier of a group: measured shapes, residuals of the equations at these shapes, and prediction errors."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -231,29 +230,21 @@ def fit_pattern(shapes: ShapeErrors, train: IntArray, features: PhaseFeatures, l
     if len(train) <= MOST_KRIGED and np.ptp(features.log_clock) > 0.0:
         return fit_kriging(shapes.points[place], features, error)
     measured = tree_inputs(shapes.points[place], features)
-    beside = _beside(shapes, place, features) if shapes.operators[0].family == "gemm" else measured[:0]
+    product = shapes.operators[0].family == "gemm"
+    beside = tree_inputs(shape_points(_beside(shapes.operators))[place], features) if product else measured[:0]
     return fit_trees(measured, np.clip(error, -LARGEST_CORRECTION, LARGEST_CORRECTION), beside)
 
 
-BESIDE: Final = 0.15
-"""Products of other numbers of rows in a fit, by measured one [1].  Tables have few numbers of rows, most of them whole tiles; what trees
-learn from these misled them between.  Without, another laboratory's products (`benchmarks/boards.py`) err by 9.7 instead of X % on an A100
-and by Y instead of Z on an H100; unseen ones of tables by 0 to 0.3 points less, those of small ones by up to 0.6."""
-
 MOVED: Final = 0.5
-"""Largest distance of such a number of rows [octave]."""
+"""Largest distance of a product's other number of rows [octave]."""
 
 
-def _beside(shapes: ShapeErrors, place: IntArray, features: PhaseFeatures) -> Array:
-    """Inputs of products beside some of the rows `place`, with features of these rows."""
-    random = np.random.default_rng(0)
-    some = random.choice(len(place), math.ceil(BESIDE * len(place)), replace=False)
-    moves = np.exp2(random.uniform(-MOVED, MOVED, len(some))).tolist()
-    products = []
-    for row, move in zip(place[some], moves, strict=True):
-        batch, m, n, k = shapes.operators[row].shape
-        products.append(replace(shapes.operators[row], shape=(batch, max(round(m * move), 1), n, k)))
-    return tree_inputs(shape_points(products), features.select(some))
+def _beside(products: Sequence[Operator]) -> list[Operator]:
+    """The same products with other numbers of rows."""
+    moves = np.exp2(np.random.default_rng(0).uniform(-MOVED, MOVED, len(products)))
+    batch, m, n, k = np.array([one.shape for one in products]).T
+    shapes = np.column_stack([batch, np.maximum(np.round(m * moves), 1.0), n, k]).tolist()
+    return [replace(one, shape=tuple(shape)) for one, shape in zip(products, shapes, strict=True)]
 
 
 def _pattern_document(known: Pattern, beyond_share: float, shape: IntArray) -> dict[str, FrozenMapping[Any]]:
