@@ -9,9 +9,18 @@ LONGEST_S = 600.0
 """Far beyond what a slow machine needs."""
 
 
+class Piped(Popen):
+    """A process of which nobody waits for the end if a test fails."""
+
+    def __exit__(self, kind, *more):
+        if kind:
+            self.kill()
+        super().__exit__(kind, *more)
+
+
 def piped(*command, **more):
     """A process that runs; stdin too is a pipe."""
-    return Popen([*map(str, command)], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, **more)
+    return Piped([*map(str, command)], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, **more)
 
 
 def ended(*command, **more):

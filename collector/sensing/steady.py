@@ -74,13 +74,15 @@ def steady_power(
     raw = float(updates.value.mean())
     change, change_std, raw_std = _trend(updates.value, max(noise, resolution / np.sqrt(12.0)))
     power, std = corrected_power(raw, raw_std, calibration)
+    # With an unknown period one reading that is held can pass for many.
+    seen = count if calibration.update_period_s else 1 + int(np.count_nonzero(np.diff(updates.value)))
     return SteadyPower(
         raw_w=raw,
         raw_std_w=raw_std,
         power_w=power,
         std_w=std,
-        samples=count,
-        window_s=count * update_period_s(calibration),
+        samples=seen,
+        window_s=seen * update_period_s(calibration),
         change_w=change,
         change_std_w=change_std,
         first_w=float(updates.value[: max(1, count // 5)].mean()),

@@ -65,6 +65,8 @@ def test_a_sensor_that_stands_still_or_says_nothing_is_noticed():
     still = polled(np.full(20, 150.0))
     for noise_w, stuck in ((0.5, True), (0.005, False)):
         assert steady_power(still, 100.0, 1e6, a_calibration(reading_noise_w=noise_w), LIMIT_W).stuck is stuck
+    held = steady_power(still, 100.0, 1e6, a_calibration(update_period_s=None, reading_noise_w=0.005), LIMIT_W)
+    assert held.samples == 1
     nothing = steady_power(still, 500.0, 600.0, a_calibration(), LIMIT_W)
     assert (nothing.samples, math.isnan(nothing.power_w), math.isnan(nothing.std_w)) == (0, True, True)
 
