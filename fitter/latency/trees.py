@@ -25,7 +25,7 @@ DIGITS: Final = 3
 BESIDE_WEIGHT: Final = 0.1
 """Weight of a kernel beside measured ones, whose error is taken as the usual one.  Tables have few numbers of rows, most of them whole
 tiles; what trees learn from these misled them between.  Without, another laboratory's products (`benchmarks/boards.py`) err by 9.7 instead
-of 8.3 % on an A100 and as much on an H100; unseen ones of tables by 0 to 0.3 points less, those of small ones by up to 0.6."""
+of 8.3 to 9.0 % (by the draw) on an A100 and as much on an H100; unseen ones of tables by 0 to 0.3 points less, up to 0.6 in small ones."""
 
 MOST_VALUES: Final = 255
 """Values of an input, to the nearest of which it is moved: as many as scikit-learn tells apart.  It would find them for weighted rows
