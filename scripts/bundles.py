@@ -155,7 +155,7 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
     return "\n\n".join("\n".join(part).rstrip() for part in parts if len(part) > 2 or part is parts[0]) + "\n"
 
 
-SAID_ELSEWHERE: Final = ("as on ", "power as on ", "prior: ", "no clocks recorded", "names no laboratory", "residual tier thinned")
+SAID_ELSEWHERE: Final = ("as on ", "power as on ", "prior: ", "no clocks recorded", "residual tier thinned")
 """Beginnings of notes that other parts of a card, or bundles/README.md for all, say."""
 
 

@@ -38,7 +38,9 @@ def selection_lines(selection: Selection) -> list[str]:
     """Lines on the rows that were read and left out."""
     used = sum(dataset.used for dataset in selection.datasets)
     lines = [f"{used:,} of {selection.row_count:,} rows used"]
-    lines += [f"  {d.name}: {d.kind}, {d.used:,} of {d.rows:,} rows" for d in selection.datasets]
+    named = {name for rows in selection.tables for name in rows.collections} if len(selection.datasets) > 1 else set()
+    told = "; names no laboratory (column `collection`), its own name stands for one"
+    lines += [f"  {d.name}: {d.kind}, {d.used:,} of {d.rows:,} rows{told if d.name in named else ''}" for d in selection.datasets]
     lines += [
         f"  start-up removed: {s.startup_s:.2f} s of runs that aim at {s.target_s:g} s ({s.gpu}, {s.runs} runs)" for s in selection.startups
     ]

@@ -159,11 +159,7 @@ def joined(parts: list[Selection]) -> Selection:
         if record.sha256 in seen:
             raise InputError(f"{record.name}: the same data as {seen[record.sha256]}; give every data set once")
         seen[record.sha256] = record.name
-    whole = _merged(parts)
-    named = {name for rows in whole.tables for name in rows.collections} if len(parts) > 1 else set()
-    unnamed = [one.name for one in whole.datasets if one.name in named]
-    told = "names no laboratory (column `collection`); its own name stands for one"
-    return replace(whole, notes=(*whole.notes, *(f"{name}: {told}" for name in unnamed)))
+    return _merged(parts)
 
 
 def _merged(parts: Sequence[Selection]) -> Selection:
