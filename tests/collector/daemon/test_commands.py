@@ -99,12 +99,12 @@ def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place, capsys):
 
 
 def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place, capsys):
-    words = f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign {place.campaign(10)}"
+    words = f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign {place.campaign(6)}"
     for attempt in range(ATTEMPTS):
         out = place.folder / f"both-{attempt}"
         process = place.process(*words.split(), "--out", str(out), "-v")
         for line in process.stderr:
-            if " 2/10 " in line:
+            if " 2/6 " in line:
                 break
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=DEADLINE_S)
@@ -117,9 +117,9 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
     document = json.loads(captured.out)
     assert document["dataset"] == f"{out}/"
     assert [board["exit_status"] for board in document["boards"]] == [0, 0]
-    assert f"{OTHER_BOARD} 10/10" in captured.err
+    assert f"{OTHER_BOARD} 6/6" in captured.err
     rows = row_ids(out)
-    assert len(rows) == len(set(rows)) == 20
+    assert len(rows) == len(set(rows)) == 12
     assert len(set(read_kernel_dataset(out).table.column("gpu_uuid").to_pylist())) == 2
     assert [board["rows_kept"] for board in answer(capsys, f"{words} --out {out} --fresh")["boards"]] == [0, 0]
 
