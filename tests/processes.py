@@ -10,7 +10,7 @@ LONGEST_S = 600.0
 
 
 class Piped(Popen):
-    """A process of which nobody waits for the end if a test fails."""
+    """A process that a failing test kills instead of waiting for its end."""
 
     def __exit__(self, kind, *more):
         if kind:

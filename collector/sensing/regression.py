@@ -75,7 +75,7 @@ class Fit:
 
     @property
     def at_bound(self) -> bool:
-        """Whether the width lies at the end of the search: a longer one would fit better, and with another level."""
+        """Whether the width lies within 3 % of the end of the search: a longer one may fit better, with another level."""
         return self.width_s > 0.97 * LARGEST_S[self.kernel]
 
 

@@ -119,9 +119,12 @@ class ResidualTier:
 
 def shape_points(operators: Sequence[Operator]) -> Array:
     """Weighted log2 of the shape fields of operators of one family, shape (n, f)."""
-    family = operators[0].family
+    return points_of(operators[0].family, np.array([operator.shape for operator in operators], dtype=np.float64))
+
+
+def points_of(family: str, shapes: Array) -> Array:
+    """The same for shapes (n, s) of a family."""
     weights = FIELD_WEIGHT.get(family, {})
-    shapes = np.array([operator.shape for operator in operators], dtype=np.float64)
     return _weighted_log(shapes, [(name, weights.get(name, 1.0)) for name in FAMILY_FIELDS[family]], UNFILLED_WEIGHT.get(family, 0.0))
 
 

@@ -18,6 +18,7 @@ from estimator.model.residuals import (
     bounded,
     neighbour_error,
     patterned,
+    points_of,
     shape_points,
     work_of,
 )
@@ -230,8 +231,7 @@ def fit_pattern(shapes: ShapeErrors, train: IntArray, features: PhaseFeatures, l
     if len(train) <= MOST_KRIGED and np.ptp(features.log_clock) > 0.0:
         return fit_kriging(shapes.points[place], features, error)
     measured = tree_inputs(shapes.points[place], features)
-    product = shapes.operators[0].family == "gemm"
-    beside = tree_inputs(shape_points(_beside(shapes.operators))[place], features) if product else measured[:0]
+    beside = tree_inputs(_beside(shapes.operators)[place], features) if shapes.operators[0].family == "gemm" else measured[:0]
     return fit_trees(measured, np.clip(error, -LARGEST_CORRECTION, LARGEST_CORRECTION), beside)
 
 
@@ -239,12 +239,11 @@ MOVED: Final = 0.5
 """Largest distance of a product's other number of rows [octave]."""
 
 
-def _beside(products: Sequence[Operator]) -> list[Operator]:
-    """The same products with other numbers of rows."""
+def _beside(products: Sequence[Operator]) -> Array:
+    """Points (n, f) of the same products with other numbers of rows."""
     moves = np.exp2(np.random.default_rng(0).uniform(-MOVED, MOVED, len(products)))
     batch, m, n, k = np.array([one.shape for one in products]).T
-    shapes = np.column_stack([batch, np.maximum(np.round(m * moves), 1.0), n, k]).tolist()
-    return [replace(one, shape=tuple(shape)) for one, shape in zip(products, shapes, strict=True)]
+    return points_of("gemm", np.column_stack([batch, np.maximum(np.round(m * moves), 1.0), n, k]))
 
 
 def _pattern_document(known: Pattern, beyond_share: float, shape: IntArray) -> dict[str, FrozenMapping[Any]]:

@@ -25,11 +25,12 @@ DIGITS: Final = 3
 BESIDE_WEIGHT: Final = 0.1
 """Weight of a kernel beside measured ones, whose error is taken as the usual one.  Tables have few numbers of rows, most of them whole
 tiles; what trees learn from these misled them between.  Without, another laboratory's products (`benchmarks/boards.py`) err by 9.7 instead
-of 8.3 to 9.0 % (by the draw) on an A100 and as much on an H100; unseen ones of tables by 0 to 0.3 points less, up to 0.6 in small ones."""
+of 8.3 to 9.0 % (by the draw) on an A100, by 12.3 % both ways on an H100; unseen ones of tables by 0 to 0.3 points less, up to 0.6 in small
+ones."""
 
 MOST_VALUES: Final = 255
-"""Values of an input, to the nearest of which it is moved: as many as scikit-learn tells apart.  It would find them for weighted rows
-itself, in more time than all its trees."""
+"""Most different values of an input; others are rounded to the nearest of these quantiles.  scikit-learn's bins are as many, but for rows
+with weights they take longer than the trees."""
 
 
 def fit_trees(inputs: Array, error: Array, beside: Array) -> Trees:
