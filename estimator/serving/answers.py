@@ -11,17 +11,17 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.engine.board import Board, Settings, open_board
-from estimator.model.power_limit import UNLIMITED_W, Held
+from estimator.model.power_limit import LIMIT_TOLERANCE
 from estimator.serving.architecture import Layout, read_architecture, read_config
-from estimator.serving.costs import SEQUENCES, Served, StepCosts, nodes_of, step_costs
+from estimator.serving.costs import SEQUENCES, Served, StepCosts, nodes_of
 from estimator.serving.engines import Engine, load_engine
-from estimator.serving.intervals import SOURCES, interpolated, measures, shares, steady_states
-from estimator.serving.schedule import Cycle
+from estimator.serving.intervals import measures
+from estimator.serving.limit import settled_states
 from estimator.serving.steps import NODE_GPUS, cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
-from estimator.vocabulary.quantities import NORMAL_90, TINY, Array
+from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.values import frozen
 
 BUSY_ENOUGH: Final = 0.6
@@ -179,27 +179,26 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     asked = np.array(batches or (math.nan,)) / copies
     slots = np.fmax(np.fmin(asked, min(memory.sequences, SEQUENCES[-1])), 1.0)
     rate, nodes = serving.rate and serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
-    free, costs, cycle, limited = _under_limit(served, board, nodes, slots, rate)
+    costs, place, cycle, parts = settled_states(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
         reason = why_no_time([line for _, line in costs.points.warnings], "--weights or --gpu")
         raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
     most_w = board.held.power_w * served.layout.tensor_parallel * math.exp(NORMAL_90 * board.held.ln_std)
-    within = shares(cycle, costs)
-    parts = {name: one + limited * (within[name] - one) for name, one in shares(cycle, free).items()}
+    above = cycle.power_w[0] > LIMIT_TOLERANCE * board.held.power_w * served.layout.tensor_parallel
     clocks_mhz, columns = parts.pop("sm_clock_mhz"), measures(cycle, copies, asked, most_w)
     found, remarks = [], cache(_remarks)
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
         state = _overload(serving, values["tokens_per_s"])
-        used = costs if limited[clock, i] else free
-        step = int(np.searchsorted(used.decode.at, values["running"] / copies * (1.0 - ROUNDING)))
-        validity, warnings, notes = remarks(used, clock, min(step, len(used.decode.at) - 1))
+        step = int(np.searchsorted(costs.decode.at, values["running"] / copies * (1.0 - ROUNDING)))
+        settled_mhz = clocks_mhz[clock, i].item()
+        validity, warnings, notes = remarks(costs, min(step, len(costs.decode.at) - 1), place[clock], settled_mhz, above[clock, i])
         found.append(
             ServedEstimate(
                 **common,
                 batch=batch,
                 asked_clock_mhz=mhz,
-                sm_clock_mhz=clocks_mhz[clock, i].item(),
+                sm_clock_mhz=settled_mhz,
                 state=state,
                 validity="extrapolated" if validity == "measured" and served.layout.gpus > NODE_GPUS else validity,
                 warnings=(*((state,) if state else _crowded(batch, values["running"], memory)), *warnings),
@@ -209,46 +208,6 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
             )
         )
     return found
-
-
-LAG_S: Final = 0.1
-"""Time that a board takes to lower its clock to its power limit [s] (assumed)."""
-
-
-def _under_limit(
-    served: Served, board: Board, nodes: Sequence[int], slots: Array, rate: float | None
-) -> tuple[StepCosts, StepCosts, Cycle, Array]:
-    """Costs of steps without and with the power limit, the steady states, and the share of the latter in them (c, n).
-
-    A prompt is within the limit from LAG_S on, the time that a board needs to lower its clock.  Else a board is within it on average:
-    between steps without a limit and steps that are each within it, the share of the time that holds the limit counts; a request has its
-    share of both steps.  Where steps stay above it at the lowest clock, so does the mean.
-    """
-    free = step_costs(served, replace(board, held=Held(UNLIMITED_W, board.held.ln_std)), nodes)
-    cycle = steady_states(served, free, slots, rate)
-    limit_w = np.full((1 + len(SOURCES), 1, 1), board.held.power_w * served.layout.tensor_parallel)
-    limit_w[1 + SOURCES.index("limit")] *= math.exp(NORMAL_90 * board.held.ln_std)
-    late = np.maximum(1.0 - LAG_S / np.maximum(free.prompt.parts.sum(axis=0)[0], LAG_S), 0.0)
-    if not np.any(cycle.power_w > limit_w) and not np.any(late):
-        return free, free, cycle, np.zeros(cycle.slot_s.shape[1:])
-    held = step_costs(served, board, nodes)
-    # Decoding within the limit is slow, too: what a prompt adds to it can be less than what it adds without a limit.
-    late = late * (held.prompt.parts.sum(axis=0) >= free.prompt.parts.sum(axis=0))
-    slower = {name: (1.0 - late) * getattr(free.prompt, name) + late * getattr(held.prompt, name) for name in ("parts", "joules")}
-    free = replace(free, prompt=replace(free.prompt, **slower))
-    cycle = steady_states(served, free, slots, rate)
-    slow = steady_states(served, held, slots, rate)
-    share = np.clip((cycle.power_w - limit_w) / np.maximum(cycle.power_w - slow.power_w, TINY), 0.0, 1.0)
-    steps = share * slow.tokens_per_s / (cycle.tokens_per_s + share * (slow.tokens_per_s - cycle.tokens_per_s))
-    parts = {name: share if name in ("tokens_per_s", "power_w") else steps for name in Cycle.__annotations__}
-    both = {name: getattr(cycle, name) + part * (getattr(slow, name) - getattr(cycle, name)) for name, part in parts.items()}
-    both["ttft_loaded_s"] = np.maximum(both["ttft_loaded_s"], both["ttft_s"])
-    step_w = interpolated(held.decode.at, (held.decode.joules / held.decode.parts.sum(axis=0)).T, np.maximum(slow.running[0], 1.0))
-    # What prompts add to steps within the limit can be beyond it.
-    over = np.where(step_w > (1.0 + ROUNDING) * board.held.power_w, 1.0, np.maximum(both["power_w"] / limit_w, 1.0))
-    both |= {name: both[name] * over for name in ("slot_s", "tpot_s", "ttft_loaded_s", "ttft_most_s", "decode_s", "prompt_s")}
-    both |= {name: both[name] / over for name in ("tokens_per_s", "power_w")}
-    return free, held, Cycle(**both), share[0]
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
@@ -355,9 +314,12 @@ def _link_notes(served: Served, board: Board) -> tuple[str, ...]:
     return ("sums among more than two boards over PCIe: a host without a direct way between its sockets takes up to ten times as long",)
 
 
-def _remarks(costs: StepCosts, clock: int, step: int) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:
-    """Validity, warnings and notes of one of the decoding steps, and of the prompt, at a clock."""
+def _remarks(
+    costs: StepCosts, step: int, clock: int, settled_mhz: float, above_limit: bool
+) -> tuple[Validity, tuple[str, ...], tuple[str, ...]]:
+    """Validity, warnings and notes of one of the decoding steps, and of the prompt, at a clock that the power limit lowers so far."""
     points = costs.points.select(np.array([step, len(costs.decode.at)]) * len(costs.sm_clock_mhz) + clock)
+    points = replace(points, sm_clock_mhz=np.full(2, settled_mhz), above_limit=np.full(2, above_limit))
     large = {line for case in points.cases for line in case.too_large}
     validity = max(points.validity(), key=get_args(Validity).index)
     warnings, notes = (dict.fromkeys(line for _, line in lines if line not in large) for lines in (points.warnings, points.notes))

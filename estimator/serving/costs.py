@@ -14,6 +14,7 @@ import numpy as np
 from estimator.engine.board import Board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.coefficients import group_words
+from estimator.model.power_limit import UNLIMITED_W
 from estimator.questions.sweeping import Sweep, table
 from estimator.serving.architecture import Architecture, Layout, read_architecture, read_config
 from estimator.serving.engines import Engine, load_engine, waiting_power
@@ -32,6 +33,10 @@ PART_OF: Final = {"gemm": 0, "quantise": 0, "attention": 1, "mla": 1, "moe": 2, 
 
 SEQUENCES: Final = tuple(sorted({1} | {base << power for base in (2, 3) for power in range(12)}))
 """Numbers of sequences at which steps are estimated; costs between them are interpolated."""
+
+
+LAG_S: Final = 0.1
+"""Time that a board takes to lower its clock to its power limit [s] (assumed)."""
 
 
 @frozen
@@ -93,7 +98,10 @@ def nodes_of(least: float, most: float) -> tuple[int, ...]:
 
 
 def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
-    """Costs of steps of these numbers of sequences.  Raises EstimatorError for a model that cannot be divided so."""
+    """Costs of steps of these numbers of sequences, each without the power limit but for prompts: these are within it from LAG_S on.
+
+    Raises EstimatorError for a model that cannot be divided so.
+    """
     engine, prompt = served.engine, served.prompt
     beside = (0, *nodes)
     ends = [min(start + engine.chunk, prompt) for start in range(0, prompt, engine.chunk)]
@@ -105,8 +113,12 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
         for one, count in zip(beside, together, strict=True):
             steps.append(Step(prompts=(piece,) * count, sequences=one, context=served.context))
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
-    prediction = predict(workloads, board)
-    costs = _costs(prediction)
+    prediction = predict(workloads, replace(board, held=board.held._replace(power_w=UNLIMITED_W)))
+    costs, alone_s = _costs(prediction), prediction.latency_s[len(nodes) :: len(beside)].sum(axis=0)
+    if np.any(alone_s > LAG_S):
+        late, limited = np.maximum(1.0 - LAG_S / alone_s, 0.0), _costs(predict(workloads, board))
+        for name, values in costs.items():
+            values[..., len(nodes) :, :] += late * (limited[name] - values)[..., len(nodes) :, :]
     decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})
     clocks_mhz, waiting = prediction.sm_clock_mhz[: len(nodes)].T, waiting_power(board.gpu.architecture)
     rest_w = board.tables.rest_w(clocks_mhz)

@@ -13,6 +13,7 @@ logarithms are joined:
 Axes: s = 1 + the number of sources, c clocks, n loads.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -31,8 +32,13 @@ Columns = dict[str, Array]
 """Values of shape (c, n) by name."""
 
 
-def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | None) -> Cycle:
-    """One copy's states with `slots` (n,) of each, or at a rate of requests with up to `slots`; shapes (s, c, n)."""
+def steady_states(
+    served: Served, costs: StepCosts, slots: Array, rate: float | None, settled: Callable[[Cycle], Cycle] = lambda cycle: cycle
+) -> Cycle:
+    """One copy's states with `slots` (n,) of each, or at a rate of requests with up to `slots`; shapes (s, c, n).
+
+    settled: of a state, what the power limit leaves of it (`at_rate`).
+    """
     host, boards = served.engine.host, float(served.layout.tensor_parallel)
     moved, watts = np.ones((2, 1 + len(SOURCES), 1, 1))
     moved[1 + SOURCES.index("host")] += host.spread
@@ -60,7 +66,7 @@ def steady_states(served: Served, costs: StepCosts, slots: Array, rate: float | 
         prompt=lambda sequences: cost(costs.prompt.at, prompt, sequences - 1.0),
         alone=StepCost(prompt.seconds[..., :1], prompt.joules[..., :1]),
     )
-    return closed_loop(load, all_slots) if rate is None else at_rate(load, rate, all_slots)
+    return closed_loop(load, all_slots if rate is None else at_rate(load, rate, all_slots[:, :1], settled))
 
 
 def _moved(costs: Costs, boards: float, queue: float) -> StepCost:

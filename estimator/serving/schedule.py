@@ -17,7 +17,6 @@ b = λ · slot(b) run on average; below one, the boards rest between requests.  
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -97,8 +96,9 @@ class Cycle:
     waiting_s: Array
 
 
-def closed_loop(load: Load, slots: Array) -> Cycle:
-    """The steady state in which `slots` ≥ 1 sequences always run."""
+def closed_loop(load: Load, running: Array) -> Cycle:
+    """The steady state in which so many sequences run on average; below one, the boards rest between requests."""
+    slots, busy = np.maximum(running, 1.0), np.minimum(running, 1.0)
     steps, decode, prompt, host = load.output - 1, load.decode(slots), load.prompt(slots), load.host
     beside = steps * (host.overlapped_step_s + host.overlapped_sequence_s * slots) + slots * host.overlapped_request_s
     prompt_s = load.alone.seconds + (slots - 1.0) * prompt.seconds
@@ -108,40 +108,35 @@ def closed_loop(load: Load, slots: Array) -> Cycle:
     each = prompt.seconds + host.request_s
     waiting_s = steps * own + host.step_s + slots * host.request_s
     slot_s = steps * decode.seconds + prompt_s + waiting_s
+    between_s = (1.0 / np.maximum(busy, TINY) - 1.0) * slot_s
     prompt_j = (load.alone.joules + (slots - 1.0) * prompt.joules + (host.step_s + slots * host.request_s) * load.waiting_w) / slots
     output_j = steps * (decode.joules + own * load.waiting_w) / slots
     ttft_s = load.alone.seconds + host.step_s + host.request_s + 0.0 * slots
     return Cycle(
-        running=slots,
+        running=running + 0.0 * slot_s,
         slot_s=slot_s,
         tpot_s=pace + (1.0 - load.queued) * (slots - 1.0) / steps * each,
         ttft_s=ttft_s,
         ttft_loaded_s=ttft_s + load.queued * (slots - 1.0) * each,
         ttft_most_s=ttft_s + (slots - 1.0) * each,
-        tokens_per_s=slots * load.output / slot_s,
-        power_w=(prompt_j + output_j) * slots / slot_s,
+        tokens_per_s=busy * slots * load.output / slot_s,
+        power_w=busy * (prompt_j + output_j) * slots / slot_s + (1.0 - busy) * load.rest_w,
         prompt_j=prompt_j,
-        output_j=output_j,
+        output_j=output_j + between_s * load.rest_w,
         decode_s=steps * decode.seconds,
         prompt_s=prompt_s,
-        waiting_s=waiting_s,
+        waiting_s=waiting_s + between_s,
     )
 
 
-def at_rate(load: Load, requests_per_s: float, most: Array) -> Cycle:
-    """The steady state at a rate of requests; most: sequences that memory holds.  Where these do not suffice, all of them run."""
+def at_rate(load: Load, requests_per_s: float, most: Array, settled: Callable[[Cycle], Cycle]) -> Array:
+    """Sequences that run at a rate of requests; most: those that memory holds, all of which run where they do not suffice.
+
+    settled: of a steady state, what the power limit leaves of it.
+    """
     low, high = np.zeros_like(most), most
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        enough = middle >= requests_per_s * closed_loop(load, np.maximum(middle, 1.0)).slot_s
+        enough = middle >= requests_per_s * settled(closed_loop(load, middle)).slot_s
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    cycle, busy = closed_loop(load, np.maximum(high, 1.0)), np.minimum(high, 1.0)
-    between_s = (1.0 / np.maximum(busy, TINY) - 1.0) * cycle.slot_s
-    return replace(
-        cycle,
-        running=high,
-        tokens_per_s=cycle.tokens_per_s * busy,
-        power_w=cycle.power_w * busy + load.rest_w * (1.0 - busy),
-        output_j=cycle.output_j + between_s * load.rest_w,
-        waiting_s=cycle.waiting_s + between_s,
-    )
+    return high

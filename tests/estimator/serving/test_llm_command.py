@@ -183,10 +183,22 @@ def test_a_lower_limit_makes_no_long_prompt_faster():
     assert low["tokens_per_s"] <= high["tokens_per_s"] * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize("words", ["a10 --prompt 8000 --output 64 --batch 1", "l4 --prompt 1024 --output 512 --batch 16"])
-def test_a_board_at_its_limit_is_hardly_faster_at_a_locked_lower_clock(words):
-    rates = [one["tokens_per_s"] for one in answers("llama-3.1-8b --freqs all --gpu", *words.split())]
-    assert max(rates) < 1.03 * rates[-1]
+@pytest.mark.parametrize("words", ["a10 --prompt 8000 --output 64 --batch 1", "b200 --power-cap 500 --prompt 48 --output 503 --batch 280"])
+def test_a_board_at_its_limit_is_no_faster_at_a_locked_lower_clock(words):
+    rates = [one["tokens_per_s"] for one in answers("llama-3.1-8b --freqs all --gpu", words)]
+    assert rates == sorted(rates)
+
+
+@pytest.mark.parametrize("words", ["h200 --power-cap 350 --prompt 125 --output 5 --weights fp8", "l4 --prompt 1024 --output 512"])
+def test_a_rate_below_the_most_is_served_within_the_power_limit(words):
+    words = f"llama-3.1-8b --gpu {words}"
+    most = answers(words, "--batch 100000")
+    found = [answers(words, "--rate", share * most["tokens_per_s"] / most["output"]) for share in (0.2, 0.6, 0.9, 0.999)]
+    assert [one["state"] for one in found] == [""] * 4
+    assert found[3]["power_w"] == pytest.approx(most["power_w"], rel=1e-3)
+    for one in found:
+        assert one["slot_s"] * one["tokens_per_s"] == pytest.approx(one["output"] * one["running"])
+        assert one["prompt_energy_j"] + one["output_energy_j"] == pytest.approx(one["output"] * one["energy_per_token_j"])
 
 
 @pytest.mark.parametrize("prompt, output", [(12, 8), (32, 4), (90, 16)])

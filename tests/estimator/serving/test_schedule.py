@@ -65,18 +65,22 @@ def test_the_boards_wait_for_what_the_host_does_beside_them_only_where_it_takes_
     assert steps * found.tpot_s + found.ttft_loaded_s == pytest.approx(found.slot_s)
 
 
+def rated(load, rate):
+    return closed_loop(load, at_rate(load, rate, np.array(256.0), lambda state: state))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_rate_runs_as_many_as_make_that_rate(seed):
     load = drawn(seed)
     asked = closed_loop(load, np.array([1.0, 7.0, 100.0]))
     for running, tokens_per_s in zip(asked.running, asked.tokens_per_s, strict=True):
-        assert at_rate(load, tokens_per_s / load.output, np.array(256.0)).running == pytest.approx(running)
-    rare = at_rate(load, 1e-3 * asked.tokens_per_s[0] / load.output, np.array(256.0))
+        assert rated(load, tokens_per_s / load.output).running == pytest.approx(running)
+    rare = rated(load, 1e-3 * asked.tokens_per_s[0] / load.output)
     assert rare.tokens_per_s == pytest.approx(1e-3 * asked.tokens_per_s[0])
     assert rare.running == pytest.approx(1e-3)
     assert rare.power_w == pytest.approx(60.0, rel=0.02)
     assert (rare.prompt_j + rare.output_j) / load.output == pytest.approx(rare.power_w / rare.tokens_per_s)
-    most = at_rate(load, 1e9, np.array(256.0))
+    most = rated(load, 1e9)
     assert (most.running, most.tokens_per_s) == pytest.approx((256.0, closed_loop(load, SLOTS).tokens_per_s[-1]))
 
 
