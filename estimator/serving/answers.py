@@ -81,8 +81,8 @@ class ServedEstimate:
     """A served model at one load and clock; values are nan where `state` says why there are none.
 
     gpus              boards of the group; power_w and energy_per_token_j are those of all, an output token's
-    ttft_s            time to the first token in an empty engine; ttft_s_high: where all requests in flight come at once; ttft_loaded_s:
-                      on average under load, within a factor of two
+    ttft_s            time to the first token in an empty engine at this load's clock; ttft_s_high: where all requests in flight come at
+                      once; ttft_loaded_s: on average under load, within a factor of two
     tpot_s            time per output token after the first; slot_s: time of a request under load
     tokens_per_s      output tokens of all requests
     prompt_energy_j, output_energy_j   of a request: what its prompt adds, and the rest with all waiting

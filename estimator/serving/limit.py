@@ -41,8 +41,7 @@ def settled_states(
     if rate is not None:
         cycle = Cycle(**{name: getattr(cycle, name).swapaxes(1, 2) for name in Cycle.__annotations__})
         parts = {name: one.T for name, one in parts.items()}
-    # An empty engine has had no load that lowers its clock.
-    return costs, place, replace(cycle, ttft_s=states.ttft_s[:, place, : cycle.ttft_s.shape[2]]), parts
+    return costs, place, cycle, parts
 
 
 class _Mixture(NamedTuple):
