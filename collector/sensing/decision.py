@@ -9,7 +9,7 @@ import numpy as np
 
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.clock import UpdateClock
-from collector.sensing.regression import DELAY_S, Fit, Problem
+from collector.sensing.regression import DELAY_S, Fit, Problem, plain_width
 from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.values import frozen
 
@@ -20,8 +20,11 @@ SAME_SIGN, SAME_SIGN_NARROW = 1.6, 3.0
 
 One informative block gives 1, two give 1.41, so that a single step never decides.  The higher value applies to widths below NARROW_S.
 """
-EXPLAINED: Final = 0.8
-"""Least share of the readings' variance that a determined response explains."""
+EXPLAINED, LONG_EXPLAINED = 0.8, 0.985
+"""Least share of the readings' variance that a determined response explains, and one longer than TRAILING_S.
+
+Averagings longer than the search are taken for shorter ones that explain up to 0.98; right ones explain 0.99 (60 simulated sensors).
+"""
 HOLE, METER_LEAD = 0.15, 40.0
 """Largest part of the load's period without updates; a meter gives the power there, and then this lead decides in any case."""
 EDGES, EDGE_LEAD, EDGE_REACH, EDGE_WIDTH = 8, 5.0, 1.5, 0.5
@@ -61,6 +64,7 @@ def decided(problem: Problem, fits: tuple[Fit, ...], clock: UpdateClock, load: L
     ranked = tuple(sorted(fits, key=lambda fit: -fit.evidence))
     best, period_s = ranked[0], clock.period_s
     trailing = best.kernel == "boxcar" and best.width_s > max(TRAILING_S, TRAILING_PERIODS * period_s)
+    best = plain_width(problem, best) if trailing else best
     few_edges = load is not None and load.edges < EDGES
     shown = best.evidence - ranked[1].evidence >= LEAD and np.count_nonzero(_on_ramps(best)) >= RAMP_UPDATES
     blind = _blind(best, clock, spacing_s)
@@ -88,15 +92,20 @@ def decided(problem: Problem, fits: tuple[Fit, ...], clock: UpdateClock, load: L
     return Decision(kind="undetermined", best=best, fits=ranked, reason=f"{reason}; {remedy}", locked=locked)
 
 
+def explains(fit: Fit) -> bool:
+    """Whether a fit explains as much of the readings as a determined response does."""
+    return fit.explained >= (LONG_EXPLAINED if fit.width_s > TRAILING_S else EXPLAINED) and not fit.at_bound
+
+
 def _blind(best: Fit, clock: UpdateClock, spacing_s: float) -> tuple[str, str] | None:
     """Reason why the record cannot determine any response, with a remedy; None if it may."""
     on_one_time_base = "give readings, load and reference on one time base, in seconds, and run nothing else on the board"
-    if best.explained < EXPLAINED:
-        return f"the best kernel explains {max(best.explained, 0.0):.0%} of the variance", on_one_time_base
-    if abs(best.delay_s) > 1.8 * DELAY_S:
-        return f"the delay lies at its bound, {best.delay_s * 1e3:.1f} ms", on_one_time_base
     if best.at_bound:
         return f"the width lies at its bound, {best.width_s:.2g} s", "no longer averaging is corrected; measure with an external meter"
+    if not explains(best):
+        return f"the best kernel explains {max(best.explained, 0.0):.1%} of the variance", on_one_time_base
+    if abs(best.delay_s) > 1.8 * DELAY_S:
+        return f"the delay lies at its bound, {best.delay_s * 1e3:.1f} ms", on_one_time_base
     if best.width_s < METER_SAMPLES * spacing_s and spacing_s > 1e-3:
         return (
             f"reference samples every {spacing_s * 1e3:.3g} ms determine no averaging below {METER_SAMPLES * spacing_s * 1e3:.3g} ms",

@@ -13,9 +13,9 @@ from collector.errors import SensorError
 from collector.sensing.board_power import GRID_S, LEAD_S, LoadStamps, Signal, load_signals, meter_signal
 from collector.sensing.calibration import NO_METER, Candidate, SensorCalibration
 from collector.sensing.clock import UpdateClock, Updates, fit_update_clock
-from collector.sensing.decision import EXPLAINED, LEAD, Decision, decided
+from collector.sensing.decision import LEAD, Decision, decided, explains
 from collector.sensing.reference import MIN_SPAN_W, Rise, load_of_meter, rise_of, tie_meter
-from collector.sensing.regression import DELAY_S, Fit, Problem, plain_width
+from collector.sensing.regression import DELAY_S, Fit, Problem
 from collector.sensing.response import KERNELS
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
@@ -220,8 +220,7 @@ def _decision(posed: Problem, clock: UpdateClock, reference: _Reference) -> Deci
         if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
             posed, fits = late, tuple(_with_late(one, one.width_s - plain.width_s) for one, plain in zip(others, fits, strict=True))
     fits = tuple(_with_clock(fit if drift else _with_scatter(fit), clock, reference, DRIFTED_STD_S if drift else 0.0) for fit in fits)
-    decision = replace(decided(posed, fits, clock, reference.load, reference.spacing_s), drift=drift)
-    return replace(decision, best=plain_width(posed, decision.best)) if decision.kind == "trailing-mean" else decision
+    return replace(decided(posed, fits, clock, reference.load, reference.spacing_s), drift=drift)
 
 
 def _drift(posed: Problem, constant: Fit) -> float:
@@ -280,7 +279,7 @@ def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str
     """Gain and offset against the meter, by the likeliest response's fit if that explains the readings."""
     if reference.meter is None:
         return {}
-    if decision is None or decision.locked or decision.best.at_bound or decision.best.explained < EXPLAINED:
+    if decision is None or decision.locked or not explains(decision.best):
         notes["gain"] = notes["offset_w"] = notes["averaging"]
         return {}
     fit = decision.best

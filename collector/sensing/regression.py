@@ -269,11 +269,11 @@ def noise_and_jitter(residual: Array, slope: Array) -> tuple[float, float]:
 
 
 def plain_width(problem: Problem, fit: Fit) -> Fit:
-    """A trailing mean's fit at the width of the least squares over a grid, with the error from its uneven parts.
+    """A trailing mean's fit at the width of the least squares within a quarter of it, with the error from its uneven parts.
 
     A mean over a second comes in uneven parts: the t distribution adapts to some of them (sensor-method.md 1.4).
     """
-    widths, delays = np.arange(0.8, 1.305, 0.005), np.arange(-8e-3, 8.1e-3, 4e-3)
+    widths, delays = fit.width_s * np.arange(0.75, 1.252, 0.005), np.arange(-8e-3, 8.1e-3, 4e-3)
     best = (np.inf, fit.width_s)
     for width in widths.tolist():
         for design in columns(problem.signals, fit.kernel, width, problem.time_s - delays[:, None]):
