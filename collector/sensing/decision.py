@@ -20,10 +20,11 @@ SAME_SIGN, SAME_SIGN_NARROW = 1.6, 3.0
 
 One informative block gives 1, two give 1.41, so that a single step never decides.  The higher value applies to widths below NARROW_S.
 """
-EXPLAINED, LONG_EXPLAINED = 0.8, 0.985
+EXPLAINED, LONG_EXPLAINED = 0.8, 0.965
 """Least share of the readings' variance that a determined response explains, and one longer than TRAILING_S.
 
-Averagings longer than the search are taken for shorter ones that explain up to 0.98; right ones explain 0.99 (60 simulated sensors).
+Of simulated means over a second, right ones explain 0.969 and more; averagings longer than the search are taken for shorter ones that
+explain 0.35 to 0.98.
 """
 HOLE, METER_LEAD = 0.15, 40.0
 """Largest part of the load's period without updates; a meter gives the power there, and then this lead decides in any case."""
