@@ -145,8 +145,10 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     sharing = ~c.framework & (gpu.architecture in SHARING_ARCHITECTURES)
     joined = ~sharing & ((c.kv_byte != c.element_byte) | ((c.queries == 1) & (c.window == 0)))
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
+    large = c.head_dim > Flash.LARGE_HEAD
     narrow = c.roomy & (c.head_dim > Flash.WIDE_HEAD)
     query_tile = np.where(narrow, Flash.NARROW_QUERY_TILE, Flash.QUERY_TILE)
+    query_tile = np.where(sharing & (gpu.architecture == "blackwell") & ~large, 2.0 * Flash.QUERY_TILE, query_tile)
     query_tiles, key_tiles = np.ceil(c.queries * query_heads / query_tile), np.ceil(c.context / Flash.KEY_TILE)
     per_tile = query_tile / Flash.KEY_TILE / query_heads
     past = np.maximum(key_tiles - query_tiles * per_tile, 0.0)
@@ -159,15 +161,16 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     tile_scores = query_tile * Flash.KEY_TILE
     heads = c.batch * c.heads / query_heads
     blocks = heads * query_tiles
-    large = c.head_dim > Flash.LARGE_HEAD
     resident = np.where((large & ~narrow) | sharing, 1.0, Flash.RESIDENT_BLOCKS)
     tiles = seen / query_tiles
-    rounds = blocks / (resident * gpu.num_sms)
-    chain = np.maximum(longest, np.ceil(rounds) * tiles)
+    rounds = np.ceil(blocks / (resident * gpu.num_sms))
+    # SMs take the unequal blocks of a triangle by turns, not as they get free: the last one ends a standard deviation after the mean.
+    late = np.where(sharing, (longest - tiles) * np.sqrt(rounds / 3.0), 0.0)
+    chain = np.maximum(longest, rounds * tiles + late)
     even = heads * seen * tile_flop / (c.flop_per_clock * gpu.num_sms)
     sharers = np.minimum(resident, np.ceil(blocks / gpu.num_sms))
     # Beside the longest block of a triangle runs an average one.
-    busiest = np.maximum(longest + (sharers - 1.0) * tiles, sharers * np.ceil(rounds) * tiles)
+    busiest = np.maximum(longest + (sharers - 1.0) * tiles, sharers * rounds * tiles + late)
     math = busiest * tile_flop / c.flop_per_clock
     rows = c.batch * c.heads * c.queries
     query_byte = 2.0 * rows * c.head_dim * c.element_byte
@@ -185,7 +188,7 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "loop": chain * Flash.KEY_STEP_CLOCKS,
             "sfu": busiest * tile_scores / gpu.sfu_op_per_clock,
             "dram": moved / gpu.dram_bytes_per_s,
-            "waves": np.ceil(rounds) * Flash.WAVE_CLOCKS,
+            "waves": rounds * Flash.WAVE_CLOCKS,
             "rows": rows / gpu.num_sms * Flash.ROW_UNIT_CLOCKS,
         },
         _events(c, moved, reload_byte, filled * heads * seen * tile_flop, heads * seen * tile_scores)
