@@ -29,7 +29,8 @@ class Flash:
 
     QUERY_TILE = 128.0
     """Query rows of a block: FlashAttention-2, flash_fwd_launch_template.h (run_mha_fwd_hdim32 to 256), for compute capability 8.0;
-    FlashAttention-3, tile_size.h (tile_size_fwd_sm90), two warp groups of 64, from heads of 128 on.  Others have 64 or 192."""
+    FlashAttention-3, tile_size.h (tile_size_fwd_sm90), two warp groups of 64, from heads of 128 on.  Others have 64 or 192.  Blocks of B200
+    and B300 take two such tiles by turns: flash_attn/cute/flash_fwd_sm100.py, q_stage; not for larger heads, as tables show."""
 
     KEY_TILE = 64.0
     """Keys that a block takes at a time; cached contexts are padded to it: flash_fwd_launch_template.h, for prefill with heads of 96 and
@@ -148,7 +149,8 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     large = c.head_dim > Flash.LARGE_HEAD
     narrow = c.roomy & (c.head_dim > Flash.WIDE_HEAD)
     query_tile = np.where(narrow, Flash.NARROW_QUERY_TILE, Flash.QUERY_TILE)
-    query_tile = np.where(sharing & (gpu.architecture == "blackwell") & ~large, 2.0 * Flash.QUERY_TILE, query_tile)
+    paired = sharing & (gpu.architecture == "blackwell") & ~large & (c.queries > Flash.QUERY_TILE)
+    query_tile = np.where(paired, 2.0 * Flash.QUERY_TILE, query_tile)
     query_tiles, key_tiles = np.ceil(c.queries * query_heads / query_tile), np.ceil(c.context / Flash.KEY_TILE)
     per_tile = query_tile / Flash.KEY_TILE / query_heads
     past = np.maximum(key_tiles - query_tiles * per_tile, 0.0)
