@@ -37,6 +37,10 @@ class Flash:
     more on compute capability 8.0.  Assumed elsewhere: heads of 64 have 128 there, cached keys 256, 128 and 64 for heads up to 64, up
     to 128 and larger (run_mha_fwd_splitkv_dispatch), FlashAttention-3 mostly 128 and more."""
 
+    WIDE_KEY_TILE, MOST_SPLITS = 128.0, 16.0
+    """Decode on Hopper and Blackwell: keys of a tile (tile_size_fwd_sm90: mostly 128 and more), and most blocks that share a sequence's
+    keys: vLLM's default with CUDA graphs, 32 in newer versions (flash_attn_max_num_splits_for_cuda_graph); tables show 8 to 16."""
+
     NARROW_QUERY_TILE = 64.0
     """Decode: query heads that share a key head are padded to this many rows: run_mha_fwd_splitkv_dispatch and flash_api.cpp
     (seqlenq_ngroups_swapped).  Also the query rows of the largest heads where shared memory has room (run_mha_fwd_hdim256)."""
@@ -213,14 +217,16 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     joined = (c.window == 0) | (c.kv_byte != c.element_byte) | sharing
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
     visible = np.where(c.window > 0, np.minimum(c.context, c.window), c.context)
-    key_tiles = np.ceil(visible / Flash.KEY_TILE)
+    key_tile = np.where(sharing, Flash.WIDE_KEY_TILE, Flash.KEY_TILE)
+    key_tiles = np.ceil(visible / key_tile)
     cache_byte = c.batch * c.kv_heads * visible * c.cached * c.kv_byte
     rows, heads = c.batch * c.heads * c.queries, c.batch * c.heads / query_heads
     moved, scores = cache_byte + 2.0 * rows * c.head_dim * c.element_byte, rows * visible
     resident = np.where((c.head_dim > Flash.LARGE_HEAD) & ~c.roomy, 1.0, Flash.RESIDENT_BLOCKS)
     # Kernels for latent attention split no context among blocks of boards before Hopper.
     whole = (c.cached < 2.0 * c.head_dim) & (gpu.architecture not in SHARING_ARCHITECTURES)
-    walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, key_tiles))
+    most = np.where(sharing, np.minimum(Flash.MOST_SPLITS, key_tiles), key_tiles)
+    walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, most))
     walk = np.where(whole, key_tiles, walk)
     walk[c.framework] = framework_walk(heads[c.framework], visible[c.framework], c.head_dim[c.framework], gpu)
     splits = np.ceil(key_tiles / walk)
@@ -228,23 +234,23 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     unsplit = c.framework & (splits == 1.0) & (c.head_dim <= Flash.WIDE_HEAD)
     tile = np.where(unsplit, Flash.QUERY_TILE, Flash.NARROW_QUERY_TILE)
     group = np.ceil(c.queries * query_heads / tile) * tile
-    flop = 4.0 * heads * group * (key_tiles * Flash.KEY_TILE) * c.head_dim
+    flop = 4.0 * heads * group * (key_tiles * key_tile) * c.head_dim
     even = flop / (c.flop_per_clock * gpu.num_sms)
     blocks = heads * splits
     rounds = np.ceil(blocks / (resident * gpu.num_sms))
     busiest = rounds * np.minimum(resident, np.ceil(blocks / gpu.num_sms)) * walk
     partial_byte = blocks * Gemm.PARTIAL_BYTES * c.queries * query_heads * c.head_dim
-    busiest_math = busiest * 4.0 * group * Flash.KEY_TILE * c.head_dim / c.flop_per_clock
-    busiest_scores = busiest * group * Flash.KEY_TILE
+    busiest_math = busiest * 4.0 * group * key_tile * c.head_dim / c.flop_per_clock
+    busiest_scores = busiest * group * key_tile
     busiest_math = np.where(sharing, even, busiest_math)  # blocks distribute the work evenly
     busiest_scores = np.where(sharing, scores / gpu.num_sms, busiest_scores)
     useful = 4.0 * scores * c.head_dim
     done = np.where(c.padded, flop, useful + Gemm.PADDED_SHARE * np.maximum(flop - useful, 0.0))
-    done_scores = np.where(c.padded, heads * group * key_tiles * Flash.KEY_TILE, scores)
+    done_scores = np.where(c.padded, heads * group * key_tiles * key_tile, scores)
     return make_phases(
         {
             "math": busiest_math,
-            "l2": busiest * Flash.KEY_TILE * c.cached * c.kv_byte / Gemm.PORT_BYTES,
+            "l2": busiest * key_tile * c.cached * c.kv_byte / Gemm.PORT_BYTES,
             "issue": Flash.CUDA_PER_EXPONENTIAL * busiest_scores / gpu.fp32_lanes,
             "loop": rounds * walk * Flash.KEY_STEP_CLOCKS,
             "wait": rounds * walk * Stream.MEMORY_LATENCY_S,
