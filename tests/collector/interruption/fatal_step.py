@@ -1,8 +1,7 @@
-"""A campaign in a process that is killed at a chosen step: just before its n-th change of a file's name below a folder."""
+"""A campaign in a process that keeps what a kill at any of its steps would leave: a copy of a folder before each change of a file in it."""
 
-import itertools
 import os
-import signal
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,21 +34,25 @@ def measure(task):
     assert main(["--gpu", "sim:a100-pcie-40gb", "--freqs", "1200", *words, "--quiet"]) == 0
 
 
-def measure_until(told, task, fatal):
-    """Measure, and be killed just before step number `fatal`; one that comes to its end tells how many steps it had."""
-    folder = os.fsencode(task.output.parent)
-    steps = itertools.count()
-    taken = 0
+def files_of(folder):
+    """What is below a folder: the content of each file, and None for a folder."""
+    return {path.relative_to(folder): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def measure_and_keep(task, kept):
+    """Measure, and copy the folder of the output as it is before each step that changes a file in it, unless it is as before the last."""
+    folder, last, busy = task.output.parent, None, False
 
     def step(event, arguments):
-        nonlocal taken
-        if event not in STEPS and not (event == "open" and arguments[2] & CHANGING):
+        nonlocal last, busy
+        if busy or (event not in STEPS and not (event == "open" and arguments[2] & CHANGING)):
             return
-        if any(isinstance(name, str | bytes | Path) and os.fsencode(name).startswith(folder) for name in arguments[:2]):
-            taken = next(steps)
-            if taken == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
+        if any(isinstance(name, str | bytes | Path) and os.fsencode(name).startswith(os.fsencode(folder)) for name in arguments[:2]):
+            busy = True
+            if (found := files_of(folder)) != last:
+                last = found
+                shutil.copytree(folder, kept / f"{len(list(kept.iterdir())):03d}")
+            busy = False
 
     sys.addaudithook(step)
     measure(task)
-    told.send(taken)
