@@ -81,20 +81,6 @@ def test_comparisons_of_the_work_itself_stay_in_the_body():
     assert classes["ISETP"] == 32
 
 
-@given(activities(), activities())
-def test_energy_is_additive_over_activities(first, second):
-    both = Activity(
-        instructions={name: first.instructions[name] + second.instructions[name] for name in first.instructions},
-        issued=first.issued + second.issued,
-        transactions={name: first.transactions[name] + second.transactions[name] for name in first.transactions},
-        stalls=first.stalls + second.stalls,
-        time_s=first.time_s + second.time_s,
-        loops=first.loops + second.loops,
-    )
-    parts = ENERGIES.energy_j(first)[0] + ENERGIES.energy_j(second)[0]
-    assert ENERGIES.energy_j(both)[0] == pytest.approx(parts, rel=1e-9, abs=1e-9)
-
-
 @given(activities(), st.floats(0.5, 1.2))
 def test_core_energy_goes_with_the_square_of_the_voltage_and_that_of_dram_does_not(activity, volt):
     core = replace(activity, transactions={}, time_s=0.0)
