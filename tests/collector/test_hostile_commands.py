@@ -3,7 +3,9 @@
 import json
 import signal
 import subprocess
+import termios
 from contextlib import suppress
+from fcntl import ioctl
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from collector.cli import main
 from collector.sensing.calibration import load_calibration
 from estimator.vocabulary.resources import resource_folder
+from tests.collector.steady import until
 from tests.processes import COLLECT, piped
 from tests.words import called, refused
 
@@ -121,8 +124,10 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path, capsys):
 def test_sigterm_ends_every_command_like_an_interruption(tmp_path):
     with piped(*COLLECT, "sensor", "--readings", "/dev/stdin", "--out", tmp_path / "s.json") as waiting:
         waiting.stdin.write("t_s,power_w\n" + "".join(f"{row / 100},100\n" for row in range(20_000)))
-        waiting.stdin.flush()  # more than a pipe holds: the command is reading, and waits for the end that does not come
-        while waiting.poll() is None:  # a signal that comes just before a read begins is seen after it: as users do, ask again
+        waiting.stdin.flush()
+        # The command has read all and waits for the end, which does not come: it hears no signal just before it begins to read.
+        until(lambda: ioctl(waiting.stdin, termios.FIONREAD, bytes(4)) == bytes(4))
+        while waiting.poll() is None:  # one that came too soon all the same: as users do, ask again
             waiting.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 waiting.wait(timeout=20.0)
