@@ -42,7 +42,8 @@ def test_the_notebook_runs_from_measuring_to_estimating(repository, monkeypatch,
     for cell in notebook["cells"]:
         assert not cell.get("outputs")
         if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+            source = "".join(cell["source"]).replace('"15m"', '"8m"')  # half of its kernels suffice
+            exec(compile(source, cell["id"], "exec"), names)
     capsys.readouterr()
     found = {path.name for path in names["folder"].iterdir()}
     shutil.rmtree(names["folder"])
