@@ -2,7 +2,7 @@
 
 import bz2
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def test_a_packed_tier_corrects_like_the_plain_one_and_nonsense_is_refused():
     ways = [log_corrections(various_products(9, seed=1), [GROUP] * 9, {GROUP: one}) for one in (tier, packed, PackedTier(packed.packed))]
     assert all(np.array_equal(ways[0], way) for way in ways)
     assert plain_of({GROUP: packed}) == {GROUP: packed.packed}
-    flood = b64encode(bz2.compress(b"[" + b"1," * (MOST_UNPACKED // 2) + b"1]")).decode()
+    flood = b64encode(bz2.compress(b" " * MOST_UNPACKED + bz2.decompress(b64decode(packed.packed)))).decode()
     twice = b64encode(bz2.compress(json.dumps(packed.packed).encode())).decode()
     for text in ("", "YWJj", packed.packed[:-40], flood, twice, PackedTier.of({**tier, "left_out": (0.1, 0.2)}).packed):
         with pytest.raises(BundleError, match="packed tier that cannot be read"):
