@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import time
@@ -45,20 +46,10 @@ def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(change, reas
     assert not (place.state / "campaigns").exists()
 
 
-def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place):
-    folder = place.folder / "..x; rm -rf ~"
-    folder.mkdir()
-    campaign = place.campaign(2, "..x; rm -rf ~/$(id) ä.toml")
-    assert main(["submit", campaign, *f"--gpu {BOARD} --out {place.folder / 'd.parquet'} --config {place.config} -q".split()]) == 0
-    request = place.job(1)
-    copy = Path(request.campaign)
-    assert copy.resolve().is_relative_to(place.state)
-    assert copy.name == "$(id) ä.toml"
-    assert copy.read_text() == Path(campaign).read_text()
-
-
-def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
-    words = f"submit {place.campaign(3)} --freqs 510,900 --config {place.config}"
+def test_a_submission_prints_its_plan_waits_for_a_daemon_and_keeps_its_campaign_whatever_its_name_in_the_state_folder(place, capsys):
+    (place.folder / "..x; rm -rf ~").mkdir()
+    campaign = place.campaign(3, "..x; rm -rf ~/$(id) ä.toml")
+    words = f"submit {shlex.quote(campaign)} --freqs 510,900 --config {place.config}"
     plans = answer(capsys, f"{words} --gpu {BOARD},{OTHER_BOARD} --out both --dry-run")
     assert [plan["rows"] for plan in plans] == [6, 6]
     assert place.overview().jobs == ()
@@ -66,11 +57,15 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
     assert called(f"{words} --gpu {BOARD} --out {place.folder / 'd.parquet'} --budget 90s --priority 3 --seed 5") == 0
     captured = capsys.readouterr()
     assert "3 kernels (softmax 3)" in captured.out
-    assert "job 1 queued: tiny" in captured.out
+    assert "job 1 queued: $(id) ä" in captured.out
     assert "no daemon runs" in captured.err
     job = place.job(1)
     assert (job.budget_s, job.priority) == (90.0, 3)
     assert job.arguments[-2:] == ("--seed", "5")
+    copy = Path(job.campaign)
+    assert copy.resolve().is_relative_to(place.state)
+    assert copy.name == "$(id) ä.toml"
+    assert copy.read_text() == Path(campaign).read_text()
     assert called(f"stop 1 --config {place.config}") == 0
     assert capsys.readouterr().out == "job 1: cancelled\n"
 
