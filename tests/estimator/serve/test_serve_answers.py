@@ -121,26 +121,6 @@ def test_a_served_model_is_answered_as_by_the_command(served, settings, words):
     assert bool(document["state"]) == (settings["model"] == "llama-3.1-70b")
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"model": "/etc/passwd"}, "'/etc/passwd' is unknown"),
-        ({"model": "resnet-101"}, "'resnet-101' is unknown"),
-        ({"engine": "mine.toml"}, "'mine.toml' is unknown"),
-        ({"gpu": "./m2075.toml"}, "'./m2075.toml' is unknown"),
-        ({"weights": "int3"}, "int3"),
-        ({"output": 1}, "output"),
-        ({"tensor_parallel": 3}, "3"),
-    ],
-)
-def test_the_page_serves_only_what_it_offers(served, settings, message):
-    status, document = served.ask("/api/served", **{**LOAD, "model": "llama-3-8b", "gpu": "h100-sxm", **settings})
-    assert status in (400, 422)
-    assert message in document["error"]
-    assert "\n" not in document["error"]
-    assert served.complaints == []
-
-
 def test_every_offered_model_can_be_served(served):
     for model in served.choices()["models"]:
         status, document = served.ask(

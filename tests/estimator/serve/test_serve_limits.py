@@ -11,6 +11,7 @@ from estimator.serve.local_site import RequestError
 from estimator.serve.server import Question, ServedQuestion, parse_request
 
 ASKED = {"workload": "example-0", "bundle": "bundle-0"}
+SERVED = {"model": "llama-3-8b", "gpu": "h100-sxm", "prompt": 512, "output": 64, "batch": 8}
 
 
 def refusal(content):
@@ -42,11 +43,18 @@ def refusal(content):
         ({"batch": 8.5}, 400, "batch must be a whole number"),
         ({"batch": 1}, 422, "several sequences and not for one"),
         ({"at": {"sequence": 8}}, 400, "at lacks the field"),
+        (SERVED | {"model": "/etc/passwd"}, 422, "'/etc/passwd' is unknown"),
+        (SERVED | {"model": "resnet-101"}, 422, "'resnet-101' is unknown"),
+        (SERVED | {"engine": "mine.toml"}, 422, "'mine.toml' is unknown"),
+        (SERVED | {"gpu": "./m2075.toml"}, 422, "'./m2075.toml' is unknown"),
+        (SERVED | {"weights": "int3"}, 422, "int3"),
+        (SERVED | {"output": 1}, 400, "output"),
+        (SERVED | {"tensor_parallel": 3}, 422, "3"),
     ],
 )
 def test_bad_questions_are_refused_by_name(served, body, status, message):
-    content = body if isinstance(body, bytes) else json.dumps({**ASKED, **body}).encode()
-    got, _, answer = served.request("POST", "/api/answer", content)
+    content = body if isinstance(body, bytes) else json.dumps(body if "model" in body else {**ASKED, **body}).encode()
+    got, _, answer = served.request("POST", "/api/served" if b"model" in content else "/api/answer", content)
     assert (got, message in refusal(answer)) == (status, True), answer
     assert served.complaints == []
 
