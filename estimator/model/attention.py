@@ -217,7 +217,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     joined = (c.window == 0) | (c.kv_byte != c.element_byte) | sharing
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
     visible = np.where(c.window > 0, np.minimum(c.context, c.window), c.context)
-    key_tile = np.where(sharing, Flash.WIDE_KEY_TILE, Flash.KEY_TILE)
+    key_tile, most = np.where(sharing, [[Flash.WIDE_KEY_TILE], [Flash.MOST_SPLITS]], [[Flash.KEY_TILE], [np.inf]])
     key_tiles = np.ceil(visible / key_tile)
     cache_byte = c.batch * c.kv_heads * visible * c.cached * c.kv_byte
     rows, heads = c.batch * c.heads * c.queries, c.batch * c.heads / query_heads
@@ -225,8 +225,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     resident = np.where((c.head_dim > Flash.LARGE_HEAD) & ~c.roomy, 1.0, Flash.RESIDENT_BLOCKS)
     # Kernels for latent attention split no context among blocks of boards before Hopper.
     whole = (c.cached < 2.0 * c.head_dim) & (gpu.architecture not in SHARING_ARCHITECTURES)
-    most = np.where(sharing, np.minimum(Flash.MOST_SPLITS, key_tiles), key_tiles)
-    walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, most))
+    walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, np.minimum(key_tiles, most)))
     walk = np.where(whole, key_tiles, walk)
     walk[c.framework] = framework_walk(heads[c.framework], visible[c.framework], c.head_dim[c.framework], gpu)
     splits = np.ceil(key_tiles / walk)
