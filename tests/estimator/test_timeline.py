@@ -114,6 +114,19 @@ def test_flash_attention_is_finite_and_grows_with_the_sequence(queries):
     assert 0.0 < short <= long < 1.0
 
 
+@pytest.mark.parametrize("gpu, rows", [("h100-sxm", 128), ("b200-sxm", 256)])
+def test_causal_attention_ends_about_when_the_last_multiprocessor_does_that_takes_its_blocks_by_turns(gpu, rows):
+    spec, ratios = load_gpu(gpu), []
+    for queries in (1024, 3072, 8192, 16384):
+        for heads in (2, 3, 8, 12, 20, 32, 64, 96, 160):
+            keys = np.tile(np.arange(1, queries // rows + 1) * rows // 64, heads)
+            turns = np.append(keys, np.zeros(-len(keys) % spec.num_sms)).reshape(-1, spec.num_sms)
+            chain = phases_of(attention(queries, batch=1, heads=heads, kv_heads=heads), spec).overlapped[0, OVERLAPPED.index("loop")]
+            ratios.append(chain / 600.0 / turns.sum(axis=0).max())
+    assert 0.85 < np.mean(ratios) < 1.05
+    assert 0.6 < min(ratios) <= max(ratios) < 1.3
+
+
 # Output that persistent blocks hide -----------------------------------------------------------------------------------
 
 ACTIVATIONS, EPILOGUE = OVERLAPPED.index("dram_activations"), SERIAL.index("epilogue")
