@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy.stats import theilslopes
 
 from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LoadStamps, Signal, load_signals, signal_of
 from collector.sensing.regression import Fit
@@ -86,6 +85,8 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     rise = rises(expected[:, None] + near)
     weight = np.where(rise > 0.5 * rise.max(axis=1)[:, None], np.maximum(rise, 0.0), 0.0)
     lag = expected + (weight @ near) / np.maximum(weight.sum(axis=1), 1e-12)
+    from scipy.stats import theilslopes  # takes as long to import as scipy.signal
+
     slope, _, low, high = theilslopes(lag, starts, RATE_CONFIDENCE)
     rate = 0.0 if low <= 0.0 <= high else float(slope)
     left = lag - rate * from_middle
