@@ -86,10 +86,11 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
     sane = possible_power(power_w) & np.isfinite(time_s)
     notes = {} if np.all(sane) else {"readings": f"{np.count_nonzero(~sane)} of {len(sane)} readings are no power and were left out"}
     time_s, power_w = time_s[sane], power_w[sane]
-    if load is not None:
-        load, note = _held_by(load, time_s)
-        near = (time_s >= load.start_s[0] - MOST_REST_S) & (time_s <= load.end_s[-1] + MOST_REST_S)
-        time_s, power_w, notes = time_s[near], power_w[near], notes | note
+    if (given := load) is not None:
+        for _ in range(2):  # the readings that the first round leaves may lack executions
+            load, note = _held_by(given, time_s)
+            near = (time_s >= load.start_s[0] - MOST_REST_S) & (time_s <= load.end_s[-1] + MOST_REST_S)
+            time_s, power_w, notes = time_s[near], power_w[near], notes | note
     updates = board_updates(time_s, power_w, calibration)
     pause = np.diff(time_s)
     pause = pause[pause > 10.0 * updates.period_s]

@@ -83,6 +83,13 @@ def test_a_single_execution_and_unequal_ones_are_corrected_too(record):
         assert abs(found.span.energy_j - true) < 4.0 * found.span.energy_std_j
 
 
+def test_executions_without_readings_near_them_are_left_out(record):
+    late_s = np.where(record.time_s > 4.0, 900.0, 0.0)
+    found = correct_recording(record.time_s + late_s, record.power_w, record.calibration, record.load)
+    assert found.repeated.executions == np.count_nonzero(record.load.end_s < 4.0)
+    assert "left out" in found.notes["load"]
+
+
 @pytest.mark.parametrize("unknown", ["gain", "averaging", "all"])
 def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp_path, unknown, capsys):
     nothing = {}
