@@ -171,7 +171,8 @@ def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, na
     bundle = replace(
         _with_origin(found, selection, board, seed), domain=source.domain, name=name or f"{default_name(selection, gpu)}-anchored"
     )
-    origin = f"anchored: {source.name} {source.version} ({source.gpu.name}), corrected by {powered_rows(selection)} anchors"
+    used = sum(one.rows for one in found.collections)
+    origin = f"anchored: {source.name} {source.version} ({source.gpu.name}), corrected by {used} anchors"
     bundle = replace(bundle, notes=(origin, *selection.notes, *warnings))
     return Calibration(bundle=bundle, selection=selection, errors=(), held_out={}, warnings=warnings)
 

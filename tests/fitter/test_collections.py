@@ -23,7 +23,15 @@ from fitter.rows.columns import join_rows
 from fitter.rows.selection import read_selection
 from fitter.transfer.anchor import USUAL_RATIO, _scaled, anchored
 from fitter.validate.predictions import predict_rows
-from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
+from tests.fitter.measured import (
+    kernel_rows,
+    planted_bundle,
+    selection_of,
+    transformer,
+    various_operators,
+    various_workloads,
+    workload_rows,
+)
 
 A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
 ERRORS = {"gpu": 0.03, "launch": 0.03, "groups": dict.fromkeys(("gemm", "softmax", "elementwise"), 0.03)}
@@ -160,16 +168,20 @@ def test_the_share_of_the_limit_comes_from_throttled_runs(share, count):
 def test_an_anchor_corrects_by_half_shrinks_the_interval_and_tells_of_a_board_of_another_kind(hungrier):
     source = replace(planted_bundle(), uncertainty=STATED)
     board = replace(H100, power_limit_w=1e6)
-    truth = anchored_truth(source, board, hungrier)
-    runs = workload_rows(truth, various_workloads(), clocks_mhz=(1500.0,))
+    truth, (*anchors, workload) = anchored_truth(source, board, hungrier), busy_workloads()
+    runs = workload_rows(truth, anchors, clocks_mhz=(1500.0,))
     runs = replace(runs, gpus=(board.name,), collections=("anchors",))
     found, warnings = anchored(source, selection_of(None, runs.select(np.arange(1))), board)
-    workload = various_workloads()[-1]
     before, after, true = (estimate(workload, one, gpu=board, sm_clock_mhz=1500.0)[0] for one in (source, found, truth))
     assert abs(np.log(after.power_w / true.power_w)) < 0.75 * abs(np.log(before.power_w / true.power_w))
     assert after.power_w_std / after.power_w < before.power_w_std / before.power_w
     assert bool(warnings) == (not USUAL_RATIO[0] <= hungrier <= USUAL_RATIO[1])
     assert [one.name for one in found.collections] == ["anchors"]
+
+
+def busy_workloads():
+    """Decoders that no host slows."""
+    return [transformer(tokens, 2048, 12, name=f"busy-{tokens}") for tokens in (8192, 16384, 32768)]
 
 
 def anchored_truth(source, board, factor):
@@ -178,14 +190,31 @@ def anchored_truth(source, board, factor):
     return replace(source, gpu=board, power=power, voltage=None, idle=board.idle_w)
 
 
-def test_anchors_without_energy_and_bundles_of_the_same_board_are_refused():
+def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait_for_their_host_do_not_count():
+    usual = {name: replace(group, usual={"math": 1.5}) for name, group in planted_bundle().groups.items() if "math" in group.coefficients}
+    source = replace(planted_bundle(), groups={**planted_bundle().groups, **usual}, uncertainty=STATED)
+    forecast = [estimate(one, source, gpu=H100, sm_clock_mhz=1400.0)[0].latency_s for one in busy_workloads()]
+    runs = replace(workload_rows(source, [*busy_workloads(), *various_workloads()], clocks_mhz=(1400.0,)), gpus=(H100.name,))
+    runs = replace(runs, latency_s=np.array([*forecast, *[0.005] * 10]))
+    found, (warning,) = anchored(source, selection_of(None, runs), H100)
+    assert "10 of 13 anchors left out" in warning
+    assert [estimate(one, found, sm_clock_mhz=1400.0)[0].latency_s for one in busy_workloads()] == pytest.approx(forecast)
+
+
+@pytest.mark.parametrize(
+    ("board", "workloads", "energy_j", "reason"),
+    [
+        (A100, various_workloads(), 1.0, "start from it with --prior"),
+        (H100, busy_workloads(), np.nan, "no anchor.s power lies between rest and the limit"),
+        (H100, various_workloads()[:5], 1.0, "all 5 anchors are runs below 59 µs"),
+    ],
+)
+def test_anchors_without_energy_or_too_short_and_bundles_of_the_same_board_are_refused(board, workloads, energy_j, reason):
     source = planted_bundle()
-    runs = workload_rows(source, various_workloads()[:2])
-    with pytest.raises(CalibrationError, match="start from it with --prior"):
-        anchored(source, selection_of(None, runs), A100)
-    silent = replace(runs, energy_j=np.full(2, np.nan), gpus=(H100.name,))
-    with pytest.raises(CalibrationError, match="no anchor.s power lies between rest and the limit"):
-        anchored(source, selection_of(None, silent), H100)
+    runs = workload_rows(source, workloads)
+    runs = replace(runs, energy_j=energy_j * runs.energy_j, gpus=(board.name,))
+    with pytest.raises(CalibrationError, match=reason):
+        anchored(source, selection_of(None, runs), board)
 
 
 def test_tables_of_one_fit_that_name_no_laboratory_are_told(tmp_path):
