@@ -16,6 +16,7 @@ from fitter.rows.block_table import SWEEP, read_block_table
 from fitter.rows.columns import UNIQUE_COLUMNS, Dataset, KernelRows, Selection, WorkloadRows, join_rows
 from fitter.rows.instruction_dataset import FAMILY, read_instruction_rows
 from fitter.rows.kernel_table import AT_LIMIT_SHARE, read_kernel_table
+from fitter.rows.partitions import parquet_files
 from fitter.rows.rejected import count_reasons
 from fitter.rows.screening import asked_gpu
 from fitter.rows.tables import Table, file_digest, open_table, read_header
@@ -35,8 +36,9 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     parts, notes = [], []
     for path in paths:
         try:
-            files = _files(Path(path))
-            own = [one for one in files if len(files) == 1 or _table_kind(one) is not None]
+            path = Path(path)
+            files = _files(path) if path.is_dir() else [path]
+            own = [one for one in files if one == path or _table_kind(one) is not None]
             notes += [f"{one.name}: no table of kernels, runs or blocks; left out" for one in files if own and one not in own]
             parts += [_read_one(one, asked) for one in own or files]
         except (OSError, ValueError) as error:  # an invalid file name, a folder without permission
@@ -72,9 +74,10 @@ def require_one_world(selection: Selection, sources: Iterable[Bundle] = ()) -> N
 
 
 def _files(path: Path) -> list[Path]:
-    """The tables in a folder that holds no dataset of `collect`; else the path itself."""
-    texts = () if any(path.rglob("*.parquet")) else (*path.glob("*.csv"), *path.glob("*.csv.gz"))
-    return sorted(texts) or [path]
+    """The tables in a folder, and the folder itself where it holds a dataset of `collect`; else the path itself."""
+    packed = parquet_files(path)
+    own = [path] if any(map(is_kernel_dataset, packed)) else packed
+    return sorted([*path.glob("*.csv"), *path.glob("*.csv.gz"), *own]) or [path]
 
 
 def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:

@@ -45,6 +45,7 @@ def test_measurements_and_a_simulated_board_do_not_become_one_bundle(write, tmp_
     table = tmp_path / "measured.csv"
     table.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a100-pcie-40gb,fp32,4096,512,2e-5\n")
     require_one_world(read_selection([write({}), write({}, name="other.parquet")]))
+    assert {one.kind for one in read_selection([tmp_path]).datasets} == {"kernel dataset", "kernel table"}
     require_one_world(read_selection([table]))
     with pytest.raises(SelectionError, match="was fitted on a simulated board and these rows were not"):
         require_one_world(read_selection([table]), [replace(load_bundle("a10-eager"), environment={"simulated": "true"})])

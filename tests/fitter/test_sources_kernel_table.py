@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from collector.errors import DatasetError
 from estimator.vocabulary.errors import SpecificationError
@@ -47,8 +48,9 @@ def test_a_packed_table_and_a_folder_of_tables_are_read_like_plain_ones(tmp_path
     (folder / "one.csv.gz").write_bytes(gzip.compress(text))
     (folder / "two.csv").write_bytes(text.replace(b"1e-4", b"2e-4"))
     (folder / "systems.csv").write_text("gpu,sms\na,1\n")
+    pq.write_table(csv.read_csv(plain), folder / "packed.parquet")
     rows = [read_selection([path]).kernels for path in (plain, packed, folder)]
-    assert [len(found) for found in rows] == [3, 3, 6]
+    assert [len(found) for found in rows] == [3, 3, 9]
     assert rows[1].latency_s.tolist() == rows[0].latency_s.tolist()
     assert read_selection([folder]).notes[-1] == "systems.csv: no table of kernels, runs or blocks; left out"
 
