@@ -78,8 +78,8 @@ def solve(
 
     first = np.zeros(len(prior_width)) if start is None else start
     jac = "2-point" if at(first.tobytes())[1] is None else jacobian
-    # Predictions are smooth in ln θ to about 1e-8.
-    found = least_squares(residuals, first, bounds=limits, max_nfev=evaluations, diff_step=1e-4, jac=jac)
+    # Predictions are smooth in ln θ to about 1e-8.  From a start at a limit scipy's default method may make no step at all.
+    found = least_squares(residuals, first, bounds=limits, max_nfev=evaluations, diff_step=1e-4, jac=jac, method="dogbox")
     return Solution(
         log_shift=found.x,
         covariance=_sandwich(found.jac, found.fun, len(log_target)),

@@ -1,5 +1,7 @@
 """What a fit says of its priors: the probability of the rows under them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
@@ -36,3 +38,11 @@ def test_a_failed_row_bends_nothing(analytic):
     assert (
         abs(solve(lambda shift: (slopes @ shift, slopes if analytic else None), target, np.array([10.0]), scale=0.05).log_shift[0]) < 0.01
     )
+
+
+def test_a_fit_that_starts_at_a_limit_ends_where_one_from_inside_does():
+    for seed in range(20):
+        slopes = np.random.default_rng(seed).normal(size=(4, 3))
+        limits = np.array([0.0, -np.inf, -np.inf]), np.full(3, np.inf)
+        fit = partial(solve, lambda shift, j=slopes: (j @ shift, j), slopes @ np.full(3, -0.5), np.ones(3), scale=0.06, limits=limits)
+        assert fit().cost == pytest.approx(fit(start=np.eye(3)[0]).cost, rel=1e-3)
