@@ -137,14 +137,13 @@ def fit_latency(
 ) -> LatencyFit:
     """Fit coefficients to runs of whole workloads on one GPU.
 
-    measured_groups: coefficients of groups whose kernels were measured alone; the runs adjust them within
-    a third of the usual width.  Tiles are chosen with the starting coefficients.
-    scales: of the collections of these kernels.  Every other collection of runs has a scale on GPU time of its own, unless it is the only
-    one of all.
+    measured_groups: coefficients of groups whose kernels were measured alone.  Tiles are chosen with the starting coefficients.
+    scales: of the collections of these kernels, if this board ran them: the runs then adjust them within a third of the usual width.
+    Every other collection of runs has a scale on GPU time of its own, unless it is the only one of all.
     """
     measured = measured_groups or {}
     start = prior_groups(gpu) | {group: dict(values) for group, values in measured.items()}
-    widths = {name: width * (0.3 if any(parameter_targets(name, measured)) else 1.0) for name, width in WIDTHS.items()}
+    widths = {name: width * (0.3 if scales and any(parameter_targets(name, measured)) else 1.0) for name, width in WIDTHS.items()}
     runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, start)
     known, names = dict(scales or {}), rows.row_collections()
     free = [name for name in sorted(set(names)) if name not in known]

@@ -15,13 +15,22 @@ from fitter.bundle.calibration import calibrate
 from fitter.cli import main
 from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.lent_priors import moved_values
+from fitter.latency.runs import fit_latency
 from fitter.priors import HOST_LAUNCH, kernel_priors
 from fitter.rows.selection import read_selection
 from fitter.transfer.prior_bundle import equation_errors, lent_groups, transfer_source, with_strengths
 from fitter.transfer.probes import choose_probes
 from fitter.validate.predictions import predict_kernel_rows
 from tests.estimator.estimating import run
-from tests.fitter.measured import coefficients, kernel_rows, planted_bundle, selection_of, various_operators
+from tests.fitter.measured import (
+    coefficients,
+    kernel_rows,
+    planted_bundle,
+    selection_of,
+    various_operators,
+    various_workloads,
+    workload_rows,
+)
 from tests.fitter.test_cli import small_table
 
 A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_gpu("h100-sxm")
@@ -187,6 +196,14 @@ def test_a_fit_of_kernels_alone_takes_the_host_of_its_prior_as_one_of_many():
     host = transfer_source(load_bundle("a100-pcie-40gb-eager"), target=load_gpu("a10")).host
     assert host.launch_s == load_bundle("a100-pcie-40gb-eager").host.launch_s
     assert (host.launch_ln_std, host.source) == (HOST_LAUNCH.width, "that of the host behind a100-pcie-40gb-eager")
+
+
+def test_runs_move_what_another_board_lends_further_than_what_was_measured_on_their_own():
+    true = dict(PLANTED.groups["gemm"].coefficients)
+    given = {"gemm": true | {"math": 1.4 * true["math"]}}
+    rows = workload_rows(PLANTED, various_workloads(), 0.01)
+    lent, own = (fit_latency(rows, A100, given, scales).groups["gemm"]["math"] / true["math"] for scales in (None, {"kernels": (0.0, 0.0)}))
+    assert lent < 1.2 < 1.3 < own
 
 
 def test_the_command_takes_a_prior_and_gates(tmp_path, monkeypatch):
