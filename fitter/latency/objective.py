@@ -8,12 +8,16 @@ logarithms, which keeps them positive and gives all the same scale.
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
+
+INSIDE: Final = 1e-2
+"""Least distance of a start from a limit [ln]."""
 
 
 @frozen
@@ -76,10 +80,11 @@ def solve(
         slope = root_weight * robust_slope(prediction - log_target, scale)
         return np.concatenate([slope[:, None] * derivatives, np.diag(1.0 / prior_width)])
 
-    first = np.zeros(len(prior_width)) if start is None else start
+    # From a start at a limit least_squares may make no step at all.
+    first = np.clip(np.zeros(len(prior_width)) if start is None else start, limits[0] + INSIDE, limits[1] - INSIDE)
     jac = "2-point" if at(first.tobytes())[1] is None else jacobian
-    # Predictions are smooth in ln θ to about 1e-8.  From a start at a limit scipy's default method may make no step at all.
-    found = least_squares(residuals, first, bounds=limits, max_nfev=evaluations, diff_step=1e-4, jac=jac, method="dogbox")
+    # Predictions are smooth in ln θ to about 1e-8.
+    found = least_squares(residuals, first, bounds=limits, max_nfev=evaluations, diff_step=1e-4, jac=jac)
     return Solution(
         log_shift=found.x,
         covariance=_sandwich(found.jac, found.fun, len(log_target)),
