@@ -115,7 +115,7 @@ def signal_of(start_s: float, value: Array) -> Signal:
 
 def low_passed(value: Array, tau_s: float) -> Array:
     """Cells `value` (n,) through a first-order low-pass that starts settled: its state at the end of each cell."""
-    from scipy.signal import lfilter  # takes a second, and most processes filter nothing
+    from scipy.signal import lfilter  # half a second to import, and most processes filter nothing
 
     keep = np.exp(-GRID_S / tau_s)
     return np.asarray(lfilter([1.0 - keep], [1.0, -keep], value, zi=[keep * value[0]])[0])

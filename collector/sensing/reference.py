@@ -85,7 +85,7 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     rise = rises(expected[:, None] + near)
     weight = np.where(rise > 0.5 * rise.max(axis=1)[:, None], np.maximum(rise, 0.0), 0.0)
     lag = expected + (weight @ near) / np.maximum(weight.sum(axis=1), 1e-12)
-    from scipy.stats import theilslopes  # takes as long to import as scipy.signal
+    from scipy.stats import theilslopes  # a third of a second to import
 
     slope, _, low, high = theilslopes(lag, starts, RATE_CONFIDENCE)
     rate = 0.0 if low <= 0.0 <= high else float(slope)

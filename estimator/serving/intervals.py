@@ -37,7 +37,7 @@ def steady_states(
 ) -> Cycle:
     """One copy's states with `slots` (n,) of each, or at a rate of requests with up to `slots`; shapes (s, c, n).
 
-    settled: of a state, what the power limit leaves of it (`at_rate`).
+    settled: gives a state within the power limit (`at_rate`).
     """
     host, boards = served.engine.host, float(served.layout.tensor_parallel)
     moved, watts = np.ones((2, 1 + len(SOURCES), 1, 1))

@@ -130,9 +130,9 @@ def closed_loop(load: Load, running: Array) -> Cycle:
 
 
 def at_rate(load: Load, requests_per_s: float, most: Array, settled: Callable[[Cycle], Cycle]) -> Array:
-    """Sequences that run at a rate of requests; most: those that memory holds, all of which run where they do not suffice.
+    """Mean number of sequences that run at a rate of requests, at most `most`, which memory holds.
 
-    settled: of a steady state, what the power limit leaves of it.
+    settled: gives a steady state within the power limit.
     """
     low, high = np.zeros_like(most), most
     for _ in range(HALVINGS):
