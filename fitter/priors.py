@@ -137,6 +137,11 @@ PERSISTENT: Final = table(
 
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
+CEILING: Final = table(ceiling=(1.4, 0.05))
+"""Prior of the ceiling of products with persistent blocks in tables of one clock: the board's control lowers it in short measurements too,
+because tensor cores would draw more than the limit.  In seconds it is constant: an H200 at 1,476 MHz reaches 704 of the 793 TFLOP/s that
+its table shows at most, where a λ that follows the clock would say 590 (`bundles/data/h200-sxm`)."""
+
 LISTED_ALONE: Final = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
 """Different priors of matrix products that are launched alone, with cold operands; the overlap of phases is the same."""
 
@@ -226,6 +231,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
         if key.startswith("gemm"):
             priors["math"] = replace(priors["math"], lowest=1.0)
+            priors |= CEILING if one_clock and persistent and not cuda_cores else {}
             priors |= UNSPLIT if BLOCK_SCALED.intersection(group_words(key)) else {}
         elif key.startswith("conv") and not cuda_cores:  # on CUDA cores Winograd's compute less
             priors["math"] = replace(priors["math"], lowest=WARP_RATE.get(gpu.architecture, 1.0))

@@ -417,8 +417,8 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
         if slower < 1.0 < own.get("math", 0.0) and "fp32" not in name:
             excess = own["math"] ** SLOWER_EXPONENT - 1.0
             own["math"] = (1.0 + excess * slower**SLOWER_EXPONENT) ** (1.0 / SLOWER_EXPONENT)
-        if "prologue" in own and "fp32" not in name:
-            own["prologue"] *= slower
+        for key in own.keys() & {"prologue", "ceiling"} if "fp32" not in name else ():
+            own[key] *= slower
         if gpu.name != bundle.gpu.name and "dram" in own and not name.startswith("moe"):
             own["dram"] = max(own["dram"], 1.0)
         found[name] = own

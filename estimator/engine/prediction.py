@@ -26,7 +26,7 @@ from estimator.model.timeline import (
     launch_bound_share,
     sweep_parts,
     sweep_seconds,
-    workload_seconds,
+    smooth_maximum,
 )
 from estimator.uncertainty.forecast import Forecast, forecast_of
 from estimator.uncertainty.laboratory import ELSEWHERE_STD, host_elsewhere_std, scales_std
@@ -192,7 +192,7 @@ def _shares(prepared: Prepared, block_s: Array) -> Array:
 
 
 def _latency_s(prepared: Prepared, gpu_s: Array) -> Array:
-    return workload_seconds(gpu_s, prepared.host_s[:, None], prepared.board.bundle.host.overlap_exponent)
+    return smooth_maximum(gpu_s, prepared.host_s[:, None], prepared.board.bundle.host.overlap_exponent)
 
 
 def _power_w(prepared: Prepared, clock_mhz: Array, gpu_s: Array, latency_s: Array) -> Array:

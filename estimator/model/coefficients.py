@@ -23,7 +23,7 @@ DEFAULTS: Final[dict[str, float]] = {
 """Coefficients that are not a phase's lambda, with their values for groups that do not name them; a lambda that is not named is 0: its
 phase does not exist."""
 
-COEFFICIENTS: Final = (*OVERLAPPED, *SERIAL, *DEFAULTS)
+COEFFICIENTS: Final = (*OVERLAPPED, *SERIAL, "ceiling", *DEFAULTS)
 LAMBDAS: Final = tuple(name for name in (*OVERLAPPED, *SERIAL) if name != "start")
 """Coefficients that describe the hardware; fixed costs belong to library and host, exponents to the equations."""
 COLUMN: Final[dict[str, int]] = {name: i for i, name in enumerate(COEFFICIENTS)}
@@ -49,6 +49,7 @@ MEANING: Final[dict[str, str]] = {
     "store": "the output's way from an SM over bytes / 64 byte per clock [1]",
     "link": "time on the links between GPUs over bytes / published bandwidth [1]",
     "chunks": "passing a message on in chunks over its ideal [1]",
+    "ceiling": "shortest time of a product on tensor cores over its ideal at the highest clock; 0: none [1]",
     "start": "the part of a kernel's fixed cost that follows the SM clock, over 1,000 clocks [1]",
     "epsilon_s": "the part of a kernel's fixed cost that does not follow the SM clock [s]",
     "floor_s": "shortest time of one launch that the measuring host saw; it belongs to the host [s]",

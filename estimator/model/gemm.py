@@ -37,7 +37,7 @@ from estimator.model.phases import OVERLAPPED, Phases, make_phases
 from estimator.model.power import tensor_rate
 from estimator.model.tiling import Candidates
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 from estimator.vocabulary.values import Columns, arrays
 
 
@@ -215,7 +215,7 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     beside = np.where(on_tensor, sharing, Gemm.MOST_SHARING)
     stored_byte = outputs * np.where(is_split, Gemm.PARTIAL_BYTES, c.output_byte / outputs) * tiles.split / blocks
     partial_byte = np.where(is_split, 2.0 * Gemm.PARTIAL_BYTES * tiles.split * outputs, 0.0)
-    useful_flop = 2.0 * outputs * c.k
+    ideal_math = 2.0 * outputs * c.k / (c.flop_per_clock * sms)
     slots = sms * sharing
     return make_phases(
         {
@@ -237,7 +237,8 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
         np.broadcast_shapes(blocks.shape, area.shape),
         even_math=even * block_clocks,
         tile_area=area,
-        ideal_math=useful_flop / (c.flop_per_clock * sms),
+        ideal_math=ideal_math,
+        ceiling=np.where(on_tensor, ideal_math / (gpu.sm_clock_limit_mhz * HZ_PER_MHZ), 0.0),
         occupied=np.where(blocks <= slots, np.minimum(blocks / sms, 1.0), blocks / (slots * np.ceil(blocks / slots))),
     )
 

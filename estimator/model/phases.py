@@ -1,7 +1,7 @@
 """Phases: the ideal times that form the time of every kernel, and the events that cost energy.
 
 A kernel's phases are columns.  *Overlapped* phases run in parallel and combine by a p-norm (p → ∞ is the
-maximum of a roofline, p = 1 their sum); *serial* phases add.  A phase that the SM clock drives is stored in SM
+maximum of a roofline, p = 1 their sum); *serial* phases add; the *ceiling* is the shortest time of all.  A phase that the SM clock drives is stored in SM
 clocks, any other in seconds, so that one set of columns serves every clock.
 
 Classes of columns are not compared as a whole (`eq=False`, here and elsewhere): arrays have no single truth value.
@@ -49,6 +49,7 @@ class Phases(Columns):
     tile_area    (...,)    elements of an output tile; 0 without a tile
     events       (..., 6)  EVENTS counted
     ideal_math   (...,)    useful work at the peak rate [SM clock]
+    ceiling      (...,)    a product's on tensor cores at the highest clock [s], else 0
     occupied     (...,)    share of the SMs that have a block, mean over the kernel's time; affects only power
     """
 
@@ -58,6 +59,7 @@ class Phases(Columns):
     tile_area: Array
     events: Array
     ideal_math: Array
+    ceiling: Array
     occupied: Array
 
     def take(self, choice: IntArray) -> "Phases":
@@ -78,6 +80,7 @@ def make_phases(
     even_math: Array | float = 0.0,
     tile_area: Array | float = 0.0,
     ideal_math: Array | float = 0.0,
+    ceiling: Array | float = 0.0,
 ) -> Phases:
     """Phases of this shape from columns by name: times of OVERLAPPED and SERIAL, EVENTS; absent columns are 0."""
     return Phases(
@@ -87,6 +90,7 @@ def make_phases(
         even_math=np.full(shape, even_math),
         tile_area=np.full(shape, tile_area),
         ideal_math=np.full(shape, ideal_math),
+        ceiling=np.full(shape, ceiling),
         occupied=np.full(shape, occupied),
     )
 

@@ -1,4 +1,5 @@
-"""From phases to time: t = max(floor, offset + epsilon + ‖λ · overlapped‖_p · strided + Σ λ · serial).
+"""From phases to time: t = max(floor, offset + epsilon + ‖λ · overlapped‖_p · strided + Σ λ · serial), where a product on tensor cores,
+without the kernels that quantise, takes at least λ · ceiling.
 
 Floor and offset belong to the measuring host, and to kernels that are launched by themselves.
 """
@@ -33,6 +34,7 @@ MATH: Final = OVERLAPPED.index("math")
 DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
 EPILOGUE: Final = SERIAL.index("epilogue")
 PROLOGUE: Final = SERIAL.index("prologue")
+QUANTISE: Final = SERIAL.index("quantise")
 
 
 def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | None = None) -> Array:
@@ -111,8 +113,25 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
     clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, ratio)
     clock = np.asarray(sm_clock_hz, dtype=np.float64)
     joined = p_norm(clocks / clock[..., None] + constant_s, exponent) * coefficients[..., COLUMN["strided"]]
-    result: Array = coefficients[..., COLUMN["epsilon_s"]] + joined + serial_clocks / clock + serial_s
-    return result
+    free_s = coefficients[..., COLUMN["epsilon_s"]] + joined + serial_clocks / clock + serial_s
+    return above_ceiling(free_s, *ceiling_parts(phases, coefficients))
+
+
+CEILING_EXPONENT: Final = 8.0
+"""Sharpness with which a product's time approaches its ceiling [1], chosen among 4, 8 and 32 on published products of B200, L40S and H100."""
+
+
+def ceiling_parts(phases: Phases, coefficients: Array) -> tuple[Array, Array]:
+    """Ceiling of kernels, and the time of other kernels that theirs includes: quantising activations [s], shape (...,)."""
+    return (
+        coefficients[..., COLUMN["ceiling"]] * phases.ceiling,
+        coefficients[..., COLUMN["quantise"]] * phases.serial[..., QUANTISE],
+    )
+
+
+def above_ceiling(free_s: Array, ceiling_s: Array, apart_s: Array) -> Array:
+    """Time of kernels with a ceiling from that without [s]; `ceiling_parts` broadcast to `free_s`."""
+    return smooth_maximum(free_s - apart_s, ceiling_s, CEILING_EXPONENT) + apart_s if ceiling_s.any() else free_s
 
 
 def ideal_seconds(phases: Phases, gpu: GpuSpec, sm_clock_hz: Array | float) -> Array:
@@ -147,6 +166,7 @@ class SweepParts(NamedTuple):
     mixed_clocks, mixed  the term of two parts, at REFERENCE_HZ and constant
     scale_s              largest term, with the slowdown of strided copies [s]
     fixed_s              serial time that does not depend on the clock [s]; serial_clocks  serial time in SM clocks [SM clock]
+    ceiling_s, apart_s   as from `ceiling_parts`
     """
 
     exponent: Array
@@ -157,12 +177,15 @@ class SweepParts(NamedTuple):
     scale_s: Array
     fixed_s: Array
     serial_clocks: Array
+    ceiling_s: Array
+    apart_s: Array
 
 
 def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
     """Parts of the times of kernels with cold operands, from (n, ·) phases and coefficients, for `sweep_seconds`."""
     clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients)
     top = np.maximum((clocks / REFERENCE_HZ + constant_s).max(axis=-1), TINY)
+    ceiling_s, apart_s = ceiling_parts(phases, coefficients)
     parts, constant, power = clocks / (REFERENCE_HZ * top[:, None]), constant_s / top[:, None], exponent[:, None]
     return SweepParts(
         exponent=exponent,
@@ -173,6 +196,8 @@ def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
         scale_s=top * coefficients[:, COLUMN["strided"]],
         fixed_s=coefficients[:, COLUMN["epsilon_s"]] + serial_s,
         serial_clocks=serial_clocks,
+        ceiling_s=ceiling_s,
+        apart_s=apart_s,
     )
 
 
@@ -187,16 +212,17 @@ def sweep_seconds(parts: SweepParts, sm_clock_hz: Array) -> Array:
     total **= 1.0 / exponent
     total *= parts.scale_s[:, None]
     total += parts.fixed_s[:, None] + parts.serial_clocks[:, None] / sm_clock_hz
-    return total
+    return above_ceiling(total, parts.ceiling_s[:, None], parts.apart_s[:, None])
 
 
-def workload_seconds(gpu_s: Array, host_s: Array, p: float) -> Array:
-    """Latency of a stream of kernels: the smooth maximum of its GPU time and the host's launch time [s], of sharpness p.
+def smooth_maximum(first: Array, second: Array, p: float) -> Array:
+    """(a^p + b^p)^(1/p), of sharpness p.
 
-    A stream drains and refills as a whole, so the two totals compete, not each kernel with its own launch.
+    So a stream of kernels joins its GPU time and the host's launch time: it drains and refills as a whole, and the two totals compete, not
+    each kernel with its own launch.
     """
-    top = np.maximum(np.maximum(gpu_s, host_s), TINY)
-    result: Array = top * ((gpu_s / top) ** p + (host_s / top) ** p) ** (1.0 / p)
+    top = np.maximum(np.maximum(first, second), TINY)
+    result: Array = top * ((first / top) ** p + (second / top) ** p) ** (1.0 / p)
     return result
 
 

@@ -31,7 +31,7 @@ LIMIT_OF_PHASE: Final = {
     "wait": "latency", "prologue": "latency", "epilogue": "DRAM", "reduce": "L2", "reduce_launch": "launch",
     "reduce_start": "launch", "quantise": "DRAM",
     "waves": "latency", "rows": "latency", "row_length": "latency", "start": "launch", "store": "L2", "epsilon": "launch",
-    "link": "links", "chunks": "links",
+    "link": "links", "chunks": "links", "ceiling": "tensor cores",
 }  # fmt: skip
 """Limits of all phases but math.  Latency: dependent steps, independent of the rates; launch: a kernel's fixed cost."""
 
@@ -118,7 +118,7 @@ def explain(asked: Asked) -> Explanation:
     )
 
 
-PHASES: Final = (*OVERLAPPED, *SERIAL, "epsilon")
+PHASES: Final = (*OVERLAPPED, *SERIAL, "ceiling", "epsilon")
 
 
 def _phases_s(prepared: Prepared, clock_hz: float) -> Array:

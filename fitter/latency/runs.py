@@ -19,7 +19,7 @@ from estimator.model.coefficients import HOST_OVERLAP as OVERLAP_NAME
 from estimator.model.lowering import lower
 from estimator.model.phases import Phases
 from estimator.model.power import tensor_rate
-from estimator.model.timeline import kernel_seconds, launch_bound_share, workload_seconds
+from estimator.model.timeline import kernel_seconds, launch_bound_share, smooth_maximum
 from estimator.uncertainty.laboratory import ELSEWHERE_STD
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
@@ -251,7 +251,7 @@ class _Problem:
     def log_paces(self, shift: Array) -> Array:
         """ln of the time of each run at its host's usual pace, then at the slow pace, shape (2 r,)."""
         gpu_s, host_s, p = self.seconds(shift)
-        result: Array = np.log(np.concatenate([workload_seconds(gpu_s, pace * host_s, p) for pace in (1.0, SLOW_PACE)]))
+        result: Array = np.log(np.concatenate([smooth_maximum(gpu_s, pace * host_s, p) for pace in (1.0, SLOW_PACE)]))
         return result
 
     def launch_bound(self, shift: Array) -> Array:

@@ -12,7 +12,19 @@ import numpy as np
 
 from estimator.model.coefficients import COEFFICIENTS, COLUMN, column_index
 from estimator.model.phases import OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
-from estimator.model.timeline import DRAM_COLUMNS, EPILOGUE, MATH, PROLOGUE, TERM_MATRIX, dram_share, effective_math_clocks, wave_share
+from estimator.model.timeline import (
+    CEILING_EXPONENT,
+    DRAM_COLUMNS,
+    EPILOGUE,
+    MATH,
+    PROLOGUE,
+    TERM_MATRIX,
+    above_ceiling,
+    ceiling_parts,
+    dram_share,
+    effective_math_clocks,
+    wave_share,
+)
 from estimator.vocabulary.quantities import Array
 
 _OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
@@ -65,6 +77,14 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     memory = column_slope[:, DRAM_COLUMNS].sum(axis=1) + serial[:, EPILOGUE]
     for name in ("l2_knee", "l2_knee_exponent"):
         slope[:, COLUMN[name]] = memory * _log_slope(lambda moved: dram_share(moved, ratio), c, name, share)
+
+    ceiling_s, apart_s = ceiling_parts(phases, c)
+    own_s = np.maximum(gpu_s - apart_s, _TINY)
+    power = (ceiling_s / own_s) ** CEILING_EXPONENT
+    gpu_s, held = above_ceiling(gpu_s, ceiling_s, apart_s), power / (1.0 + power)
+    slope *= ((gpu_s - apart_s) / own_s * (1.0 - held))[:, None]
+    slope[:, COLUMN["quantise"]] = apart_s
+    slope[:, COLUMN["ceiling"]] = (gpu_s - apart_s) * held
 
     measured = c[COLUMN["offset_s"]] + gpu_s
     slope[:, COLUMN["offset_s"]] = c[COLUMN["offset_s"]]

@@ -7,7 +7,7 @@ import numpy as np
 from estimator.engine.kernel_table import kernel_load, kernel_times
 from estimator.model.coefficients import COLUMN, CoefficientTable
 from estimator.model.power import L2_CREDIT, power_events
-from estimator.model.timeline import workload_seconds
+from estimator.model.timeline import smooth_maximum
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from fitter.latency.runs import LatencyFit, run_kernels, run_seconds
@@ -22,7 +22,7 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
     runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, latency.groups)
     gpu_s, host_s = run_seconds(runs, CoefficientTable(latency.groups).vectors, host_launch_s)
     gpu_s = gpu_s * latency.run_scale[measured]
-    latency_s = workload_seconds(gpu_s, host_s, latency.host.overlap_exponent)
+    latency_s = smooth_maximum(gpu_s, host_s, latency.host.overlap_exponent)
     events = power_events(runs.phases, gpu, L2_CREDIT) * runs.count[:, None]
     totals = np.column_stack([np.bincount(runs.run, events[:, i], len(latency_s)) for i in range(events.shape[1])])
     return PowerRows(

@@ -14,7 +14,7 @@ from estimator.model.lowering import STREAM_KINDS, lower, matrix_columns
 from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
 from estimator.model.streams import Stream, norm_loads
 from estimator.model.tiling import tile_candidates
-from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, workload_seconds
+from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, smooth_maximum
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
@@ -32,7 +32,7 @@ def test_a_p_norm_lies_between_the_longest_part_and_the_sum(parts, p):
 
 @given(positive, positive, st.floats(1.0, 256.0))
 def test_a_workload_takes_at_least_the_longer_of_gpu_and_host(gpu_s, host_s, p):
-    total = float(workload_seconds(np.array([gpu_s]), np.array([host_s]), p)[0])
+    total = float(smooth_maximum(np.array([gpu_s]), np.array([host_s]), p)[0])
     assert max(gpu_s, host_s) * (1 - 1e-12) <= total <= max(gpu_s, host_s) * 2 ** (1 / p) * (1 + 1e-12)
     share = float(launch_bound_share(np.array([gpu_s]), np.array([host_s]), p)[0])
     assert (share > 0.5) == (host_s > gpu_s) or abs(host_s - gpu_s) < 1e-9 * gpu_s

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.model.coefficients import CoefficientTable
-from estimator.model.timeline import workload_seconds
+from estimator.model.timeline import smooth_maximum
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.runs import (
@@ -42,7 +42,7 @@ def paced(rows, host_launch_s, slow_runs, ratio=SLOW_PACE, seed=0):
     gpu_s, host_s = run_seconds(kernels, CoefficientTable(groups).vectors, host_launch_s)
     rng = np.random.default_rng(seed)
     pace = np.where(rng.random(len(rows)) < slow_runs, ratio, 1.0)
-    rows.latency_s[:] = workload_seconds(gpu_s, host_s * pace, host.overlap_exponent) * np.exp(NOISE * rng.standard_normal(len(rows)))
+    rows.latency_s[:] = smooth_maximum(gpu_s, host_s * pace, host.overlap_exponent) * np.exp(NOISE * rng.standard_normal(len(rows)))
     return gpu, float(np.mean(host_s > 1.3 * gpu_s))
 
 
