@@ -24,9 +24,9 @@ from estimator.model.timeline import (
     ideal_seconds,
     kernel_seconds,
     launch_bound_share,
+    smooth_maximum,
     sweep_parts,
     sweep_seconds,
-    smooth_maximum,
 )
 from estimator.uncertainty.forecast import Forecast, forecast_of
 from estimator.uncertainty.laboratory import ELSEWHERE_STD, host_elsewhere_std, scales_std

@@ -1,8 +1,8 @@
 """Phases: the ideal times that form the time of every kernel, and the events that cost energy.
 
-A kernel's phases are columns.  *Overlapped* phases run in parallel and combine by a p-norm (p → ∞ is the
-maximum of a roofline, p = 1 their sum); *serial* phases add; the *ceiling* is the shortest time of all.  A phase that the SM clock drives is stored in SM
-clocks, any other in seconds, so that one set of columns serves every clock.
+A kernel's phases are columns. *Overlapped* phases run in parallel and combine by a p-norm (p → ∞ is the maximum of a roofline, p = 1
+their sum); *serial* phases add; the *ceiling* is the shortest time of all. A phase that the SM clock drives is stored in SM clocks, any
+other in seconds, so that one set of columns serves every clock.
 
 Classes of columns are not compared as a whole (`eq=False`, here and elsewhere): arrays have no single truth value.
 """

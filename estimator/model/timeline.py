@@ -118,7 +118,7 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
 
 
 CEILING_EXPONENT: Final = 8.0
-"""Sharpness with which a product's time approaches its ceiling [1], chosen among 4, 8 and 32 on published products of B200, L40S and H100."""
+"""Sharpness with which a product's time approaches its ceiling [1]; chosen among 4, 8 and 32 on published products of B200, L40S, H100."""
 
 
 def ceiling_parts(phases: Phases, coefficients: Array) -> tuple[Array, Array]:

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from estimator.model.coefficients import coefficient_rows, coefficient_vector
+from estimator.model.coefficients import COLUMN, coefficient_rows, coefficient_vector
 from estimator.model.gemm import candidate_phases
 from estimator.model.lowering import STREAM_KINDS, lower, matrix_columns
 from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
 from estimator.model.streams import Stream, norm_loads
 from estimator.model.tiling import tile_candidates
-from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, smooth_maximum
+from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, smooth_maximum, sweep_parts, sweep_seconds, wave_share
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
@@ -49,6 +49,7 @@ def seconds_of(phases, clock_hz=1e9, **coefficients):
 def test_a_sweep_gives_what_single_clocks_give_and_no_kernel_slows_down_when_the_clock_rises():
     operators = transformer(300, 1024, 2).operators
     coefficients = prior_rows(operators)
+    coefficients[::2, COLUMN["ceiling"]] = 1.4
     phases = lower(operators, A100, coefficients)
     clocks = A100.clocks_mhz() * HZ_PER_MHZ
     sweep = sweep_seconds(sweep_parts(phases, coefficients), clocks)
@@ -64,6 +65,17 @@ def test_a_product_with_lambda_one_never_beats_the_roofline(m, n, k):
     seconds = float(kernel_seconds(lower([matmul(m, n, k)], A100, coefficients), coefficients, 1410e6)[0])
     assert seconds >= 2.0 * m * n * k / (A100.matrix_flop_per_clock("bf16", cuda_cores=False) * A100.num_sms * 1410e6)
     assert seconds >= 2.0 * (m * k + n * k + m * n) / A100.dram_bytes_per_s * (1 - 1e-12)
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 65536), st.sampled_from(["bf16", "fp8"]))
+def test_a_ceiling_bounds_the_rate_at_all_clocks_and_leaves_alone_what_is_slower(m, n, k, precision):
+    phases = phases_of(matmul(m, n, k, precision), load_gpu("h100-sxm"), 128.0, 128.0, 1.0)
+    ideal_s, quantise = 2.0 * m * n * k / (4096 * (1 + (precision == "fp8")) * 132 * 1980e6), {"quantise": 1.0, "math": 1.0}
+    for clock_hz in (600e6, 1980e6):
+        free, held = (seconds_of(phases, clock_hz, **quantise, ceiling=ceiling) for ceiling in (0.0, 1.4))
+        converting = seconds_of(phases, clock_hz, quantise=1.0)
+        assert held >= max(free, converting + 1.4 * ideal_s) * (1 - 1e-9)
+        assert held <= (1.0 + 2.0**-10) * free or free < 2.8 * ideal_s + converting
 
 
 def test_whole_waves_cost_whole_waves():

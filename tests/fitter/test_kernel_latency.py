@@ -57,7 +57,7 @@ def lowered():
 
 ALL_SET = PLANTED | {
     "quantise": 1.0, "offset_s": 2e-6, "floor_s": 9e-6, "l2_knee": 0.7,
-    "l2_knee_exponent": 3.0, "strided": 1.3, "sfu": 0.4, "issue": 0.2, "start": 1.3,
+    "l2_knee_exponent": 3.0, "strided": 1.3, "sfu": 0.4, "issue": 0.2, "start": 1.3, "ceiling": 1.4,
 }  # fmt: skip
 
 
