@@ -118,7 +118,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     table = screen.table
     value = {name: table.numbers(name) for name in VALUE_COLUMNS}
     with np.errstate(divide="ignore", invalid="ignore"):  # a latency of 0 is rejected below
-        latency, power = value["latency_s"], value["power_w"] if "power_w" in table else value["energy_j"] / value["latency_s"]
+        latency, power = value["latency_s"], first_known(value["power_w"], value["energy_j"] / value["latency_s"])
     _read_verdicts(screen, np.isfinite(power) | table.garbled("power_w"))
     _reject_other_ways(screen, kernels, kernel_index, latency)
     screen.reject_limits(("latency_s", "temperature_c", "power_w"), power=("power_w",))

@@ -1,7 +1,7 @@
 """Workload datasets: whole-model measurements, a row per run, as CSV or Parquet.
 
 Columns: workload (path, relative to the file), gpu, precision, attention, sm_clock_mhz (requested), sm_clock_measured_mhz,
-iterations, latency_s and energy_j (per iteration), temperature_c, host, collection.
+iterations, latency_s and energy_j (per iteration) or power_w, temperature_c, host, collection.
 
 A benchmark times one iteration, runs as many iterations as should fill a target duration, and divides the whole window by their number.
 For GPU-bound runs, duration − target − half an iteration (the count is rounded up) is therefore one constant of the host, its start-up
@@ -29,7 +29,7 @@ from fitter.rows.tables import Table
 COLUMNS: Final = frozenset(
     {
         "workload", "gpu", "precision", "attention", "host", "sm_clock_mhz", "sm_clock_measured_mhz", "iterations", "latency_s",
-        "energy_j", "temperature_c", "collection", "source",
+        "energy_j", "power_w", "temperature_c", "collection", "source",
     }
 )  # fmt: skip
 """Columns of a workload dataset; others are ignored."""
@@ -63,7 +63,8 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Selection
     table = screen.table
     screen.reject_limits(("latency_s", "iterations", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz"))
     asked, measured = screen.clocks("sm_clock_mhz"), screen.clocks("sm_clock_measured_mhz")
-    iterations, raw_latency, raw_energy = (table.numbers(name) for name in ("iterations", "latency_s", "energy_j"))
+    iterations, raw_latency = table.numbers("iterations"), table.numbers("latency_s")
+    raw_energy = first_known(table.numbers("energy_j"), table.numbers("power_w") * raw_latency)
     duration = iterations * raw_latency
     screen.reject(duration > LONGEST_RUN_S, "BAD_ITERATIONS", lambda i: f"iterations = {iterations[i]:g} of {raw_latency[i]:g} s")
     # A run this much slower than its host's launches is paced by the GPU.
@@ -84,7 +85,7 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Selection
         # The count of iterations came from one trial iteration; a run at the same pace lasts target + start-up + at most one iteration.
         # A duration so far from the expected one: the pace changed during the run (2 s of 30).
         perturbed = np.abs(duration - target - startup - raw_latency / 2.0) > target / 15.0 + raw_latency / 2.0
-    screen.reject_limits(("energy_j",), power=("energy_j",))
+    screen.reject_limits(("energy_j", "power_w"), power=("energy_j", "power_w"))
     screen.reject(
         (duration < SENSOR_UPDATE_S) & np.isfinite(raw_energy),
         "SHORT_RUN",

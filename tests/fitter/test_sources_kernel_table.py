@@ -298,6 +298,7 @@ def test_what_a_cell_says_otherwise_than_its_column_does_not_count_as_missing(re
 
 
 def test_an_energy_without_power_is_the_power_of_its_time(read):
-    rows, rejected = read(f"{GEMM},1e-4,0.02", f"{GEMM},0,0.02", header=HEADER.partition("power_w")[0] + "energy_j")
-    assert rows.power_w.tolist() == pytest.approx([200.0])
+    header = HEADER.partition("power_w")[0] + "energy_j,power_w"
+    rows, rejected = read(f"{GEMM},1e-4,0.02,", f"{GEMM},2e-4,0.02,150", f"{GEMM},0,0.02,", header=header)
+    assert rows.power_w.tolist() == pytest.approx([200.0, 150.0])
     assert [one.reason for one in rejected] == ["BAD_LATENCY"]

@@ -43,6 +43,7 @@ def read(tmp_path, shared_data):
         "iterations": "1490",
         "latency_s": "0.0212",
         "energy_j": "3.4",
+        "power_w": "",
         "temperature_c": "60",
         "precision": "bf16",
         "attention": "eager",
@@ -91,6 +92,12 @@ def test_target_and_start_up_come_from_the_runs_and_no_part_of_the_last_iteratio
     if startup_s:
         removed_w = (160.0 * measured - rows.energy_j) / (measured - rows.latency_s)
         np.testing.assert_allclose(removed_w, 55, atol=3)  # idle at 900 MHz and a board in use
+
+
+def test_a_mean_power_without_an_energy_is_that_of_the_iteration(read):
+    rows, rejected, _ = read({}, {"energy_j": "", "power_w": repr(3.4 / 0.0212)}, {"energy_j": "", "power_w": "160 W"})
+    assert rows.energy_j.tolist() == pytest.approx([3.4, 3.4, np.nan], nan_ok=True)
+    assert [one.reason for one in rejected] == ["BAD_POWER"]
 
 
 def test_runs_of_fixed_iterations_have_no_target():
