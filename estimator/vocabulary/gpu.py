@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 
 from estimator.vocabulary.quantities import FORMATS, RATES, Array
-from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, check_ascending, check_known, check_lengths, read
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Pattern, Span, Text, Words, check_ascending, check_known, check_lengths, read
 from estimator.vocabulary.values import frozen
 
 ClockMhz = Annotated[float, Span(10, 10_000, "MHz")]
@@ -83,7 +83,7 @@ class GpuSpec:
 
     name: Annotated[Text, "name of the GPU"]
     architecture: Annotated[Text, "architecture"]
-    compute_capability: Annotated[Text, "compute capability"]
+    compute_capability: Annotated[str, Pattern(r"\d{1,2}\.\d", "as 9.0"), "compute capability"]
     num_sms: Annotated[int, Span(1, 1024, "SMs")]
     sm_clock_max_mhz: Annotated[float, Span(10, 10_000, "MHz"), "SM clock of the published peak rates"]
     sm_clock_limit_mhz: Annotated[float, Span(10, 10_000, "MHz"), "highest SM clock that can be locked"]
@@ -117,14 +117,12 @@ class GpuSpec:
 
     def __post_init__(self) -> None:
         low, high = self.sm_clock_min_mhz, self.sm_clock_limit_mhz
-        if not low <= self.sm_clock_max_mhz <= high:
-            raise FaultError(
-                f"= {self.sm_clock_max_mhz:g} must lie within sm_clock_min_mhz = {low:g} and sm_clock_limit_mhz = {high:g}; "
-                "change these as well",
-                "sm_clock_max_mhz",
-            )
-        if not low <= self.usual_clock_mhz <= high:
-            raise FaultError(f"= {self.sm_clock_usual_mhz:g} must be 0 or from {low:g} to {high:g}", "sm_clock_usual_mhz")
+        for name in ("sm_clock_max_mhz", "sm_clock_usual_mhz"):
+            if not low <= (clock := getattr(self, name) or high) <= high:
+                ends = f"sm_clock_min_mhz = {low:g} and sm_clock_limit_mhz = {high:g}"
+                raise FaultError(f"= {clock:g} must lie within {ends}; change these as well", name)
+        if self.idle_w and (rest_w := min(self.idle_w.value)) >= self.power_limit_w:
+            raise FaultError(f"= {self.power_limit_w:g} must lie above power at rest, {rest_w:g} W in idle_w", "power_limit_w")
         if "fp32" not in self.cuda_flop_per_clock:
             raise FaultError("lacks fp32, which gives the number of lanes", "cuda_flop_per_clock")
         check_known(self.sources, tuple(one.name for one in fields(self)), "sources")

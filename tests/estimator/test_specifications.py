@@ -129,7 +129,9 @@ def test_product_names_of_the_driver_lead_to_the_specification(reported, name):
         ({"tensor_flop_per_clock": {"bf17": 2048}}, "tensor_flop_per_clock has a wrong name: 'bf17' is unknown"),
         ({"cuda_flop_per_clock": {"fp16": 256}}, "cuda_flop_per_clock lacks fp32"),
         ({"sm_clock_max_mhz": 1500}, "must lie within sm_clock_min_mhz = 210 and sm_clock_limit_mhz = 1410"),
-        ({"sm_clock_usual_mhz": 1500}, "sm_clock_usual_mhz = 1500 must be 0 or from 210 to 1410"),
+        ({"sm_clock_usual_mhz": 1500}, "sm_clock_usual_mhz = 1500 must lie within"),
+        ({"power_limit_w": 40}, "power_limit_w = 40 must lie above power at rest, 4[0-9.]+ W in idle_w"),
+        ({"compute_capability": "80"}, "compute_capability = '80' must read as 9.0"),
         ({"idle_w": {"sm_clock_mhz": [300, 210], "value": [40, 41], "source": "x"}}, r"idle_w\.sm_clock_mhz must ascend"),
         ({"idle_w": {"sm_clock_mhz": [210, 300], "value": [40], "source": "x"}}, r"idle_w\.value has 1 values where 2"),
         (
