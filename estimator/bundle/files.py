@@ -30,7 +30,7 @@ from estimator.vocabulary.specifications import document_of_gpu, gpu_from_docume
 from estimator.vocabulary.whole_file import write_whole
 
 VARIABLE: Final = "WATTPRINT_BUNDLES"
-"""Environment variable with the local store: a folder whose bundles can be loaded by name, like those of the package.  Its default is
+"""Environment variable with the local store: a folder whose bundles can be loaded by name, before those of the package.  Its default is
 `wattprint/bundles` in the user's data folder (XDG Base Directory Specification)."""
 
 SUFFIX: Final = ".json"
@@ -64,17 +64,15 @@ def bundle_names() -> tuple[str, ...]:
 
 
 def bundle_path(name_or_path: str | Path) -> Path:
-    """The file of a bundle: a path (ends in `.json`, holds a separator, or exists) or the name of an installed bundle.
+    """The file of a bundle: a path (ends in `.json`, holds a separator, or exists) or the name of an installed bundle, the store's first.
 
     Raises BundleError for a name that is neither.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".json") or "/" in text or "\\" in text:
         return Path(name_or_path)
-    names = bundle_names()
-    if text in names:
-        shipped = resource_folder("bundles") / f"{text}.json"
-        return shipped if shipped.is_file() else store_folder() / f"{text}{SUFFIX}"
+    if text in (names := bundle_names()):
+        return (store_folder() if text in stored_names() else resource_folder("bundles")) / f"{text}{SUFFIX}"
     if text and "\0" not in text and Path(text).is_file():
         return Path(text)
     installed = f"installed: {', '.join(names)}" if names else "none is installed"
