@@ -72,11 +72,11 @@ def _shares(context: click.Context, parameter: click.Parameter, values: tuple[st
     return {key: EFFICIENCY.convert(text, parameter, context) for key, text in key_values(context, parameter, values).items()}
 
 
-def words(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+def words(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     """Comma-separated words, each once."""
-    found = tuple(dict.fromkeys(word.strip() for word in text.split(","))) if text is not None else ()
+    found = tuple(dict.fromkeys(word.strip() for text in texts for word in text.split(",")))
     if "" in found:
-        raise click.BadParameter(f"{text!r} holds an empty name", context, parameter)
+        raise click.BadParameter(f"{','.join(texts)!r} holds an empty name", context, parameter)
     return found
 
 
@@ -90,16 +90,16 @@ def precision_word(context: click.Context, parameter: click.Parameter, text: str
     return text
 
 
-def _precisions(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    found = words(context, parameter, text)
+def _precisions(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    found = words(context, parameter, texts)
     for word in found:
         precision_word(context, parameter, word)
     return found
 
 
-def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...]]:
-    return lambda context, parameter, text: tuple(
-        click.Choice(known).convert(word, parameter, context) for word in words(context, parameter, text)
+def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]]:
+    return lambda context, parameter, texts: tuple(
+        click.Choice(known).convert(word, parameter, context) for word in words(context, parameter, texts)
     )
 
 
@@ -176,7 +176,15 @@ WHERE: Final = (
         callback=named_files,
         help="Calibration instead of the best one for the GPU; several may be given.",
     ),
-    click.option("--gpu", "--gpu-spec", "gpus", metavar="NAME|FILE,…", callback=words, help="GPUs (estimate gpus); 'own': the bundle's."),
+    click.option(
+        "--gpu",
+        "--gpu-spec",
+        "gpus",
+        metavar="NAME|FILE,…",
+        multiple=True,
+        callback=words,
+        help="GPUs (estimate gpus); 'own': the bundle's.",
+    ),
     click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]; else the usual one."),
 )
 """Options of every estimate: bundles, GPUs, clocks."""
@@ -212,10 +220,17 @@ QUESTION: Final = (
         callback=_sizes,
         help="The sizes that the workload files are written for, unless their names tell.",
     ),
-    click.option("--precision", metavar="NAME,…", callback=_precisions, help="Compute in bf16, fp16, fp32, fp8, …; `sweep` takes several."),
+    click.option(
+        "--precision",
+        metavar="NAME,…",
+        multiple=True,
+        callback=_precisions,
+        help="Compute in bf16, fp16, fp32, fp8, …; `sweep` takes several.",
+    ),
     click.option(
         "--attention",
         metavar="eager,flash",
+        multiple=True,
         callback=_some_of(ATTENTION_FORMS),
         help="Attention as separate kernels or fused; `sweep` takes both.",
     ),
@@ -224,6 +239,7 @@ QUESTION: Final = (
     click.option(
         "--runtime",
         metavar="eager,compiled,serving",
+        multiple=True,
         callback=_some_of(RUNTIMES),
         help="Of a model: eager, compiled, serving (as an engine runs it).",
     ),

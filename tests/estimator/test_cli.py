@@ -199,7 +199,7 @@ def test_wrong_usage_is_one_line_and_status_2(bundle, workload, words):
         ("--precision ''", 2, "empty name"),
         ("--out ''", 2, "empty"),
         ("--gpu-spec ''", 2, "empty"),
-        ("--precision bf16,fp32", 2, "`estimate sweep` takes several"),
+        ("--precision bf16 --precision fp32", 2, "`estimate sweep` takes several"),
     ],
 )
 def test_what_cannot_be_asked_for_is_one_line(bundle, workload, words, status, message):

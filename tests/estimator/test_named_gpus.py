@@ -163,7 +163,7 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
     assert printed(workload, "--gpu", own)["validity"] == "forecast"
     _, out, _ = run("explain", workload, "--gpu h100-nvl --csv")
     assert all(line.endswith(f",{h100},h100-nvl,forecast") for line in out.splitlines()[1:])
-    points = printed("sweep", workload, "--gpu a10,h100-nvl")
+    points = printed("sweep", workload, "--gpu a10 --gpu h100-nvl")
     assert [(one["gpu"], one["validity"]) for one in points] == [(one["gpu"], one["validity"]) for one in found[:2]]
     head = run(workload, "--gpu h100-nvl")[1].splitlines()[0]
     assert f"bundle {h100}, gpu h100-nvl" in head
