@@ -72,9 +72,10 @@ class Call:
                 return f"{command[0]} cannot be started ({error.strerror or error})"
             why = self._watched(process, time.monotonic() + limit_s, stall_s)
         (self.folder / f"{name}.json.part").replace(self.folder / f"{name}.json")
-        click.echo("\n".join(log.read_bytes()[earlier:].decode(errors="replace").splitlines()[-SHOWN_LINES:]))
+        lines = log.read_bytes()[earlier:].decode(errors="replace").splitlines()
+        click.echo("\n".join(lines[-SHOWN_LINES:]))
         if not why and process.returncode not in GOOD:
-            why = f"{ENDED} {process.returncode}"
+            why = ": ".join([f"{ENDED} {process.returncode}", *lines[-1:]])
         return why
 
     def _watched(self, process: subprocess.Popen[bytes], end_s: float, stall_s: float) -> str:

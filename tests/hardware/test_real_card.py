@@ -166,7 +166,7 @@ def test_a_limit_has_settled_once_the_clock_steps_no_further_than_at_the_end(lag
     ("program", "limit_s", "why"),
     [
         ("print(7)", 30.0, ""),
-        ("raise SystemExit(1)", 30.0, "exit status 1"),
+        ("raise SystemExit('no torch')", 30.0, "exit status 1: no torch"),
         ("import time\nwhile True: print(end='x', flush=True); time.sleep(0.1)", 1.5, "time limit"),
         ("import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)", 30.0, "nothing written for 1 s"),
         ("print(7)", -1.0, "no time is left in this call"),
