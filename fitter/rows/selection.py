@@ -156,12 +156,14 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, 
 
 
 def joined(parts: list[Selection]) -> Selection:
-    """Join selections of single data sets.  Raises InputError if two hold the same data."""
-    seen: dict[str, str] = {}
-    for record in (part.datasets[0] for part in parts):
-        if record.sha256 in seen:
-            raise InputError(f"{record.name}: the same data as {seen[record.sha256]}; give every data set once")
-        seen[record.sha256] = record.name
+    """Join selections of single data sets.  Raises InputError if two hold the same data, or all the same times in another format."""
+    seen: dict[object, str] = {}
+    for part in parts:
+        record = part.datasets[0]
+        for mark in (record.sha256, *(rows.latency_s.tobytes() for rows in part.tables if len(rows) > 1)):
+            if mark in seen:
+                raise InputError(f"{record.name}: the same data as {seen[mark]}; give every data set once")
+            seen[mark] = record.name
     return _merged(parts)
 
 

@@ -205,6 +205,8 @@ def read_streamed(datasets: Sequence[str], gpu_name: str | None, seed: int, sche
         for path in map(Path, datasets):
             table = open_partitioned(path) if parquet_files(path) else None
             if table is not None and set(NEEDED) <= set(table.schema.names):
+                if beside := sorted(path.glob("*.csv*")):
+                    raise InputError(f"{path}: {beside[0].name} lies beside data that are read in pieces; move it, and name it by itself")
                 parts.append(_sampled(path, table, gpu, seed, results, progress))
             else:
                 parts.append(read_selection([path], gpu_name))

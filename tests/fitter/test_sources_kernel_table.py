@@ -45,7 +45,7 @@ def test_a_packed_table_and_a_folder_of_tables_are_read_like_plain_ones(tmp_path
     folder.mkdir()
     plain.write_bytes(text)
     packed.write_bytes(gzip.compress(text[:90]) + gzip.compress(text[90:]))  # gzip joins files by appending them
-    (folder / "one.csv.gz").write_bytes(gzip.compress(text))
+    (folder / "one.csv.gz").write_bytes(gzip.compress(text.replace(b"1e-4", b"3e-4")))
     (folder / "two.csv").write_bytes(text.replace(b"1e-4", b"2e-4"))
     (folder / "systems.csv").write_text("gpu,sms\na,1\n")
     pq.write_table(csv.read_csv(plain), folder / "packed.parquet")
@@ -193,9 +193,9 @@ def test_kinds_of_files_are_found_by_content_and_join_in_order(shared_data, tmp_
     assert both.select(np.arange(len(both) - len(one), len(both))).row_operators() == one.row_operators()
     assert both.sources == ("linear_larger_shapes.csv", "vector_train.csv")
     assert join_rows([one, None]) is one
-    (tmp_path / "copy.csv").write_bytes(large.read_bytes())
+    (tmp_path / "copy.csv.gz").write_bytes(gzip.compress(large.read_bytes()))
     with pytest.raises(InputError, match="same data"):
-        read_selection([large, tmp_path / "copy.csv"])
+        read_selection([large, tmp_path / "copy.csv.gz"])
 
 
 def test_one_gpu_is_chosen_among_several_or_given_to_a_table_without_one(shared_data, tmp_path):

@@ -180,6 +180,9 @@ def test_a_selection_read_in_pieces_counts_all_rows_and_says_so(tmp_path):
     assert selection.row_count == 130 == record.used + sum(record.rejected.values())
     assert set(count_reasons(selection.rejected)) == {"ABOVE_ROOF", "BAD_LATENCY", "UNKNOWN_PRECISION"}
     assert any("130 rows of 3 files streamed in 3 partitions" in note for note in selection.notes)
+    (folder / "t.csv.gz").touch()
+    with pytest.raises(InputError, match="t.csv.gz lies beside data"):
+        read_streamed([str(folder)], None, 0, None, lambda text: None)
 
 
 def test_more_rows_than_memory_holds_and_a_cluster_are_read_in_pieces(tmp_path, capsys):
