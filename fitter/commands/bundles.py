@@ -110,12 +110,12 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     from datetime import UTC, datetime
 
     from estimator.bundle.files import bundle_path, load_bundle
-    from fitter.release.versions import file_name, identity, release, release_before
+    from fitter.release.versions import file_name, identity, newest_release, release
 
     bundle = load_bundle(bundle_name)
     name = file_name(bundle.name)
     target = out or bundle_path(bundle_name).parent / f"{name}-{version}.json"
-    before = against or release_before(target.absolute().parent, name, version)
+    before = against or newest_release(target.absolute().parent, name)
     previous = None if before is None else load_bundle(before)
     released, log = release(bundle, version, target, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
     answer({"bundle": str(target), **identity(released), "changelog": str(log)}, as_json)

@@ -227,11 +227,11 @@ def file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".") or "bundle"
 
 
-def release_before(folder: Path, name: str, version: str) -> Path | None:
-    """The file of the newest release below `version` among NAME-X.Y.Z.json in a folder; None without one."""
+def newest_release(folder: Path, name: str) -> Path | None:
+    """The file of the newest release among NAME-X.Y.Z.json in a folder; None without one."""
     versions = {path: path.name.removeprefix(f"{name}-").removesuffix(".json") for path in folder.glob("*.json")}
     keys = {path: version_key(text) for path, text in versions.items() if VERSION.fullmatch(text)}
-    return max((path for path, key in keys.items() if key < version_key(version)), key=lambda path: keys[path], default=None)
+    return max(keys, key=keys.__getitem__, default=None)
 
 
 def changelog_entry(bundle: Bundle, previous: Bundle | None, note: str, today: str) -> str:

@@ -15,8 +15,8 @@ from fitter.release.versions import (
     differences_document,
     least_version,
     needed_step,
+    newest_release,
     release,
-    release_before,
     require_step,
     version_key,
     workload_differences,
@@ -143,8 +143,8 @@ def test_a_release_is_compared_with_the_newest_one_beside_it(tmp_path):
         release(bundle, version, tmp_path / f"planted-{version}.json", None, "", "2026-01-02")
     for name in ("planted-notes.json", "planted-extra-1.11.0.json"):
         (tmp_path / name).write_text("{}")
-    assert release_before(tmp_path, "planted", "1.11.0") == tmp_path / "planted-1.10.0.json"
-    assert release_before(tmp_path, "planted", "1.0.0") is None
+    assert newest_release(tmp_path, "planted") == tmp_path / "planted-2.0.0.json"
+    assert newest_release(tmp_path, "other") is None
     first = replace(bundle, version="1.10.0")
     with pytest.raises(ReleaseError, match=r"1\.10\.1 is too small a step from 1\.10\.0.*group softmax removed.*least is 2\.0\.0"):
         release(replace(bundle, **CHANGES["fewer groups"][1]), "1.10.1", tmp_path / "x.json", first, "", "2026-01-02")
