@@ -12,7 +12,7 @@ import click
 
 from estimator import __version__
 from estimator.commands.options import Number, with_options
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, output_option, run_command, tell
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_files, output_option, run_command, tell
 from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
@@ -87,8 +87,10 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 )
 @click.option(
     "--anchor",
+    "anchors",
     metavar="BUNDLE",
-    callback=named_file,
+    multiple=True,
+    callback=named_files,
     help="Correct this bundle of another GPU by the datasets: one or a few runs, or kernels, with energy.",
 )
 @require_option
@@ -101,8 +103,8 @@ def fit_command(**options: Any) -> int:
     A DATASET is a Parquet file or folder of `collect`, a workload dataset (whole models) or a kernel table (CSV or
     Parquet); several kinds together are one fit.
     """
-    if options["priors"] and options["anchor"]:
-        raise click.UsageError("--prior and --anchor exclude each other: many rows start from a prior, a few correct a forecast")
+    if len(options["anchors"]) > (not options["priors"]):
+        raise click.UsageError("--anchor takes one bundle, and no --prior beside it: many rows start from priors, a few correct a forecast")
     _check_datasets(options["datasets"])
     from estimator.bundle.files import bundle_heads, load_bundle, save_bundle
     from estimator.uncertainty.nearest import nearest_bundle
@@ -121,7 +123,7 @@ def fit_command(**options: Any) -> int:
         selection = read_selection(options["datasets"], options["gpu"])
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     priors = [load_bundle(name) for name in options["priors"]]
-    anchors = [load_bundle(name) for name in (options["anchor"],) if name]
+    anchors = [load_bundle(name) for name in options["anchors"]]
     require_one_world(selection, [*priors, *anchors])
     heads = bundle_heads(tell) if not priors and lacks_power(selection) else {}
     lenders = {name: head for name, head in heads.items() if head.power}

@@ -73,7 +73,7 @@ def anchored(source: Bundle, selection: Selection, gpu: GpuSpec) -> tuple[Bundle
     measured_w, forecast_w = _above_rest(bundle, gpu, _forecast(bundle, anchors))
     known = np.isfinite(measured_w)
     if not known.any():
-        raise CalibrationError("no anchor's power lies between rest and the limit: run it for seconds, busy, below the limit")
+        raise CalibrationError("no anchor has an energy whose power lies between rest and the limit: run it for seconds, busy")
     mean = float(measured_w[known].sum() / forecast_w[known].sum())
     left = {
         "latency": float(np.hypot((1.0 - weight) * of_time, weight * ROW_STD / np.sqrt(len(slower)))),

@@ -203,7 +203,17 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "words", [(), "a.csv --holdout 2", "a.csv --holdout nan", "a.csv --seed -1", "a.csv --what", "check b.json", "release b.json", "diff a"]
+    "words",
+    [
+        (),
+        "a.csv --holdout 2",
+        "a.csv --holdout nan",
+        "a.csv --seed -1",
+        "a.csv --what",
+        "check b.json",
+        "diff a",
+        "a --anchor b --anchor c",
+    ],
 )
 def test_wrong_usage_is_status_two(words):
     assert "--help" in fails(words, status=2)

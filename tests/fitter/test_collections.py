@@ -205,7 +205,7 @@ def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait
     ("board", "workloads", "energy_j", "reason"),
     [
         (A100, various_workloads(), 1.0, "start from it with --prior"),
-        (H100, busy_workloads(), np.nan, "no anchor.s power lies between rest and the limit"),
+        (H100, busy_workloads(), np.nan, "no anchor has an energy whose power lies between rest and the limit"),
         (H100, various_workloads()[:5], 1.0, "all 5 anchors are runs below 59 µs"),
     ],
 )
