@@ -98,7 +98,7 @@ def _full(answer: "ServedEstimate") -> str:
     rows = []
     for name, (word, units) in HEADLINE.items():
         value, low, high = (quantity(getattr(answer, f"{name}{end}"), math.nan, units).strip() for end in ("", "_low", "_high"))
-        rows.append([word, value, f"({low} to {high})"])
+        rows.append([word, value, f"({low} to {high})" * (low != value)])
         if name == "ttft_s":
             rows[-1][2] = f"in an empty engine; under load {quantity(answer.ttft_loaded_s, math.nan, units)} ({low} to {high})"
     shares = ", ".join(f"{name} {percent(share)}" for name, share in answer.parts.items() if share > LEAST_SHARE and name != "prompts")

@@ -209,8 +209,8 @@ class Sweep(Values[Array]):
         for first, i in self._first(assumed | (self.launch_bound_share > 0.3)):
             case = self.cases[i]
             doubt = f", assumed ± {case.launch_ln_std:.0%}: most of the latency's ±" if assumed[first] else ""
-            told = f"the GPU waits {waits[first]:.0%} of the time for the host's launches, {1e6 * case.launch_s:.3g} µs an operator{doubt}"
-            lines.append((i, f"{told}; give --host-launch-us for another host"))
+            cost = f"{1e6 * case.launch_s:.3g} µs an operator (--host-launch-us)"
+            lines.append((i, f"the GPU waits {waits[first]:.0%} of the time for the host's launches, {cost}{doubt}"))
         return lines
 
     def _first(self, points: BoolArray) -> list[tuple[int, int]]:

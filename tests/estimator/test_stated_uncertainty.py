@@ -44,11 +44,8 @@ def test_a_launch_cost_that_no_run_showed_is_as_uncertain_as_its_prior_unless_gi
     assert known.launch_bound_share > 0.9
     assert known.latency_s_std / known.latency_s == pytest.approx(0.5, abs=0.1)
     assert given.latency_s_std < 0.5 * known.latency_s_std
-    told = [[line.partition(" an operator")[2] for line in one.notes if "the host's launches" in line] for one in (known, given)]
-    assert told == [
-        [", assumed ± 50%: most of the latency's ±; give --host-launch-us for another host"],
-        ["; give --host-launch-us for another host"],
-    ]
+    told = [[line.partition(" an operator ")[2] for line in one.notes if "the host's launches" in line] for one in (known, given)]
+    assert told == [["(--host-launch-us), assumed ± 50%: most of the latency's ±"], ["(--host-launch-us)"]]
 
 
 def test_without_stated_errors_no_clock_can_be_told_from_the_best():

@@ -248,6 +248,7 @@ def test_a_bundle_without_power_chooses_no_energy(tmp_path):
     words = "llama-3-8b --prompt 64 --output 8 --bundle"
     assert "no power coefficients" in fails("llm", words, bundle, "--best energy_per_token")
     assert answers(words, bundle, "--best tokens_per_s")["energy_per_token_j"] is None
+    assert [line.split() for line in run(words, bundle, "--batch 1")[1].splitlines() if "–" in line] == [["power", "–"], ["J/token", "–"]]
 
 
 def test_a_table_shows_the_first_tokens_that_a_limit_holds():
