@@ -99,8 +99,10 @@ def unseen_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Seq
 
 
 def unfitted_int8(bundle: Bundle, operators: Sequence[Operator]) -> BoolArray:
-    """Whether each operator is a product in int8 without a time, as the fit has no such products: it would repeat another precision's."""
-    known = bool(INT8 & set(bundle.once(fitted_precisions).get("gemm", ())))
+    """Whether each operator is a product in int8 without a time, as the fit has no such products, nor lent ones: it would repeat another
+    precision's.
+    """
+    known = INT8 & {*bundle.once(fitted_precisions).get("gemm", ()), *(word for name in bundle.groups for word in group_words(name))}
     return np.array([not known and operator.precision in INT8 and operator.family in PRODUCTS for operator in operators])
 
 

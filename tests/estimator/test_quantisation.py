@@ -117,9 +117,9 @@ def test_only_named_products_stay_wide():
         assert found == {shape: "bf16" if shape == kept else "int4_wo" for shape in shapes}
 
 
-@pytest.mark.parametrize("bundle, timed", [("a100-pcie-40gb-eager", False), ("h100-sxm", False), ("h200-sxm", True)])
+@pytest.mark.parametrize("bundle, timed", [("a100-pcie-40gb-eager", False), ("h100-sxm", False), ("h200-sxm", True), ("b200-sxm", True)])
 @pytest.mark.parametrize("precision", ["int8", "sq"])
-def test_products_in_int8_have_a_time_only_where_the_fit_has_some(bundle, timed, precision):
+def test_products_in_int8_have_a_time_only_where_the_fit_has_some_or_they_are_lent(bundle, timed, precision):
     workload = with_precision(transformer(1024, 512, 4), precision)
     for gpu in ("h100-sxm", "a100-sxm-80gb"):
         (found,) = estimate(workload, load_bundle(bundle), gpu=load_gpu(gpu))
