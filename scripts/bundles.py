@@ -256,7 +256,7 @@ def _origin_lines(bundle: Bundle, recipe: Recipe) -> Iterator[str]:
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--data", type=click.Path(path_type=Path, exists=True), default=ROOT.parent / "shared" / "data")
-@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "bundles")
+@click.option("--out", type=click.Path(exists=True, file_okay=False, path_type=Path), default=ROOT / "bundles")
 @click.option("--cards", is_flag=True, help="Write the cards of the bundles that are there; fit nothing.")
 def main(names: tuple[str, ...], data: Path, out: Path, cards: bool) -> None:
     """Fit the bundles NAME..., or all, and write their cards."""
