@@ -46,12 +46,17 @@ class Forecast:
     text: str
 
 
-def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float], rest_known: bool = False) -> Forecast | None:
-    """The forecast of a request; None for the fitted board with any limits.  rest_known: power at rest was read on the asked board."""
+def forecast_of(
+    fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float], rest_known: bool = False, anchored: str = ""
+) -> Forecast | None:
+    """The forecast of a request; None for the fitted board with any limits.  rest_known: power at rest was read on the asked board.
+
+    anchored: the line of a bundle that is itself a forecast, corrected by anchors; its stated errors hold that.
+    """
     other, changes = asked.name != fitted.name, changed_figures(fitted, asked)
     shares = tuple(f"efficiency of {module} → {value:g}" for module, value in efficiency.items())
     if not (other or changes or shares):
-        return None
+        return Forecast(name="anchored", ln_std=(0.0, 0.0), text=anchored) if anchored else None
     settings = ", ".join(shares if other else (*changes, *shares))
     what = f"the bundle was fitted on {fitted.name}, not on {asked.name}" if other else f"{asked.name}"
     return Forecast(

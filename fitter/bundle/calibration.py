@@ -172,8 +172,8 @@ def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, na
         _with_origin(found, selection, board, seed), domain=source.domain, name=name or f"{default_name(selection, gpu)}-anchored"
     )
     used = sum(one.rows for one in found.collections)
-    origin = f"anchored: {source.name} {source.version} ({source.gpu.name}), corrected by {used} anchors"
-    bundle = replace(bundle, notes=(origin, *selection.notes, *warnings))
+    origin = f"forecast from {source.name} {source.version} ({source.gpu.name}), corrected by anchors ({used})"
+    bundle = replace(bundle, notes=(*selection.notes, *warnings), environment={**bundle.environment, "anchored": origin})
     return Calibration(bundle=bundle, selection=selection, errors=(), held_out={}, warnings=warnings)
 
 

@@ -14,6 +14,7 @@ from estimator.questions.estimates import estimate
 from estimator.uncertainty.laboratory import ELSEWHERE_STD
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
+from fitter.bundle.calibration import calibrate_anchored
 from fitter.bundle.drafts import draft_from_rows
 from fitter.errors import CalibrationError
 from fitter.power.limit import with_limit_share
@@ -196,9 +197,13 @@ def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait
     forecast = [estimate(one, source, gpu=H100, sm_clock_mhz=1400.0)[0].latency_s for one in busy_workloads()]
     runs = replace(workload_rows(source, [*busy_workloads(), *various_workloads()], clocks_mhz=(1400.0,)), gpus=(H100.name,))
     runs = replace(runs, latency_s=np.array([*forecast, *[0.005] * 10]))
-    found, (warning,) = anchored(source, selection_of(None, runs), H100)
+    found = calibrate_anchored(selection_of(None, runs), H100, source, name="", seed=0)
+    (warning,) = found.warnings
     assert "10 of 13 anchors left out" in warning
-    assert [estimate(one, found, sm_clock_mhz=1400.0)[0].latency_s for one in busy_workloads()] == pytest.approx(forecast)
+    answers = [estimate(one, found.bundle, sm_clock_mhz=1400.0)[0] for one in busy_workloads()]
+    assert [one.latency_s for one in answers] == pytest.approx(forecast)
+    assert {one.validity for one in answers} == {"forecast"}
+    assert all("corrected by anchors (3)" in " ".join(one.warnings) for one in answers)
 
 
 @pytest.mark.parametrize(
