@@ -201,6 +201,8 @@ def _boards(options: Options, needs: Sequence[Need]) -> "list[list[tuple[Bundle,
     words = dict.fromkeys(word if word == OWN or names_file(word) else load_gpu(word).name for word in options["gpus"]) or (OWN,)
     if OWN in words and not given:
         raise click.UsageError("name a --gpu, such as h100 (`estimate gpus` lists them), or a --bundle")
+    if options["idle_power"] and len(words) > 1:
+        raise click.UsageError("--idle-power was read on one board: give one --gpu")
     heads = {} if given else bundle_heads(lambda line: say([], [line], quiet=options["quiet"]))
     pairs = [
         list(product(given, words)) if given else [(nearest_bundle(load_gpu(word), heads, formats, served=served), word) for word in words]

@@ -183,6 +183,7 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
         ("--gpu h100 --idle-power 120 --power-cap 110", 1, "and less than its limit, 110 W; read it with a context"),
         ("--gpu h100 --idle-power 90@5000", 1, "SM clock 5000 MHz is outside what h100-sxm can lock"),
         ("--gpu h100 --idle-power 0", 2, "--idle-power"),
+        ("--gpu h100,l4 --idle-power 60", 2, "was read on one board"),
         ("--gpu h100 --idle-power 90@", 2, "--idle-power"),
     ],
 )
