@@ -35,8 +35,7 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     text = str(name_or_path)
     if names_file(name_or_path):
         return read_file(GpuSpec, Path(name_or_path), "GPU specification", SpecificationError)
-    name = _short_name(_plain_name(text)) or canonical_gpu_name(text)
-    if name is None:
+    if (name := canonical_gpu_name(text)) is None:
         near = ", ".join(_near_names(_plain_name(text)))
         raise SpecificationError(
             f"unknown GPU {text!r}; {near and f'nearest: {near}; '}`estimate gpus` lists all; "
@@ -68,10 +67,10 @@ def _near_names(plain: str) -> dict[str, None]:
 
 
 def canonical_gpu_name(text: str) -> str | None:
-    """The name of a GPU from its own name or from the name a driver reports ("NVIDIA A100-PCIE-40GB"); None if unknown."""
+    """The name of a GPU from its own name, a short one, or the name a driver reports ("NVIDIA A100-PCIE-40GB"); None if unknown."""
     plain = _plain_name(text)
     names = gpu_names()
-    return plain if plain in names else next((name for name in names if is_named(_shipped(name), text)), None)
+    return plain if plain in names else _short_name(plain) or next((name for name in names if is_named(_shipped(name), text)), None)
 
 
 def is_named(gpu: GpuSpec, text: str) -> bool:

@@ -115,7 +115,7 @@ def test_clock_tables_agree_with_the_recorded_ones(shared_data):
     [
         ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
         ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
-        ("NVIDIA TITAN V", "titan-v"), ("TITAN RTX", "titan-rtx"),
+        ("NVIDIA TITAN V", "titan-v"), ("TITAN RTX", "titan-rtx"), ("h100", "h100-sxm"), ("RTX6000 Ada", "rtx-6000-ada"),
         ("NVIDIA A16", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
     ],
 )  # fmt: skip
