@@ -17,7 +17,6 @@ from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 
 if TYPE_CHECKING:
     from collector.devices.nvml import NvmlBoard
-    from collector.devices.nvml_library import NvmlLibrary
     from collector.devices.protocols import Gpu
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
@@ -151,8 +150,8 @@ def _board(word: str) -> Iterator[Finding]:
     from collector.devices.nvml_library import open_nvml
 
     try:
-        with open_nvml() as library, open_board(word) as board:
-            yield from _looked_at(library, board)
+        with open_nvml(), open_board(word) as board:
+            yield from _looked_at(board)
             yield _readings(board)
             if fields := board.sensor.fields():
                 yield _response(str(board.index), board.gpu, fields[0])
@@ -168,7 +167,7 @@ def _simulated_response(word: str) -> Finding:
         return _response(word, bench.gpu, bench.sensors[0].fields()[0])
 
 
-def _looked_at(library: "NvmlLibrary", board: "NvmlBoard") -> Iterator[Finding]:
+def _looked_at(board: "NvmlBoard") -> Iterator[Finding]:
     """Checks of identity, clocks and users of a board."""
     name, identity = f"GPU {board.index}", board.gpu.identity()
     spec = f"specification {identity.canonical_name}" if identity.canonical_name else "no specification"

@@ -127,17 +127,11 @@ def held_limit(bundle: Bundle, gpu: GpuSpec, limit_w: float) -> Held:
 
 def power_model(bundle: Bundle, gpu: GpuSpec | None) -> PowerModel | None:
     """The bundle's power coefficients, for another GPU carried to that one; None if it has none."""
-    own, power = bundle.once(_power_model), bundle.power
-    if power is None or gpu is None or gpu == bundle.gpu:
-        return own
-    return _model(bundle, carried_power(bundle, power, gpu))
-
-
-def _power_model(bundle: Bundle) -> PowerModel | None:
-    return None if bundle.power is None else _model(bundle, bundle.power)
-
-
-def _model(bundle: Bundle, power: PowerCoefficients) -> PowerModel:
+    power = bundle.power
+    if power is None:
+        return None
+    if gpu is not None and gpu != bundle.gpu:
+        power = carried_power(bundle, power, gpu)
     return PowerModel(
         event_energy_j=np.array([power.event_energy_j.get(term, 0.0) for term in POWER_TERMS]),
         busy_w=power.busy_w,
