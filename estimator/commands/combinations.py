@@ -159,7 +159,7 @@ def _choice(options: Options, bundle: "Bundle", gpu: "GpuSpec | None") -> "Choic
     board = gpu or bundle.gpu
     power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
     clocks, idle_power = _clocks(board, options["freqs"]), None
-    if options["idle_power"] is not None:
+    if options["idle_power"]:
         watt, at = options["idle_power"]
         idle_power = (watt, at or max(clocks or (board.usual_clock_mhz,)))
     return bundle, gpu, clocks, idle_power

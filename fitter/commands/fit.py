@@ -5,7 +5,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -135,7 +134,7 @@ def fit_command(**options: Any) -> int:
         else calibrate(selection, gpu, **common, holdout=options["holdout"], priors=priors, lender=lender, progress=progress)
     )
     bundle = save_bundle(calibration.bundle, options["out"])
-    if options["report"] is not None:
+    if options["report"]:
         from estimator.vocabulary.whole_file import write_whole
         from fitter.report.page import report_html
         from fitter.report.verdict import verdict_lines
@@ -211,11 +210,9 @@ def _check_datasets(names: Sequence[str]) -> None:
     Raises FitterError for a pipe or a device, and for the log of an unfinished campaign beside a data set or in a folder.  Hosts may
     still measure into parts of a folder: their folders (`host=`) are skipped.
     """
-    local = [name for name in names if "://" not in name]
-    for name in local:
+    for name in names:
         with suppress(OSError):  # missing, or no permission to look
-            kind = special_kind(Path(name))
-            if kind is not None:
+            if kind := special_kind(name):
                 raise FitterError(f"{name}: is {kind}, not a file; write what it holds to a file and name that")
         if os.path.realpath(name) == os.sep:  # a walk through the whole file system would not end
             raise FitterError(f"{name}: the root of all files; name a data set or a folder of them")
