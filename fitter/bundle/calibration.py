@@ -167,13 +167,15 @@ def _source(selection: Selection, gpu: GpuSpec, priors: Sequence[Bundle], lender
 def calibrate_anchored(selection: Selection, gpu: GpuSpec, source: Bundle, *, name: str, seed: int) -> Calibration:
     """A bundle for a board with a few anchors only, on top of another board's bundle.  Raises CalibrationError as `anchored`."""
     found, warnings = anchored(source, selection, gpu)
-    board = board_knowledge(selection, gpu)
-    bundle = replace(
-        _with_origin(found, selection, board, seed), domain=source.domain, name=name or f"{default_name(selection, gpu)}-anchored"
-    )
-    used = sum(one.rows for one in found.collections)
+    draft, used = _with_origin(found, selection, board_knowledge(selection, gpu), seed), sum(one.rows for one in found.collections)
     origin = f"forecast from {source.name} {source.version} ({source.gpu.name}), corrected by anchors ({used})"
-    bundle = replace(bundle, notes=(*selection.notes, *warnings), environment={**bundle.environment, "anchored": origin})
+    bundle = replace(
+        draft,
+        domain=source.domain,
+        name=name or f"{default_name(selection, gpu)}-anchored",
+        notes=(*selection.notes, *warnings),
+        environment={**draft.environment, "anchored": origin},
+    )
     return Calibration(bundle=bundle, selection=selection, errors=(), held_out={}, warnings=warnings)
 
 

@@ -239,8 +239,7 @@ def known_gpu(text: str, asked: GpuSpec | None) -> GpuSpec | None:
     bare = text.removeprefix(SIMULATED_PREFIX)
     if asked is not None and is_named(asked, bare):
         return asked
-    name = canonical_gpu_name(bare)
-    return None if name is None else load_gpu(name)
+    return load_gpu(name) if (name := canonical_gpu_name(bare)) else None
 
 
 ROOF_TOLERANCE: Final = 1.05

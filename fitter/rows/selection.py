@@ -37,7 +37,7 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     for path in paths:
         try:
             path = Path(path)
-            files = _files(path) if path.is_dir() else [path]
+            files = _files(path)
             own = [one for one in files if one == path or _table_kind(one) is not None]
             notes += [f"{one.name}: no table of kernels, runs or blocks; left out" for one in files if own and one not in own]
             parts += [_read_one(one, asked) for one in own or files]
@@ -74,7 +74,7 @@ def require_one_world(selection: Selection, sources: Iterable[Bundle] = ()) -> N
 
 
 def _files(path: Path) -> list[Path]:
-    """The tables in a folder, and the folder itself where it holds a dataset of `collect`; else the path itself."""
+    """The tables in a folder, and the folder itself where it holds a dataset of `collect`; the path itself of a file, or without any."""
     packed = parquet_files(path)
     own = [path] if any(map(is_kernel_dataset, packed)) else packed
     return sorted([*path.glob("*.csv"), *path.glob("*.csv.gz"), *own]) or [path]
