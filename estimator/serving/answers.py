@@ -156,14 +156,14 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     """
     served = _served(serving, batches)
     memory = _memory(served, board)
-    sixteen = "bf16" if board.gpu.on_tensor_cores("bf16") else "fp16"
+    sixteen = served.weights.sixteen if board.gpu.on_tensor_cores("bf16") else "fp16"
     common = {
         "model": served.architecture.name,
         "bundle": f"{board.bundle.name} {board.bundle.version}",
         "gpu": board.gpu.name,
         "gpus": served.layout.gpus,
         "engine": served.engine.label,
-        "weights": served.weights.layer.replace("bf16", sixteen),
+        "weights": served.weights.name.replace("bf16", sixteen),
         "kv": served.weights.cache.replace("bf16", sixteen),
         "memory": memory,
         **{name: getattr(serving, name) for name in ("prompt", "output", "rate", "tensor_parallel", "expert_parallel")},
@@ -236,7 +236,7 @@ def _served(serving: Serving, batches: Sequence[int]) -> Served:
     model.check(layout)
     formats = read_weights(config, serving.weights, serving.kv)
     if model.experts is None and formats.experts != formats.layer:
-        raise WorkloadError(f"{model.name} has no experts, and {formats.experts} is a format of experts alone; take another --weights")
+        raise WorkloadError(f"{model.name} has no experts, and {formats.name} is a format of experts alone; take another --weights")
     return Served(
         architecture=model,
         weights=formats,

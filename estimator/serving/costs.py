@@ -201,7 +201,7 @@ def single_step(
         cache_byte=batch * sequence * cache_bytes(architecture, formats, layout, context=sequence),
         passing_byte=engine.reserve_bytes,
     )
-    name = f"{architecture.name}-{phase}-b{batch}-s{sequence}-{formats.layer}-kv-{formats.cache}-serving"
+    name = f"{architecture.name}-{phase}-b{batch}-s{sequence}-{formats.name}-kv-{formats.cache}-serving"
     name += f"-tp{tensor_parallel}" if tensor_parallel > 1 else ""
     told = f"kernels as {engine.label} launches them on each GPU, without its host (estimate llm has it)"
     return Variant(

@@ -6,6 +6,7 @@ from typing import Final
 
 from estimator.tracing.models import (
     EXPERTS_ALONE,
+    SIXTEEN_BIT,
     Fields,
     chosen_format,
     facts,
@@ -32,7 +33,7 @@ class Weights:
     """Formats of the products of layers, of experts, of the head, and of the cache.
 
     kept: kinds of matrices that stay in 16 bit, with the share of the layers in which they do [1].
-    narrow_byte: storage of a weight that does not [byte].
+    narrow_byte: storage of a weight that does not [byte].  sixteen: name of the 16-bit format in the checkpoint.
     """
 
     layer: str
@@ -41,6 +42,12 @@ class Weights:
     cache: str = SIXTEEN
     kept: tuple[tuple[str, float], ...] = ()
     narrow_byte: float = 2.0
+    sixteen: str = SIXTEEN
+
+    @property
+    def name(self) -> str:
+        """The name of the weights' format as an option."""
+        return next(name for name, form in formats().weights.items() if form == self.experts)
 
     @property
     def static(self) -> bool:
@@ -68,7 +75,8 @@ def read_weights(config: Fields, weights: str | None = None, kv: str | None = No
         scheme = facts(quant)
         scaled = scheme.get("kv_cache_scheme.type", "auto") + scheme.get("kv_cache_scheme.num_bits", "")
         stated = scheme.get("kv_cache_quant_algo", scheme.get("kv_cache_scheme", scaled)).lower().replace("float8", "fp8")
-        found = chosen_format(formats().weights, weights, "weights") if weights else stored_format(quant) if quant else _stored(config)
+        dtype = config.get("dtype") or config.get("torch_dtype")
+        found = chosen_format(formats().weights, weights, "weights") if weights else stored_format(quant) if quant else _stored(dtype)
         return Weights(
             layer=SIXTEEN if EXPERTS_ALONE in found else found,
             experts=found,
@@ -76,16 +84,16 @@ def read_weights(config: Fields, weights: str | None = None, kv: str | None = No
             cache=chosen_format(formats().cache, kv or stated, "kv"),
             kept=() if weights else _kept(quant, config),
             narrow_byte=weight_byte(found, {} if weights else quant),
+            sixteen=weights if weights in SIXTEEN_BIT else formats().stored.get(str(dtype), SIXTEEN),
         )
     except FaultError as fault:
         raise WorkloadError(f"{config.get('name') or config.get('model_type')}: {fault}") from None
 
 
-def _stored(config: Fields) -> str:
-    dtype = config.get("dtype") or config.get("torch_dtype")
+def _stored(dtype: object) -> str:
     if dtype is None:
         raise FaultError(f"= none: the precision of the weights is not stated; {remedy()}", "torch_dtype")
-    return chosen_format(formats().stored, dtype, "torch_dtype")
+    return formats().weights[chosen_format(formats().stored, dtype, "torch_dtype")]
 
 
 def _kept(quant: Fields, config: Fields) -> tuple[tuple[str, float], ...]:

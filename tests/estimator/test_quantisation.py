@@ -76,7 +76,8 @@ def test_a_method_has_its_format_or_is_refused_by_name(stored, expected):
         with pytest.raises(WorkloadError, match=f"m: quant_method = .*{named}.* name one as --weights"):
             read_weights(config)
     else:
-        assert stored_format(stored) == read_weights(config).layer == expected
+        found = read_weights(config)
+        assert stored_format(stored) == found.layer == read_weights(config, found.name).layer == expected
 
 
 @pytest.mark.parametrize("stored, bits", [

@@ -66,6 +66,13 @@ def test_a_board_without_bf16_serves_in_fp16():
     assert told in step["notes"]
 
 
+def test_the_headline_names_the_format_of_the_checkpoint():
+    half = Serving(model=BIG | {"torch_dtype": "float16"}, prompt=128, output=128, batch=1)
+    found = serve_llm(half, bundle_for("h200")[0])
+    assert (found.weights, found.kv) == ("fp16", "fp16")
+    assert "gpt-oss-20b (mxfp4, cache bf16) on" in run("gpt-oss-20b --gpu h200 --prompt 128 --output 128 --batch 1")[1]
+
+
 def test_experts_of_an_engine_that_no_table_holds_are_faster_than_the_tables():
     bundle, gpu = bundle_for("b200")
     ours = load_engine("sglang-0.5")
