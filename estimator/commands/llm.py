@@ -87,9 +87,9 @@ def llm_command(**options: Any) -> int:
 
 
 def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, str]]]":
-    """Every GPU, number of GPUs, load and clock; and of several GPUs those that cannot run the model, each with the reason.
+    """Every GPU, number of GPUs, load and clock; and the GPUs and numbers that cannot run the model, each with the reason.
 
-    Raises EstimatorError, the first one if no GPU can run it.
+    Raises EstimatorError, the first one if none can run it.
     """
     from estimator.engine.board import open_board
     from estimator.serving.answers import Serving, serve_many
@@ -103,12 +103,13 @@ def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, st
     power_cap, efficiency = options["power_cap"], options["efficiency"]
     for bundle, gpu, clocks, idle in boards(options, (frozenset(servings[0].formats), True))[0]:
         board = open_board(bundle, gpu=gpu, sm_clock_mhz=clocks, power_cap_w=power_cap, efficiency=efficiency, idle_power=idle)
-        try:
-            own = [one for serving in servings for one in serve_many(serving, board, batches)]
-        except EstimatorError as error:
-            refused.append(error)
-        else:
-            (found if any(one.memory.sequences for one in own) else large).extend(own)
+        own: list[ServedEstimate] = []
+        for serving in servings:
+            try:
+                own += serve_many(serving, board, batches)
+            except EstimatorError as error:
+                refused.append(error)
+        (found if any(one.memory.sequences for one in own) else large).extend(own)
     if not (found or large):
         raise refused[0]
     reasons = (*refused, *(f"{one.gpu} {one.state}" for one in large if found))

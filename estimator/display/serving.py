@@ -28,7 +28,7 @@ HEADLINE: Final[dict[str, tuple[str, Units]]] = {
 }
 """Values of the headline with their words and units."""
 
-LABELS: Final = ("model", "gpu", "gpus", "engine", "batch", "rate", "asked_clock_mhz")
+LABELS: Final = ("model", "bundle", "gpu", "gpus", "engine", "batch", "rate", "asked_clock_mhz")
 """Columns that identify a point of a sweep."""
 
 LEAST_SHARE: Final = 0.005

@@ -88,10 +88,11 @@ def test_experts_of_an_engine_that_no_table_holds_are_faster_than_the_tables():
 
 def test_several_gpus_say_whose_power_it_is():
     words = ("llama-3-8b", LOAD, "--batch 16")
-    alone, pair, both = (run(words, "--tensor-parallel", ranks)[1] for ranks in ("1", "2", "1,2"))
+    (_, alone, _), (_, pair, _), (status, both, error) = (run(words, "--tensor-parallel", ranks) for ranks in ("1", "2", "1,2,3"))
     assert "GPUs together" not in alone
     assert "power and energy of all 2 GPUs together" in pair
     assert "power and energy of all GPUs of a point together" in both
+    assert (status, "bundle a100-sxm-80gb" in both, "left out: llama-3-8b: tensor parallelism 3" in error) == (0, True, True)
 
 
 @pytest.mark.parametrize("load", ["--batch 16", "--rate 0.5"])
@@ -169,7 +170,7 @@ def test_lists_make_a_table_in_the_order_of_the_options():
     assert len(text) == 5
     assert [line.split(",")[0] for line in lines] == ["model", *["llama-3-8b"] * 3]
     headline = run("llama-3-8b", LOAD, "--rate 0.5 --freqs 900,1410")[1].splitlines()[0]
-    assert headline == "model llama-3-8b, gpu a100-sxm-80gb, gpus 1, engine vllm 0.12, rate 0.5"
+    assert headline == "model llama-3-8b, bundle a100-sxm-80gb 0.1.0, gpu a100-sxm-80gb, gpus 1, engine vllm 0.12, rate 0.5"
 
 
 def test_a_short_prompt_adds_little_to_steps_that_run_anyway():
