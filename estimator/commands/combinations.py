@@ -85,7 +85,7 @@ def _traced(options: Options, runtime: str) -> "list[Variant]":
 
 
 MICROSECONDS: Final = 1e-6
-CHOICES: Final = "--precision or --gpu"
+CHOICES: Final = "--precision (of models --weights) or --gpu"
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
 MOST_QUESTIONS: Final = 100_000

@@ -276,7 +276,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
     layers = fields.number("num_hidden_layers")
     heads, hidden = fields.number("num_attention_heads"), fields.number("hidden_size")
     latent = _latent(fields) if kind.latent else None
-    head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", hidden // heads)
+    head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", hidden // heads or None)
     longest, window = _longest(fields), fields.number("sliding_window", 0)
     window_layers = _window_layers(kind, fields, layers) * bool(window)
     kv_heads = heads if latent else fields.number("num_key_value_heads", heads)

@@ -299,6 +299,7 @@ REFUSED = [
     (DENSE | {"model_type": "mamba2"}, {}, "'mamba2'.*not served; known: gpt2"),
     ({"hidden_size": 3}, {}, "lacks the field 'model_type'"),
     ({key: value for key, value in DENSE.items() if key != "hidden_size"}, {}, "lacks the field 'hidden_size'"),
+    (DENSE | {"hidden_size": 7}, {}, "lacks the field 'head_dim'"),
     (DENSE | {"num_attention_heads": "8"}, {}, "num_attention_heads must be a whole number"),
     (DENSE | {"num_key_value_heads": 3}, {}, "num_key_value_heads = 3 must divide 8 heads"),
     (DENSE | {"layer_types": ["linear_attention"] * 4}, {}, "layer_types.*linear_attention"),
