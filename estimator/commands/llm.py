@@ -96,7 +96,7 @@ def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, st
 
     batches = () if options["rate"] else options["batch"] or USUAL_BATCHES
     given = {name: options[name] for name in ("model", "prompt", "output", "rate", "expert_parallel", "weights", "kv", "engine")}
-    servings = [Serving(tensor_parallel=ranks, **given) for ranks in options["tensor_parallel"]]
+    servings = [Serving(tensor_parallel=ranks, batch=min(batches, default=None), **given) for ranks in options["tensor_parallel"]]
     found: list[ServedEstimate] = []
     large: list[ServedEstimate] = []
     refused: list[EstimatorError] = []

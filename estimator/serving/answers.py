@@ -19,6 +19,7 @@ from estimator.serving.intervals import measures
 from estimator.serving.limit import settled_states
 from estimator.serving.steps import NODE_GPUS, cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
+from estimator.tracing.models import WIDENED
 from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
 from estimator.vocabulary.quantities import NORMAL_90
@@ -62,7 +63,8 @@ class Serving:
         """Number formats of the products of layers, for the choice of a bundle.  Raises WorkloadError."""
         config = read_config(self.model)
         read_architecture(config)  # what is not served says so before it is asked for its formats
-        return (read_weights(config, self.weights, self.kv).layer,)
+        form = read_weights(config, self.weights, self.kv).layer
+        return ("int4_wo" if form == WIDENED and (self.batch or 1) == 1 else form,)  # a single row: `widened`
 
 
 @frozen

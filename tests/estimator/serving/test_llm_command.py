@@ -66,6 +66,13 @@ def test_a_board_without_bf16_serves_in_fp16():
     assert told in step["notes"]
 
 
+def test_weights_widened_in_registers_for_one_request_take_the_time_of_int4():
+    words = "llama-3.1-8b --gpu h100 --prompt 512 --output 64 --batch"
+    widened, narrow, many = (answers(words, more) for more in ("1 --weights bitsandbytes", "1 --weights int4", "8 --weights bitsandbytes"))
+    assert widened["tpot_s"] == pytest.approx(narrow["tpot_s"])
+    assert [one["validity"] for one in (widened, narrow, many)] == ["forecast", "forecast", "measured"]
+
+
 def test_the_headline_names_the_format_of_the_checkpoint():
     half = Serving(model=BIG | {"torch_dtype": "float16"}, prompt=128, output=128, batch=1)
     found = serve_llm(half, bundle_for("h200")[0])
