@@ -68,7 +68,7 @@ def served_svg(answers: Sequence["ServedEstimate"], chart: str) -> str:
     lines: dict[str, list[ServedEstimate]] = {}
     for answer in answers:
         clock = f", {answer.asked_clock_mhz:g} MHz" if over == "batch" else ""
-        lines.setdefault(f"{answer.gpus} x {answer.gpu}{clock}", []).extend([] if answer.state else [answer])
+        lines.setdefault(f"{answer.gpus} x {answer.gpu} ({answer.bundle}){clock}", []).extend([] if answer.state else [answer])
     if max(map(len, lines.values()), default=0) < 2:
         raise OperatingPointError("a chart needs two points of one GPU that have an answer: give --batch or --freqs a list")
     series = []

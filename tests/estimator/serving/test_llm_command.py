@@ -236,6 +236,8 @@ def test_a_chart_has_a_line_for_each_gpu_over_what_varies(tmp_path, chart, axis)
     assert run(words, "--batch 4 --freqs 1005,1200,1410 --force")[0] in (0, 3)
     assert ">asked SM clock [MHz]<" in out.read_text()
     assert "two points of one GPU" in fails(f"llm {words}", "--batch 4 --force")
+    run("llama-3-8b", LOAD, "--batch 1,4 --bundle h100-sxm --bundle h200-sxm --force -o", out)
+    assert out.read_text().count("<polyline") == 2
 
 
 def test_all_gpus_of_a_group_draw_power():
