@@ -16,8 +16,7 @@ from estimator.questions.explanation import Explanation
 from estimator.questions.sweeping import LABELS, Sweep
 
 MOST_LINES: Final = 6
-"""Most cases in one chart; more are left out."""
-
+"""Most cases in one chart; its legend counts the others."""
 
 CLOCK_CHARTS: Final = {
     "energy": ("energy_j", "energy of an iteration [J]"),
@@ -32,8 +31,8 @@ def clock_svg(points: Sweep, quantity: str, chosen_mhz: float | None = None) -> 
     chosen_mhz: a clock that the chart marks.
     """
     column, label = CLOCK_CHARTS[quantity]
-    series, edges = [], []
-    for number in points.present()[:MOST_LINES]:  # left-out cases have no point
+    series, edges, cases = [], [], points.present()  # left-out cases have no point
+    for number in cases[:MOST_LINES]:
         own = points.select(points.case == number)
         own = own.select(np.argsort(own.asked_clock_mhz, kind="stable"))
         value, low, high = (getattr(own, name) for name in (column, f"{column}_low", f"{column}_high"))
@@ -44,7 +43,7 @@ def clock_svg(points: Sweep, quantity: str, chosen_mhz: float | None = None) -> 
     y = axis_over(label, edges)
     if chosen_mhz:
         series.append(Series(name=f"chosen: {chosen_mhz:g} MHz", x=np.full(2, chosen_mhz), y=np.array([y.low, y.high])))
-    return line_svg(f"{quantity} over the clock", f"{label} over the asked SM clock with 90 % bands", series, x, y)
+    return line_svg(f"{quantity} over the clock", f"{label} over the asked SM clock with 90 % bands", series, x, y, len(cases) - MOST_LINES)
 
 
 def front_svg(points: Sweep) -> str:

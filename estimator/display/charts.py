@@ -100,8 +100,8 @@ def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis,
     return _frame(title, description, body, x, y, [part.name for part in series], "p")
 
 
-def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis) -> str:
-    """A chart of lines through points in ascending x with their bands, broken at values that are not finite."""
+def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, more: int = 0) -> str:
+    """A chart of lines through points in ascending x with their bands, broken at values that are not finite; more: lines left out."""
     areas, body = "", ""
     for number, line in enumerate(series):
         if line.band is not None:
@@ -111,7 +111,7 @@ def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y:
                 areas += f'<polygon class="b{number}" points="{" ".join(corners)}"/>'
         for part in _stretches(np.isfinite(line.x) & np.isfinite(line.y)):
             body += f'<polyline class="l{number}" points="{" ".join(_corners(x, y, line.x[part], line.y[part]))}"/>'
-    return _frame(title, description, areas + body, x, y, [part.name for part in series], "l")
+    return _frame(title, description, areas + body, x, y, [part.name for part in series] + [f"{more} more"] * (more > 0), "l")
 
 
 def _stretches(finite: BoolArray) -> list[IntArray]:

@@ -78,7 +78,7 @@ def served_svg(answers: Sequence["ServedEstimate"], chart: str) -> str:
         series.append(Series(name=name, x=x, y=y, band=(low, high)))
     across = axis_over("requests in flight" if over == "batch" else "asked SM clock [MHz]", [one.x for one in series])
     up = axis_over(label, [edge for one in series for edge in one.band or ()])
-    return line_svg(f"{answers[0].model}: {label}", f"{label} with 90 % bands", series, across, up)
+    return line_svg(f"{answers[0].model}: {label}", f"{label} with 90 % bands", series, across, up, len(lines) - MOST_LINES)
 
 
 def served_text(answers: Sequence["ServedEstimate"]) -> str:

@@ -238,6 +238,8 @@ def test_a_chart_has_a_line_for_each_gpu_over_what_varies(tmp_path, chart, axis)
     assert "two points of one GPU" in fails(f"llm {words}", "--batch 4 --force")
     run("llama-3-8b", LOAD, "--batch 1,4 --bundle h100-sxm --bundle h200-sxm --force -o", out)
     assert out.read_text().count("<polyline") == 2
+    run("llama-3-8b", LOAD, "--batch 1,4 --freqs 1005:1215:30 --force -o", out)
+    assert [out.read_text().count(text) for text in ("<polyline", ">2 more<")] == [6, 1]
 
 
 def test_all_gpus_of_a_group_draw_power():
