@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, key_values, precision_word
-from estimator.options.command_line import DONE, named_file, output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, output_option
 from estimator.tracing.models import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
         click.echo(json_text(summary) if as_json else document_text(summary), nl=False)
     warnings = [f"{item.name} ×{item.count} is of no known kind; it is left out of estimates" for item in workload.unknown]
     warnings += workload.warnings
-    return say(warnings, workload.notes, quiet=quiet)
+    say(warnings, workload.notes, quiet=quiet)
+    return DONE_WITH_WARNINGS if workload.unknown else DONE
 
 
 def _list_models(as_json: bool) -> int:

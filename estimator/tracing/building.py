@@ -202,12 +202,14 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
         sizes = {name: getattr(request, name) for name in SIZES if inputs is None or name in wanted}
         if inputs is None:
             inputs = (torch.ones((request.batch, request.sequence), dtype=torch.int64),)
-        named = inputs if isinstance(inputs, dict) else {}
-        placed = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple | list) else (inputs,)
-        model = model.to("meta", dtype)
-        placed, named = torch.utils._pytree.tree_map_only(
-            torch.Tensor, lambda one: one.to("meta", dtype if one.is_floating_point() else one.dtype), (tuple(placed), named)
-        )
+        named = dict(inputs) if isinstance(inputs, Mapping) else {}
+        placed = () if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple | list) else (inputs,)
+
+        def moved(one: Any) -> Any:
+            return one.to("meta", dtype if one.is_floating_point() and one.element_size() > 1 else one.dtype)
+
+        model = model._apply(moved)
+        placed, named = torch.utils._pytree.tree_map_only(torch.Tensor, moved, (tuple(placed), named))
         title = type(model).__name__
         return Job(
             family=title.lower(),
