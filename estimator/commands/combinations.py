@@ -85,7 +85,6 @@ def _traced(options: Options, runtime: str) -> "list[Variant]":
 
 
 MICROSECONDS: Final = 1e-6
-CHOICES: Final = "--precision (of models --weights) or --gpu"
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
 MOST_QUESTIONS: Final = 100_000
@@ -137,7 +136,7 @@ def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
         if math.isfinite(latency_s) and not case.too_large:
             found.append(one)
         else:
-            left_out.append((case.workload, f"left out: {next(iter(case.too_large), '') or why_no_time(case.warnings, CHOICES)}"))
+            left_out.append((case.workload, f"left out: {next(iter(case.too_large), '') or why_no_time(case.warnings)}"))
     say([], remark_lines(left_out) if found else [], quiet=quiet)
     return found or asked
 
@@ -227,12 +226,12 @@ def _clocks(gpu: "GpuSpec", text: str | None) -> Clocks:
         return parse_clocks(text, gpu)
 
 
-def check_finite(points: "Sweep", choices: str = CHOICES) -> None:
+def check_finite(points: "Sweep") -> None:
     """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.  Raises EstimatorError."""
     from estimator.uncertainty.validity import why_no_time
 
     for number, latency_s in zip(points.case.tolist(), points.latency_s.tolist(), strict=True):
         case = points.cases[number]
         if not math.isfinite(latency_s):
-            reason = why_no_time(case.warnings, choices)
+            reason = why_no_time(case.warnings)
             raise EstimatorError(f"{case.workload} has no finite time on {case.gpu}: {reason}")

@@ -121,9 +121,9 @@ def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate"
     ttft, tpot = (MILLISECONDS * (options[name] or math.inf) for name in ("ttft_limit", "tpot_limit"))
     value, sign = ("energy_per_token_j", 1.0) if options["best"] == "energy_per_token" else ("tokens_per_s", -1.0)
     answered = [one for one in found if math.isfinite(getattr(one, value))]
-    if not answered and found[0].state:
-        return found[0]
     if not answered:
+        if found[0].state:
+            return found[0]
         raise OperatingPointError(f"no point can be chosen by {options['best']}: the bundle has no power coefficients; choose another")
     inside = [one for one in answered if one.ttft_loaded_s <= ttft and one.tpot_s <= tpot]
     if not inside:

@@ -85,7 +85,7 @@ def best(
         value /= points.label("batch")
     if not np.isfinite(value).any():
         timed = np.isfinite(points.latency_s).any()
-        reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings, "precision or GPU")
+        reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings)
         raise OperatingPointError(f"no point can be chosen by {goal}: {reason}")
     fits = np.isfinite(value)
     limits = (points.power_w, power_limit_w, "W"), (points.latency_s / MILLISECONDS, latency_limit_s / MILLISECONDS, "ms")

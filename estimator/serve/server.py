@@ -108,7 +108,7 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
     with np.errstate(all="ignore"):  # results that are not finite are refused below with a message
         explanation = explain(asked)
         result = explanation.result
-        check_finite(judged(asked).points, "precision or GPU")
+        check_finite(judged(asked).points)
         (points,) = answered([at_clocks(asked, tuple(clocks_of(asked.gpu or asked.bundle.gpu)))])
         charts = clock_charts(points, result.asked_clock_mhz)
     document = explanation_document(explanation)

@@ -183,7 +183,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     rate, nodes = serving.rate and serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
     costs, place, cycle, parts = settled_states(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
-        reason = why_no_time([line for _, line in costs.points.warnings], "--weights or --gpu")
+        reason = why_no_time([line for _, line in costs.points.warnings])
         raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
     most_w = board.held.power_w * served.layout.tensor_parallel * math.exp(NORMAL_90 * board.held.ln_std)
     above = cycle.power_w[0] > LIMIT_TOLERANCE * board.held.power_w * served.layout.tensor_parallel
@@ -219,11 +219,9 @@ def _served(serving: Serving, batches: Sequence[int]) -> Served:
     """The model under its engine.  Raises EstimatorError for what is missing or impossible."""
     if (serving.rate is None) == (not batches):
         raise OperatingPointError("say either how many requests are in flight (batch) or how many come per second (rate)")
-    least = {"prompt": 1, "output": 2, "tensor_parallel": 1, "expert_parallel": 1}
-    for name, low, value in (
-        *((name, low, getattr(serving, name)) for name, low in least.items()),
-        *(("batch", 1, one) for one in batches),
-    ):
+    sizes = [(name, getattr(serving, name)) for name in ("prompt", "output", "tensor_parallel", "expert_parallel")]
+    for name, value in (*sizes, *(("batch", one) for one in batches)):
+        low = 1 + (name == "output")
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise OperatingPointError(f"{name} = {value!r:.40}: a whole number of at least {low} is needed")
     if serving.rate is not None and not 0.0 < real(serving.rate, "rate", "requests per second") < math.inf:

@@ -51,14 +51,7 @@ def steady_states(
     all_slots = np.broadcast_to(slots, (len(moved), len(costs.waiting_w), len(slots)))
     load = Load(
         output=served.output,
-        host=Host(
-            (host.step_s + host.rank_s * (boards - 1.0)) * moved,
-            host.sequence_s * moved,
-            host.request_s * moved,
-            host.overlapped_step_s * moved,
-            host.overlapped_sequence_s * moved,
-            host.overlapped_request_s * moved,
-        ),
+        host=Host((host.step_s + host.rank_s * (boards - 1.0)) * moved, *(getattr(host, name) * moved for name in Host._fields[1:])),
         queued=served.engine.queued,
         waiting_w=boards * interpolated(costs.decode.at, costs.waiting_w, all_slots[0]) * watts,
         rest_w=boards * interpolated(costs.decode.at, costs.rest_w, all_slots[0]) * watts,

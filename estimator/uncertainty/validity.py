@@ -99,11 +99,11 @@ def kept_byte(operator: Operator) -> float:
     return 0.0
 
 
-def why_no_time(warnings: Sequence[str], choices: str) -> str:
-    """The reason why an answer with these warnings has no finite time, and the remedy; choices: options for a precision and a GPU."""
+def why_no_time(warnings: Sequence[str]) -> str:
+    """The reason why an answer with these warnings has no finite time, and the remedy."""
     for line in warnings:
         if line.endswith((NO_RATE, NO_INT8)):
-            return f"{line}; choose another {choices}"
+            return f"{line}; choose another precision (--precision, of models --weights) or GPU"
     return "a setting is beyond reason; check the host's launch time, the changed figures and the bundle"
 
 

@@ -105,7 +105,7 @@ BAD = [
     ({}, "--runtime serving --phase train", 2, "own code and training are traced"),
     ({}, "--model lab.py:build --tensor-parallel 2", 2, "own code and training are traced"),
     ({}, "--tensor-parallel 0", 2, "--tensor-parallel"),
-    ({}, "--weights nvfp4", 1, "choose another --precision (of models --weights) or --gpu"),
+    ({}, "--weights nvfp4", 1, "choose another precision (--precision, of models --weights) or GPU"),
 ]
 
 
