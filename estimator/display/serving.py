@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from estimator.display.answers import MOST_LINES
 from estimator.display.charts import Series, axis_over, line_svg
-from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, csv_lines, percent, together
+from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, percent, rows_csv, together
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.documents import printable
@@ -41,12 +41,11 @@ def served_csv(answers: Sequence["ServedEstimate"]) -> str:
     """CSV with a line for every answer; parts and memory as columns of their own."""
     rows = []
     for answer in answers:
-        row = {one.name: getattr(answer, one.name) for one in fields(answer)}
-        for inner, own in (("share ", row.pop("parts")), ("memory ", asdict(row.pop("memory")))):
+        row = asdict(answer)
+        for inner, own in (("share ", row.pop("parts")), ("memory ", row.pop("memory"))):
             row |= {f"{inner}{key}": value for key, value in own.items()}
         rows.append({name: "; ".join(value) if isinstance(value, tuple) else value for name, value in row.items()})
-    columns = dict.fromkeys(name for row in rows for name in row)
-    return csv_lines(([row.get(name) for name in columns] for row in rows), header=list(columns))
+    return rows_csv(rows)
 
 
 CHARTS: Final = {

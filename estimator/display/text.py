@@ -124,18 +124,23 @@ def _cell(value: Any) -> Any:
 
 
 def rows_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows of the same fields as CSV."""
-    return csv_lines((row.values() for row in rows), header=list(rows[0]))
+    """Rows as CSV, with a column for every field."""
+    columns = _columns(rows)
+    return csv_lines((map(row.get, columns) for row in rows), header=columns)
 
 
 def rows_table(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows as a table for people, with a column for every field."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    columns = _columns(rows)
     return aligned([columns, *([cell_text(row.get(column)) for column in columns] for row in rows)], range(len(columns)))
 
 
+def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
 def rows_text(rows: Sequence[Mapping[str, object]], form: str) -> str:
-    """Rows of the same fields in a form: "json", "csv" or "txt"."""
+    """Rows in a form: "json", "csv" or "txt"."""
     return {"json": json_text, "csv": rows_csv, "txt": rows_table}[form](rows)
 
 
