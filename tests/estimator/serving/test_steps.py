@@ -279,6 +279,7 @@ def test_four_bit_weights_of_bitsandbytes_are_widened_before_the_product():
     (["model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj", "model.layers.3.mlp.down_proj"], {"up": 0.25, "down": 0.25}),
     (["model.layers.9.self_attn"], {}),
     (["model.layers.3*"], {"qkv": 0.25, "out": 0.25, "up": 0.25, "down": 0.25}),
+    (["re:.*self_attn.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"], {"qkv": 1.0, "out": 1.0, "up": 1.0, "down": 1.0}),  # Kimi K2
     (["re:.*kv_a_proj_with_mqa$", "re:.*q_a_proj$", "re:.*kv_b_proj$"], {"qkv_a": 1.0, "kv_b": 1.0}),
     (["language_model.model.layers.3"], {"qkv": 0.25, "out": 0.25, "up": 0.25, "down": 0.25}),
     (["vision_tower.transformer.layers.2.attention.q_proj", "model.visual.blocks.0.mlp.fc1", "multi_modal_projector.linear_1"], {}),
