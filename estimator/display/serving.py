@@ -87,7 +87,9 @@ def served_text(answers: Sequence["ServedEstimate"]) -> str:
 
 def _full(answer: "ServedEstimate") -> str:
     load = f"{answer.batch} in flight" if answer.rate is None else f"{answer.rate:g} requests/s"
-    where = f"{answer.gpus} x {answer.gpu} at {_clock(answer)}, {printable(answer.engine)}"
+    asked, held = (f"{mhz:.0f} MHz" for mhz in (answer.asked_clock_mhz, answer.sm_clock_mhz))  # the mean; the power limit may lower it
+    clock = held if held == asked else f"{held} (asked {asked})"
+    where = f"{answer.gpus} x {answer.gpu} at {clock}, {printable(answer.engine)}"
     what = f"{printable(answer.model)} ({answer.weights}, cache {answer.kv}) on {where}"
     text = (
         f"{what}, {answer.prompt} + {answer.output} tokens, {load} ({answer.bundle}, {answer.state and 'no answer: '}{_verdict(answer)})\n"
@@ -105,12 +107,6 @@ def _full(answer: "ServedEstimate") -> str:
     text += aligned(rows, left_columns=(0, 2)) + f"  time: {shares}; prompts take {percent(answer.parts['prompts'])}\n"
     text += "".join(f"  {line}\n" for line in together([answer.gpus]))
     return f"{text}  memory of a GPU: weights {memory.weights_byte / GIB:.1f} GiB, {free}\n"
-
-
-def _clock(answer: "ServedEstimate") -> str:
-    """The clock on average over the steps, and the requested one if the power limit lowers it."""
-    asked, held = (f"{mhz:.0f} MHz" for mhz in (answer.asked_clock_mhz, answer.sm_clock_mhz))
-    return held if held == asked else f"{held} (asked {asked})"
 
 
 def _verdict(answer: "ServedEstimate") -> str:

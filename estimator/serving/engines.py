@@ -116,9 +116,8 @@ def load_engine(name: str | Engine | None = None) -> Engine:
         )
     version = _version(asked)
     engine = _shipped(min(own, key=lambda one: abs(_version(one) - version)) if version else own[len(own) // 2])
-    host, share = engine.host, OTHER_VERSION_SHARE
-    less = {one.name: share * getattr(host, one.name) for one in fields(HostTime) if one.name != "spread"}
-    return replace(engine, host=HostTime(**less, spread=1.0), known=False)
+    less = {one.name: OTHER_VERSION_SHARE * getattr(engine.host, one.name) for one in fields(HostTime)}
+    return replace(engine, host=HostTime(**less | {"spread": 1.0}), known=False)
 
 
 def _version(name: str) -> float:
