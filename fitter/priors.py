@@ -224,10 +224,9 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         epsilon = priors["epsilon_s"]
         priors["epsilon_s"] = Prior(centre=epsilon.centre + start_s, width=epsilon.width)
     attends = key.partition(".")[0] in CACHED
-    matrix = "math" in priors and not attends
-    if matrix:
+    persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
+    if "math" in priors and not attends:
         priors |= BLOCK_ENDS if one_clock else BLOCK_ENDS | {"reduce_start": REDUCE_START}
-        persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
         if key.startswith("gemm"):
             priors["math"] = replace(priors["math"], lowest=1.0)
@@ -238,8 +237,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         if not any(FORMATS[part].converts for part in group_words(key) if part in FORMATS):
             priors.pop("quantise")
     elif attends:
-        persistent = gpu.architecture in PERSISTENT_ARCHITECTURES and "decode" in group_words(key)[1]
-        priors |= {} if persistent else ATTENTION_ALONE
+        priors |= {} if persistent and "decode" in group_words(key)[1] else ATTENTION_ALONE
     elif key.startswith(("softmax", "norm.layernorm", "norm.rmsnorm")):
         priors |= ROWS
     elif key.startswith("conv.depthwise"):

@@ -69,7 +69,6 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     slope[:, COLUMN["strided"]] = joined
     log_relative = np.log(np.maximum(relative, _TINY))
     slope[:, COLUMN["exponent"]] = joined * ((powers * log_relative).sum(axis=1) / total - np.log(total) / exponent)
-    slope[:, COLUMN["math"]] = column_slope[:, MATH]
     clocks_of = partial(effective_math_clocks, phases)
     for name in ("wave_exponent", "small_tile_exponent"):
         slope[:, COLUMN[name]] += column_slope[:, MATH] * _log_slope(clocks_of, c, name, math_clocks)
