@@ -138,9 +138,9 @@ PERSISTENT: Final = table(
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
 CEILING: Final = table(ceiling=(1.4, 0.05))
-"""Prior of the ceiling of products with persistent blocks in tables of one clock: the board's control lowers it in short measurements too,
-because tensor cores would draw more than the limit.  In seconds it is constant: an H200 at 1,476 MHz reaches 704 of the 793 TFLOP/s that
-its table shows at most, where a λ that follows the clock would say 590 (`bundles/data/h200-sxm`)."""
+"""Prior of the ceiling of products in tables of one clock: boards' control lowers it even in short measurements, as tensor cores would
+draw more than the limit.  In seconds it is constant: an H200 at 1,476 MHz reaches 704 of the 793 TFLOP/s that its table shows at most,
+where a λ that follows the clock would say 590 (`bundles/data/h200-sxm`)."""
 
 LISTED_ALONE: Final = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
 """Different priors of matrix products that are launched alone, with cold operands; the overlap of phases is the same."""

@@ -32,9 +32,7 @@ _CLOCKED_SERIAL: Final = np.array(SERIAL_CLOCKED, dtype=np.float64)
 _CONSTANT_SERIAL: Final = 1.0 - _CLOCKED_SERIAL
 MATH: Final = OVERLAPPED.index("math")
 DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
-EPILOGUE: Final = SERIAL.index("epilogue")
-PROLOGUE: Final = SERIAL.index("prologue")
-QUANTISE: Final = SERIAL.index("quantise")
+EPILOGUE, PROLOGUE, QUANTISE = (SERIAL.index(name) for name in ("epilogue", "prologue", "quantise"))
 
 
 def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | None = None) -> Array:
@@ -111,7 +109,7 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
     phases, coefficients: (..., ·); sm_clock_hz and ratio (as from `warm_ratio`; None: all cold): broadcastable to (...,).
     """
     clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, ratio)
-    clock = np.asarray(sm_clock_hz, dtype=np.float64)
+    clock = np.asarray(sm_clock_hz)
     joined = p_norm(clocks / clock[..., None] + constant_s, exponent) * coefficients[..., COLUMN["strided"]]
     free_s = coefficients[..., COLUMN["epsilon_s"]] + joined + serial_clocks / clock + serial_s
     return above_ceiling(free_s, *ceiling_parts(phases, coefficients))
@@ -130,7 +128,7 @@ def ceiling_parts(phases: Phases, coefficients: Array) -> tuple[Array, Array]:
 
 
 def above_ceiling(free_s: Array, ceiling_s: Array, apart_s: Array) -> Array:
-    """Time of kernels with a ceiling from that without [s]; `ceiling_parts` broadcast to `free_s`."""
+    """Time of kernels with their ceiling, by `ceiling_parts`, from that without [s]."""
     return smooth_maximum(free_s - apart_s, ceiling_s, CEILING_EXPONENT) + apart_s if ceiling_s.any() else free_s
 
 

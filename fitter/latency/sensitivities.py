@@ -78,7 +78,7 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
         slope[:, COLUMN[name]] = memory * _log_slope(lambda moved: dram_share(moved, ratio), c, name, share)
 
     ceiling_s, apart_s = ceiling_parts(phases, c)
-    own_s = np.maximum(gpu_s - apart_s, _TINY)
+    own_s = gpu_s - apart_s
     power = (ceiling_s / own_s) ** CEILING_EXPONENT
     gpu_s, held = above_ceiling(gpu_s, ceiling_s, apart_s), power / (1.0 + power)
     slope *= ((gpu_s - apart_s) / own_s * (1.0 - held))[:, None]
