@@ -138,9 +138,10 @@ PERSISTENT: Final = table(
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
 CEILING: Final = table(ceiling=(1.4, 0.05))
-"""Prior of the ceiling of products in tables of one clock: boards' control lowers it even in short measurements, as tensor cores would
-draw more than the limit.  In seconds it is constant: an H200 at 1,476 MHz reaches 704 of the 793 TFLOP/s that its table shows at most,
-where a λ that follows the clock would say 590 (`bundles/data/h200-sxm`)."""
+"""Prior of the ceiling of products in tables of one clock, which has no proven cause: probably the board lowers its clock even in short
+measurements, since tensor cores would draw more than the limit.  So it is constant in seconds: an H200 at 1,476 MHz reaches 704 TFLOP/s
+(`bundles/data/h200-sxm`); of the 793 fitted to its table at 1,980 MHz a ceiling that follows the clock would leave 590.  Centre and width
+were chosen on tables of H100, H200 and B200: a wide prior finds a wrong ceiling where the largest products are left out (H200, fp8)."""
 
 LISTED_ALONE: Final = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
 """Different priors of matrix products that are launched alone, with cold operands; the overlap of phases is the same."""

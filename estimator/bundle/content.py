@@ -398,8 +398,9 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
     runs of 20 ms and more between A100, A10 and H100 then err by 4.2 instead of 5.0 % in latency (`benchmarks/board_power.py`).
 
     Where boards are sold with less than their tensor cores' rate, what delays cores of the whole rate takes as many clocks: a pipeline's
-    filling, counted in steps of the cores, and what the slower ones mostly hide (SLOWER_EXPONENT).  Between kinds of SM this does not hold
-    of other rates: whole models from an H100 to an A100 and an A10 would err by 7.7 and 6.9 instead of 5.5 and 3.2 %
+    filling, counted in steps of the cores, and what the slower ones mostly hide (SLOWER_EXPONENT); their power, and so a ceiling, falls
+    with their rate (an H20's products err by 7 instead of 15 %, `benchmarks/published.py`). Between kinds of SM this does not hold of
+    other rates: whole models from an H100 to an A100 and an A10 would err by 7.7 and 6.9 instead of 5.5 and 3.2 %
     (`benchmarks/board_power.py`).
 
     Bytes take no less than the published bandwidth allows on another board: a dram below 1 is of bytes that the fitted one's caches or
