@@ -129,23 +129,29 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Writes all results of a folder as pieces into another one, in place of those that lie there.  Raises CalledProcessError.
+    """Writes all results of a folder as pieces into a new folder of another one, and removes the earlier ones.  Raises CalledProcessError.
 
-    Files may grow meanwhile (tar's status 1).  The earlier pieces go when the new ones are whole: none of them stays behind fewer new ones.
+    Files may grow meanwhile (tar's status 1).  A call that is killed at any moment leaves whole pieces behind, of this packing or the last.
     """
-    target.mkdir(parents=True, exist_ok=True)
+    partial = target / "partial"
+    shutil.rmtree(partial, ignore_errors=True)
     with TemporaryDirectory() as new:
         _shell('{ tar -czf - -C "$0" . || [ $? = 1 ]; } | split -b 15m -d - "$1/results.tar.gz."', folder, Path(new))
-        _shell('rm -f "$1"/results.tar.gz.*; mv "$0"/* "$1"', Path(new), target)
+        shutil.copytree(new, partial)
+    earlier = list(target.glob("results-*"))
+    partial.rename(target / f"results-{time.time_ns()}")
+    for one in earlier:
+        shutil.rmtree(one)
 
 
 def unpack(pieces: Path, folder: Path) -> None:
-    """Unpacks the pieces of a folder into another one, which keeps its other files.  Raises CalledProcessError.
+    """Unpacks the newest pieces in a folder into another one, which keeps its other files.  Raises CalledProcessError.
 
     A log from an earlier call goes where its dataset came back without one: it would be resumed, and fitted, in the dataset's place.
     """
+    newest = max(pieces.glob("results-*"), default=pieces)
     with TemporaryDirectory() as new:
-        _shell('cat "$0"/results.tar.gz.* | tar -xzf - -C "$1"', pieces, Path(new))
+        _shell('cat "$0"/results.tar.gz.* | tar -xzf - -C "$1"', newest, Path(new))
         for came in Path(new).glob("*.parquet"):
             if not (Path(new) / f"{came.name}{LOG_SUFFIX}").exists():
                 (folder / f"{came.name}{LOG_SUFFIX}").unlink(missing_ok=True)

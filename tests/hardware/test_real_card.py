@@ -210,14 +210,43 @@ def test_results_come_back_in_pieces_that_may_travel_also_where_they_are_fewer_t
     content = np.random.default_rng(1).bytes(16 << 20)
     large.write_bytes(content)
     pack(folder, out)
-    assert [path.name for path in sorted(out.iterdir())] == ["results.tar.gz.00", "results.tar.gz.01"]
-    assert max(path.stat().st_size for path in out.iterdir()) <= 16 << 20
+    assert [path.name for path in sorted(out.glob("*/*"))] == ["results.tar.gz.00", "results.tar.gz.01"]
+    assert max(path.stat().st_size for path in out.glob("*/*")) <= 16 << 20
     unpack(out, back)
     assert (back / "recordings" / "a.recording").read_bytes() == content
     large.write_bytes(b"rows")
     pack(folder, out)
     unpack(out, back)
     assert (back / "recordings" / "a.recording").read_bytes() == b"rows"
+    assert [path.name for path in out.glob("*/*")] == ["results.tar.gz.00"]
+
+
+@pytest.mark.parametrize("step", ["shutil.copytree", "pathlib.Path.rename", "shutil.rmtree"])
+def test_a_packing_that_breaks_off_at_any_step_leaves_whole_results(places, monkeypatch, step):
+    folder, out, back = places
+    (folder / "rows").write_text("first")
+    pack(folder, out)
+    (folder / "rows").write_text("second")
+
+    remove = shutil.rmtree
+
+    def broken(*arguments, **options):
+        if step == "shutil.rmtree" and "results-" not in str(arguments[0]):
+            return remove(*arguments, **options)
+        if step == "shutil.copytree":
+            arguments[1].mkdir()
+            (arguments[1] / "results.tar.gz.00").write_bytes(b"a part")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step, broken)
+        with pytest.raises(KeyboardInterrupt):
+            pack(folder, out)
+    unpack(out, back)
+    assert (back / "rows").read_text() in ("first", "second")
+    pack(folder, out)
+    unpack(out, back)
+    assert (back / "rows").read_text() == "second"
 
 
 def test_the_log_of_an_earlier_call_does_not_stay_beside_the_dataset_that_it_became(places):
@@ -257,9 +286,9 @@ os.chdir({str(folder)!r})
 call.run("step", [sys.executable, "-c", {writes!r}], 30.0)
 """
     with subprocess.Popen([sys.executable, "-c", program], cwd=repository, start_new_session=True, stdout=subprocess.DEVNULL) as call:
-        while not (folder / "rows").exists():
-            time.sleep(0.05)
-        time.sleep(2.0)
+        packed = set()
+        while len(packed) < 3:  # the third began after the row was written
+            packed = packed | set(out.glob("results-*")) if (folder / "rows").exists() else set()
         os.killpg(call.pid, signal.SIGKILL)
     unpack(out, back)
     assert (back / "rows").read_text() == "first rows"
