@@ -50,13 +50,16 @@ def fit_trees(inputs: Array, error: Array, beside: Array) -> Trees:
         np.repeat([1.0, BESIDE_WEIGHT], [count, len(beside)]),
     )
     trees = [tree.nodes for (tree,) in model._predictors]  # scikit-learn shows these trees nowhere else
-    order = [(tree, 0) for tree in range(len(trees))]
-    for tree, place in order:  # which grows
-        node = trees[tree][place]
-        order += [] if node["is_leaf"] else [(tree, node["left"]), (tree, node["right"])]
-    nodes = np.array([trees[tree][place] for tree, place in order])
+    nodes, sizes = np.concatenate(trees), np.array([len(tree) for tree in trees])
+    roots = np.cumsum(sizes) - sizes
+    below = np.repeat(roots, sizes)[:, None] + np.column_stack([nodes["left"], nodes["right"]])
+    levels = [roots]
+    while len(levels[-1]):
+        levels.append(below[levels[-1]][nodes["is_leaf"][levels[-1]] == 0].ravel())
+    order = np.concatenate(levels)
+    nodes = nodes[order]
     leaf = nodes["is_leaf"] > 0
-    start = np.where([tree == 0 for tree, _ in order], mean, 0.0)  # from which they start
+    start = np.where(order < sizes[0], mean, 0.0)  # from which they start
     return Trees(
         feature=np.where(leaf, 0, nodes["feature_idx"] + 1),
         threshold=np.round(nodes["num_threshold"][~leaf], DIGITS),
@@ -66,6 +69,6 @@ def fit_trees(inputs: Array, error: Array, beside: Array) -> Trees:
 
 def _of_few(column: Array) -> Array:
     """An input with at most MOST_VALUES values."""
-    values = np.unique(np.quantile(column, np.linspace(0.0, 1.0, MOST_VALUES), method="nearest"))
+    values = np.unique(np.sort(column)[np.linspace(0, len(column) - 1, MOST_VALUES).round().astype(np.int64)])
     nearest: Array = values[np.searchsorted(0.5 * (values[1:] + values[:-1]), column)]
     return nearest
