@@ -103,7 +103,7 @@ def plan_campaign(
     for index, group in enumerate(spec.kernels):
         if families and group.family not in families:
             continue
-        operators, layouts = _drawn(group, np.random.SeedSequence([seed, index]), bench.runner)
+        operators, layouts = _drawn(group, [seed, index], bench.runner)
         for layout in group.transpose or ("",):
             if layout in layouts:
                 kernels.update(dict.fromkeys((one, group.l2_state, other_layout(one, layout)) for one in operators))
@@ -179,7 +179,7 @@ def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[L
         raise CampaignError(f"campaign {spec.name}: {error}") from error
 
 
-def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> tuple[list[Operator], list[str]]:
+def _drawn(group: KernelGroup, seed: list[int], runner: KernelRunner) -> tuple[list[Operator], list[str]]:
     """The kernels of a group in its first precision that the board runs, and the layouts that it runs them in; empty without one.
 
     A precision that runs in all of the layouts has priority over one that does not.
@@ -228,7 +228,7 @@ def _ordered(
     Neither the clock nor the family then correlates with time: drift cannot look like an effect of either.  Before each generated kernel
     the board rests: the kernel's energy is the energy above rest, so rest and run must share the temperature.
     """
-    random = np.random.default_rng(np.random.SeedSequence([run[2], len(spec.kernels), 0]))
+    random = np.random.default_rng([run[2], len(spec.kernels), 0])
     numbers = clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)
     points: list[Point] = []
     trials: Counter[tuple[Operator, float | None]] = Counter()
@@ -245,7 +245,7 @@ def _ordered(
             points.append(replace(_point(kernels[index], clock, 0, run), idle_before=place == 0))
         since_anchor += len(chosen)
     points = list({point.row_id: point for point in points}.values())
-    random = np.random.default_rng(np.random.SeedSequence([run[2], len(loads), 1]))
+    random = np.random.default_rng([run[2], len(loads), 1])
     for clock_index, block in _blocks(len(loads), len(clocks_mhz), spec.kernels_per_block, random):
         clock = clocks_mhz[clock_index]
         for load in (loads[index] for index in random.permutation(block)):

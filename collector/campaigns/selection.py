@@ -105,7 +105,7 @@ def choose_points(
     if anchors_s > ANCHOR_SHARE * budget_s:
         anchors, anchors_s = (), 0.0
     fixed_s += anchors_s
-    order = np.random.default_rng(np.random.SeedSequence([seed, len(points), 2])).permutation(len(candidates)).tolist()
+    order = np.random.default_rng([seed, len(points), 2]).permutation(len(candidates)).tolist()
     first = {kind_of(candidates[i]): i for i in reversed(order)}
     order = [*first.values(), *(i for i in order if first[kind_of(candidates[i])] != i)]
     chosen: dict[int, Point] = {}

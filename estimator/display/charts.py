@@ -100,7 +100,7 @@ def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis,
     return _frame(title, description, body, x, y, [part.name for part in series], "p")
 
 
-def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, more: int = 0) -> str:
+def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, more: int) -> str:
     """A chart of lines through points in ascending x with their bands, broken at values that are not finite; more: lines left out."""
     areas, body = "", ""
     for number, line in enumerate(series):

@@ -102,7 +102,7 @@ def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int]) -> str:
     return "".join(f"  {line}".rstrip() + "\n" for line in padded)
 
 
-def csv_lines(rows: Iterable[Iterable[Any]], header: Sequence[str] | None = None) -> str:
+def csv_lines(rows: Iterable[Iterable[Any]], header: Sequence[str] | None) -> str:
     """The header, if given, and a line for every row.
 
     Unknown values (None, nan) are empty.  Texts that a spreadsheet would run get a leading blank.  Control characters become "?": a lone

@@ -114,7 +114,7 @@ def best(
         alike=alike,
         clocks_mhz=(float(points.asked_clock_mhz[alike].min()), float(points.asked_clock_mhz[alike].max())),
         usual_clock_mhz=float(usual.points.asked_clock_mhz[0]),
-        gains={name: gain(answer, index - first, usual, 0, name) for name in COMPARED},
+        gains={name: gain(answer, index - first, usual, name) for name in COMPARED},
         front=np.flatnonzero(fits)[pareto_front(points.select(fits))],
     )
 
@@ -138,10 +138,10 @@ def pareto_front(points: Sweep) -> IntArray:
     return order[energy[order] < least[:-1]]
 
 
-def gain(left: Judged, i: int, right: Judged, j: int, quantity: str) -> Gain:
-    """left[i] / right[j] of a quantity with its 90 % interval; shared errors cancel."""
-    ratio = float(value_of(left.points, quantity)[i] / value_of(right.points, quantity)[j])
-    spread = math.exp(NORMAL_90 * float(log_ratio_std(left, i, right, j, quantity)))
+def gain(left: Judged, i: int, right: Judged, quantity: str) -> Gain:
+    """left[i] / right[0] of a quantity with its 90 % interval; shared errors cancel."""
+    ratio = float(value_of(left.points, quantity)[i] / value_of(right.points, quantity)[0])
+    spread = math.exp(NORMAL_90 * float(log_ratio_std(left, i, right, 0, quantity)))
     return Gain(ratio=ratio, low=ratio / spread, high=ratio * spread)
 
 
@@ -187,5 +187,5 @@ def compare(left: Asked, right: Asked) -> Comparison:
     return Comparison(
         left=first.points.select(_FIRST),
         right=second.points.select(_FIRST),
-        ratios={name: gain(second, 0, first, 0, name) for name in COMPARED},
+        ratios={name: gain(second, 0, first, name) for name in COMPARED},
     )

@@ -1,7 +1,7 @@
 """Workload + bundle + clocks → Estimates: each is one point of the engine's columns, with its warnings and notes; the roofline."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Unpack
@@ -21,7 +21,7 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES, Array
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import Workload
+from estimator.vocabulary.workload import Operator, Workload
 
 
 @frozen
@@ -151,9 +151,14 @@ def roofline_seconds(workload: Workload, gpu: GpuSpec, sm_clock_mhz: Array) -> A
 
     nan if the GPU has no rate for a precision.
     """
-    work = np.array([operator_work(operator) for operator in workload.operators]).reshape(-1, 3)
-    rate = np.array([gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) for operator in workload.operators])
-    per_clock = np.where(work[:, 0] > 0.0, work[:, 0] / rate, 0.0) / gpu.num_sms
-    math_s = per_clock[:, None] / (sm_clock_mhz * HZ_PER_MHZ)[None, :]
-    result: Array = np.maximum(math_s, ((work[:, 1] + work[:, 2]) / gpu.dram_bytes_per_s)[:, None])
+    byte = np.array([work.read_byte + work.write_byte for work in map(operator_work, workload.operators)])
+    math_s = least_clocks(workload.operators, gpu)[:, None] / (sm_clock_mhz * HZ_PER_MHZ)
+    result: Array = np.maximum(math_s, (byte / gpu.dram_bytes_per_s)[:, None])
     return result
+
+
+def least_clocks(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
+    """SM clocks that the multiply-adds of each operator take at the peak rate, shape (n,); nan without a rate for its number format."""
+    flop = np.array([operator_work(operator).flop for operator in operators])
+    rate = np.array([gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) for operator in operators])
+    return np.where(flop > 0.0, flop / rate, 0.0) / gpu.num_sms

@@ -249,8 +249,8 @@ class _Fields:
             raise FaultError(f"lacks the field {name!r}, which serving needs")
         return int(read(Annotated[int, Span(0 if default == 0 else 1, MOST)], value, name))
 
-    def truth(self, name: str, default: bool) -> bool:
-        return bool(read(bool, self.get(name, default), name))
+    def truth(self, name: str) -> bool:
+        return bool(read(bool, self.get(name, False), name))
 
 
 def read_architecture(source: str | Path | Mapping[str, object]) -> Architecture:
@@ -296,7 +296,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         head_dim=head_dim,
         inter=fields.number("intermediate_size", None if kind.gated else 4 * hidden),
         vocab=fields.number("vocab_size"),
-        tied=fields.truth("tie_word_embeddings", default=False),
+        tied=fields.truth("tie_word_embeddings"),
         window=window if window_layers else 0,
         window_layers=window_layers,
         longest=longest,
@@ -343,5 +343,5 @@ def _window_layers(kind: Kind, fields: _Fields, layers: int) -> int:
         return types[:layers].count("sliding_attention")
     if kind.window == "upper":
         upper = layers - min(fields.number("max_window_layers", 28), layers)
-        return upper if fields.truth("use_sliding_window", default=False) else 0
+        return upper if fields.truth("use_sliding_window") else 0
     return layers - layers // fields.number("sliding_window_pattern", MOST) if kind.window else 0

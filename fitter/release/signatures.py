@@ -13,6 +13,7 @@ from typing import Final
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import MAX_FILE_BYTES
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.values import frozen
 from fitter.errors import SignatureError
@@ -60,7 +61,7 @@ def verify(bundle: Path, key: Path) -> Signed:
     if not _good(public, second, sealed + comment.encode("utf-8")):
         raise SignatureError(f"{signature}: its trusted comment was changed")
     file = next((word.removeprefix(FILE) for word in comment.split("\t") if word.startswith(FILE)), "")
-    return Signed(key=_printed(number), file=file, comment="".join(c if c.isprintable() else "?" for c in comment))
+    return Signed(key=_printed(number), file=file, comment=printable(comment))
 
 
 def check_name(path: Path, bundle: Bundle, signed: Signed) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from collector.dataset.schema import FLAGS
+from estimator.questions.estimates import least_clocks
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
@@ -244,13 +245,6 @@ def known_gpu(text: str, asked: GpuSpec | None) -> GpuSpec | None:
 
 ROOF_TOLERANCE: Final = 1.05
 """Largest ratio of the roof to a valid time [1]; published rates and timers have errors of some per cent."""
-
-
-def least_clocks(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
-    """SM clocks that the multiply-adds of each operator take at the peak rate, shape (n,); nan without a rate for its number format."""
-    flop = np.array([operator_work(operator).flop for operator in operators])
-    rate = np.array([gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) for operator in operators])
-    return np.where(flop > 0.0, flop / (rate * gpu.num_sms), 0.0)
 
 
 def roof_seconds(operators: Sequence[Operator], gpu: GpuSpec, index: IntArray, sm_clock_mhz: Array) -> Array:

@@ -17,13 +17,14 @@ import numpy as np
 
 from estimator.formats import read_workload
 from estimator.model.power import BoardTables
+from estimator.questions.estimates import least_clocks
 from estimator.transforms.rewriting import ATTENTION_FORMS, with_attention, with_precision
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
 from estimator.vocabulary.workload import COMPLETED, Workload, workload_as_run
 from fitter.rows.columns import Selection, Startup, WorkloadRows, compacted
-from fitter.rows.screening import LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, least_clocks, numbered
+from fitter.rows.screening import LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, numbered
 from fitter.rows.tables import Table
 
 COLUMNS: Final = frozenset(

@@ -19,13 +19,13 @@ from estimator.bundle.content import Bundle
 from estimator.model.coefficients import group_words
 from estimator.model.phases import members
 from estimator.model.residuals import shape_points
+from estimator.questions.estimates import least_clocks
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import FORMATS, Array, IntArray
 from estimator.vocabulary.workload import FAMILY_FIELDS, TABLED, Operator, make_operator
 from fitter.errors import CalibrationError
 from fitter.latency.groups import section_key
 from fitter.priors import EQUATION_ERROR
-from fitter.rows.screening import least_clocks
 
 MOST_CANDIDATES: Final = 1500
 """Most candidates of a section; of more kernels, a random sample is used."""

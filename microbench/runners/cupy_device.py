@@ -229,7 +229,7 @@ class CupyDevice:
 
 
 @contextmanager
-def open_cupy_device(pci_address: str, cupy: Any = None) -> Iterator[CupyDevice]:
+def open_cupy_device(pci_address: str, cupy: Any) -> Iterator[CupyDevice]:
     """The context on the board at a PCI address, current for this thread; its memory is released at the end.
 
     `cupy` is the module (None: import it).  Raises UnsupportedError without CuPy, DeviceLostError if the board does not answer.

@@ -17,6 +17,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Final
 
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.values import frozen
 from microbench.errors import CompileError, UnsupportedError
@@ -190,6 +191,6 @@ def _run(command: list[str], failure: str) -> subprocess.CompletedProcess[str]:
     if done.returncode != 0:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = next((line for line in said if "error" in line.lower() or "fatal" in line.lower()), said[0] if said else "no reason given")
-        plain = "".join(letter if letter.isprintable() else "?" for letter in re.sub(r"^ptxas .*?, (?=line)", "", reason))
+        plain = printable(re.sub(r"^ptxas .*?, (?=line)", "", reason))
         raise CompileError(f"{failure}: {plain[:300]}")
     return done
