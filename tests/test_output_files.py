@@ -213,3 +213,17 @@ def test_every_command_takes_quiet_and_verbose_and_o_for_out(command, name):
     assert "--quiet" in told
     assert "--verbose" in told
     assert told.count("  --out ") == 0
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("estimate", "x.json --freqs 900 --freq 1410"), ("estimate sweep", "x.json --batch=1 --batch 1"), ("fit", "x --gpu a10 --gpu a10"),
+        ("estimate trace", "x --head --no-head"), ("fit show", "x --published volta --published turing"), ("collect", "--fresh --resume"),
+        ("collect sensor", "--gpu 0 --gpu 1"), ("collect pmd decode", "x -o a --out b"), ("collect run", "--repeats 1 x --repeats 2"),
+    ],
+)  # fmt: skip
+def test_an_option_of_one_value_is_given_once(name, words):
+    status, told, err = run(name, words)
+    assert (status, told, err.count("\n"), "it is given more than once; give it once" in err) == (2, "", 1, True), err
+    assert run(name, words, "--help")[0] == 0

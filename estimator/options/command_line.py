@@ -9,7 +9,7 @@ Outputs are checked before the work begins.  No existing file is replaced withou
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -90,12 +90,29 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
 
 
 def with_usual_options(command: click.Command) -> click.Command:
-    """The command with -q and -v, which every command takes; one that has nothing to hide or to add ignores them."""
+    """The command with -q and -v, which every command takes, and without silent repetitions (`_parsed`), and so its own commands.
+
+    A command that has nothing to hide or to add ignores -q and -v.
+    """
+    for inner in getattr(command, "commands", {}).values():
+        with_usual_options(inner)
+    command.parse_args = partial(_parsed, command)  # type: ignore[method-assign]
     known = {name for parameter in command.params for name in parameter.opts}
     for short, long, text in (("-q", "--quiet", "No warnings on stderr."), ("-v", "--verbose", "More on stderr, if there is more.")):
         if long not in known:
             command.params.append(click.Option([short, long], is_flag=True, expose_value=False, help=text))
     return command
+
+
+def _parsed(command: click.Command, context: click.Context, arguments: list[str]) -> list[str]:
+    """The words that click leaves over.  Raises BadParameter for an option of one value that is given again: click takes the last one."""
+    given = command.make_parser(context).parse_args([*arguments])[2]
+    left = type(command).parse_args(command, context, arguments)
+    for option in given:
+        once = isinstance(option, click.Option) and not option.multiple and (not option.is_flag or option.secondary_opts)
+        if once and given.count(option) > 1:
+            raise click.BadParameter("it is given more than once; give it once", context, option)
+    return left
 
 
 def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:

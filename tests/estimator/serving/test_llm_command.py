@@ -14,6 +14,7 @@ from estimator.vocabulary.errors import ArgumentError, OperatingPointError
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
 from tests.estimator.serving import MEASURES
+from tests.words import changed
 
 LOAD = "--gpu a100 --prompt 512 --output 128 --weights bf16"
 BIG = {
@@ -181,7 +182,7 @@ def test_lists_make_a_table_in_the_order_of_the_options():
 
 
 def test_a_short_prompt_adds_little_to_steps_that_run_anyway():
-    found = answers("llama-3-8b", LOAD, "--batch 64 --prompt 4")
+    found = answers(changed(f"llama-3-8b {LOAD}", "--batch 64 --prompt 4"))
     assert 0.0 < found["parts"]["prompts"] < 0.1
 
 
@@ -325,7 +326,7 @@ def test_gpus_of_a_list_whose_memory_is_too_small_are_named_and_left_out():
 
 REFUSED = [
     ("--batch 1 --rate 1", 2, "exclude each other"),
-    ((), 2, "name --batch"),
+    ("", 2, "name --batch"),
     ("--batch 0", 2, "at least 1"),
     ("--rate -1", 2, "--rate"),
     ("--batch 1 --tpot-limit 5", 2, "add --best"),
@@ -344,7 +345,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("words, status, line", REFUSED)
 def test_bad_input_is_one_line(words, status, line):
-    assert line in fails("llm llama-3-8b", LOAD, words, status=status)
+    assert line in fails(changed(f"llm llama-3-8b {LOAD}", words), status=status)
 
 
 def test_what_is_not_served_says_so_and_not_what_else_it_lacks():
