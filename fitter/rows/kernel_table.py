@@ -121,7 +121,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
         latency, power = value["latency_s"], first_known(value["power_w"], value["energy_j"] / value["latency_s"])
     _read_verdicts(screen, np.isfinite(power) | table.garbled("power_w"))
     _reject_other_ways(screen, kernels, kernel_index, latency)
-    screen.reject_limits(("latency_s", "temperature_c", "power_w"), power=("power_w",))
+    screen.reject_limits(("latency_s", "temperature_c", "power_w", "power_limit_w"), power=("power_w", "power_limit_w"))
     asked = screen.clocks("sm_clock_mhz")
     measured = screen.clocks("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
     clock = first_known(measured, asked)
@@ -129,7 +129,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     warm = _warm(screen, library, kernels, kernel_index)
     _reject_by_roof(screen, kernels, kernel_index, latency, clock)
     _reject_other_kernels(screen, library, kernels, kernel_index, latency, clock)
-    limit = np.where(value["power_limit_w"] > 0, value["power_limit_w"], screen.of_gpu(lambda spec: spec.power_limit_w))
+    limit = first_known(value["power_limit_w"], screen.of_gpu(lambda spec: spec.power_limit_w))
     screen.reject_power(power, limit)
     loads = _loads(screen, library, power)
     keep = screen.whole < 0

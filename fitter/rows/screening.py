@@ -74,6 +74,7 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "energy_j": Limit(reason="BAD_POWER"),
     "idle_w": Limit(reason="BAD_POWER", closed=True),
     "power_std_w": Limit(reason="BAD_POWER", closed=True),
+    "power_limit_w": Limit(reason="BAD_POWER"),
     "sm_clock_mhz": Limit(reason="BAD_CLOCK"),
     "sm_clock_measured_mhz": Limit(reason="BAD_CLOCK"),
 }

@@ -142,6 +142,9 @@ def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data):
         (f"{GEMM},1e-4,word,400,", "BAD_POWER (power)"),
         (f"{GEMM},1e-4,2,400,", "BAD_POWER (power)"),
         (f"{GEMM},1e-4,480,400,", "ABOVE_LIMIT (power)"),
+        (f"{GEMM},1e-4,300,0,", "BAD_POWER (power)"),
+        (f"{GEMM},1e-4,300,-400,", "BAD_POWER (power)"),
+        (f"{GEMM},1e-4,300,inf,", "BAD_NUMBER"),
     ],
 )
 def test_a_bad_row_or_its_power_is_rejected_with_its_reason(read, row, reason):
