@@ -13,8 +13,8 @@ from estimator.bundle.content import Bundle
 from estimator.bundle.files import MAX_FILE_BYTES, bundle_heads, bundle_names, bundle_path, load_bundle
 from estimator.display.text import UNKNOWN, Document, document_text, rows_table
 from estimator.engine.board import board_tables
-from estimator.uncertainty.forecast import forecast_std
-from estimator.uncertainty.nearest import nearest_bundle
+from estimator.uncertainty.forecast import forecast_of
+from estimator.uncertainty.nearest import asked_gpu, nearest_bundle
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.documents import printable
@@ -135,19 +135,20 @@ class ListedGpu:
 def listed_gpus(given: Sequence[str], warn: Callable[[str], object]) -> Iterator[ListedGpu]:
     """The named GPUs, or all that have a shipped specification; `warn` as in `bundle_heads`.  Raises SpecificationError and BundleError."""
     heads, loaded = bundle_heads(warn), cache(load_bundle)
-    for gpu in map(load_gpu, given or gpu_names()):
+    for word in given or gpu_names():
+        gpu = load_gpu(word)
         name = nearest_bundle(gpu, heads)
-        fitted = heads[name].gpu
-        own = fitted.name == gpu.name
-        tables = board_tables(loaded(name), fitted if own else gpu)
-        latency, power = (None if own else math.exp(NORMAL_90 * std) for std in forecast_std(fitted, gpu))
+        bundle = loaded(name)
+        board = asked_gpu(bundle, word) or bundle.gpu
+        tables, forecast = board_tables(bundle, board), forecast_of(bundle, board, {})
+        latency, power = (math.exp(NORMAL_90 * std) for std in forecast.ln_std) if forecast else (None, None)
         yield ListedGpu(
             **{field: getattr(gpu, field) for field in ("name", "short_names", "memory", "power_limit_w", "asleep_w")},
             memory_bytes=gpu.dram_bytes,
             idle_power_w=float(tables.rest_w(np.array([gpu.sm_clock_max_mhz]))[0]),
             idle_power_from="table" if tables.idle_w else "rule",
             bundle=name,
-            bundle_gpu=fitted.name,
+            bundle_gpu=bundle.gpu.name,
             latency_90=latency,
             power_90=power,
         )

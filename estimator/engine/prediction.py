@@ -148,7 +148,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]
         kind=kind,
         priors=frozenset(unfitted_groups(bundle, served)),
-        forecast=forecast_of(bundle.gpu, gpu, board.efficiency, board.rest_known, bundle.environment.get("anchored", "")),
+        forecast=forecast_of(bundle, gpu, board.efficiency, board.rest_known),
         edges=edges,
         block_edges=np.searchsorted(blocks, edges),
         host_s=board.launch_s * np.add.reduceat(counts * np.array([operator.host_share for operator in operators]), starts),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from estimator.bundle.content import Bundle
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import FIGURES, RATE_TABLES
 from estimator.vocabulary.values import frozen
@@ -46,13 +47,12 @@ class Forecast:
     text: str
 
 
-def forecast_of(
-    fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float], rest_known: bool = False, anchored: str = ""
-) -> Forecast | None:
+def forecast_of(bundle: Bundle, asked: GpuSpec, efficiency: Mapping[str, float], rest_known: bool = False) -> Forecast | None:
     """The forecast of a request; None for the fitted board with any limits.  rest_known: power at rest was read on the asked board.
 
-    anchored: the line of a bundle that is itself a forecast, corrected by anchors; its stated errors hold that.
+    The stated errors of a bundle that is itself a forecast, corrected by anchors, hold that.
     """
+    fitted, anchored = bundle.gpu, bundle.environment.get("anchored", "")
     other, changes = asked.name != fitted.name, changed_figures(fitted, asked)
     shares = tuple(f"efficiency of {module} → {value:g}" for module, value in efficiency.items())
     if not (other or changes or shares):

@@ -126,7 +126,7 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
             scale=scales[part.collection_index],
         )
         served = np.array([group is not None for group in table.groups])
-        forecast = forecast_of(bundle.gpu, gpu, {})
+        forecast = forecast_of(bundle, gpu, {})
         further_std = (0.0, 0.0) if forecast is None else forecast.ln_std
         values = ((table.latency_s, table.latency_ln_std), (table.power_w, table.power_ln_std))
         for quantity, (value, std), further in zip(QUANTITIES, values, further_std, strict=True):

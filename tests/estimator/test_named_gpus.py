@@ -161,6 +161,7 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
     assert found[0] == printed(workload, "--bundle a10-eager") == printed(workload, "--bundle a10-eager --gpu a10")
     own.write_text(text.replace("num_sms = 72", "num_sms = 80"))  # a file counts even under a known name
     assert printed(workload, "--gpu", own)["validity"] == "forecast"
+    assert printed("gpus", own)[0]["latency_90"] > 1.0
     _, out, _ = run("explain", workload, "--gpu h100-nvl --csv")
     assert all(line.endswith(f",{h100},h100-nvl,forecast") for line in out.splitlines()[1:])
     points = printed("sweep", workload, "--gpu a10 --gpu h100-nvl")
