@@ -193,18 +193,18 @@ def _variants(options: Options) -> "list[Variant]":
 def _boards(options: Options, needs: Sequence[Need]) -> "list[list[tuple[Bundle, GpuSpec | None]]]":
     """Every requested bundle with every GPU, or without bundles each GPU with its best one for each need; None for the bundle's own GPU."""
     from estimator.bundle.files import bundle_heads, load_bundle, told_apart
-    from estimator.uncertainty.nearest import asked_gpu, nearest_bundle
-    from estimator.vocabulary.specifications import load_gpu, names_file, override_gpu
+    from estimator.uncertainty.nearest import asked_gpu, known_gpu, nearest_bundle
+    from estimator.vocabulary.specifications import names_file, override_gpu
 
     given = options["bundle_names"]
-    words = dict.fromkeys(word if word == OWN or names_file(word) else load_gpu(word).name for word in options["gpus"]) or (OWN,)
+    words = dict.fromkeys(word if word == OWN or names_file(word) else known_gpu(word).name for word in options["gpus"]) or (OWN,)
     if OWN in words and not given:
         raise click.UsageError("name a --gpu, such as h100 (`estimate gpus` lists them), or a --bundle")
     if options["idle_power"] and len(words) > 1:
         raise click.UsageError("--idle-power was read on one board: give one --gpu")
     heads = {} if given else bundle_heads(lambda line: say([], [line], quiet=options["quiet"]))
     pairs = [
-        list(product(given, words)) if given else [(nearest_bundle(load_gpu(word), heads, formats, served=served), word) for word in words]
+        list(product(given, words)) if given else [(nearest_bundle(known_gpu(word), heads, formats, served=served), word) for word in words]
         for formats, served in needs
     ]
     names = list(dict.fromkeys(name for own in pairs for name, _ in own))

@@ -14,14 +14,14 @@ from estimator.bundle.files import MAX_FILE_BYTES, bundle_heads, bundle_names, b
 from estimator.display.text import UNKNOWN, Document, document_text, rows_table
 from estimator.engine.board import board_tables
 from estimator.uncertainty.forecast import forecast_of
-from estimator.uncertainty.nearest import asked_gpu, nearest_bundle
+from estimator.uncertainty.nearest import asked_gpu, known_gpu, nearest_bundle
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.regular_files import read_regular
-from estimator.vocabulary.specifications import gpu_names, load_gpu
+from estimator.vocabulary.specifications import gpu_names
 from estimator.vocabulary.values import frozen
 
 ROW: Final = ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "path", "error")
@@ -133,10 +133,10 @@ class ListedGpu:
 
 
 def listed_gpus(given: Sequence[str], warn: Callable[[str], object]) -> Iterator[ListedGpu]:
-    """The named GPUs, or all that have a shipped specification; `warn` as in `bundle_heads`.  Raises SpecificationError and BundleError."""
+    """The named GPUs, or all that have a name; `warn` as in `bundle_heads`.  Raises SpecificationError and BundleError."""
     heads, loaded = bundle_heads(warn), cache(load_bundle)
-    for word in given or gpu_names():
-        gpu = load_gpu(word)
+    for word in given or dict.fromkeys((*gpu_names(), *(head.gpu.name for head in heads.values()))):
+        gpu = known_gpu(word)
         name = nearest_bundle(gpu, heads)
         bundle = loaded(name)
         board = asked_gpu(bundle, word) or bundle.gpu

@@ -7,10 +7,10 @@ from estimator.bundle.content import Bundle
 from estimator.bundle.files import BundleHead, bundle_heads, load_bundle, stored_names
 from estimator.model.coefficients import SIXTEEN_BIT
 from estimator.uncertainty.forecast import distance
-from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.errors import BundleError, SpecificationError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import FORMATS
-from estimator.vocabulary.specifications import load_gpu, names_file
+from estimator.vocabulary.specifications import is_named, load_gpu, names_file
 
 
 def bundle_for(gpu: str | Path, formats: Iterable[str] = (), *, served: bool = False) -> tuple[Bundle, GpuSpec | None]:
@@ -20,7 +20,7 @@ def bundle_for(gpu: str | Path, formats: Iterable[str] = (), *, served: bool = F
 
     Raises SpecificationError for an unknown GPU, BundleError if no bundle is installed or the chosen one cannot be read.
     """
-    bundle = load_bundle(nearest_bundle(load_gpu(gpu), bundle_heads(), formats, served=served))
+    bundle = load_bundle(nearest_bundle(known_gpu(gpu), bundle_heads(), formats, served=served))
     return bundle, asked_gpu(bundle, gpu)
 
 
@@ -51,7 +51,18 @@ def _kinds(formats: Iterable[str]) -> set[tuple[str, bool]]:
     return {(one.rate, one.weight_byte < one.element_byte / 1.5) for one in map(FORMATS.get, formats) if one and one.weight_byte < 2.0}
 
 
+def known_gpu(gpu: str | Path) -> GpuSpec:
+    """A GPU by name or file; one that is not shipped has a name if an installed bundle is its own.  Raises SpecificationError."""
+    try:
+        return load_gpu(gpu)
+    except SpecificationError:
+        for head in bundle_heads(lambda line: None).values():
+            if is_named(head.gpu, str(gpu)):
+                return head.gpu
+        raise
+
+
 def asked_gpu(bundle: Bundle, gpu: str | Path) -> GpuSpec | None:
     """A GPU by name or file, for an estimate with this bundle; None for a name of its own GPU: its figures are those of the fit."""
-    found = load_gpu(gpu)
+    found = known_gpu(gpu)
     return None if found.name == bundle.gpu.name and not names_file(gpu) else found

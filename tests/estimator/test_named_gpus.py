@@ -122,6 +122,12 @@ def test_own_bundles_answer_first_simulated_ones_never(tmp_path, monkeypatch):
     save_bundle(replace(A10, name="ada", gpu=load_gpu("l40s"), power=None), tmp_path / "ada.json")
     assert [bundle_for(word)[0].name for word in ("l40s", "4090")] == ["ada", "l40s"]
     assert [bundle_for(word)[1] for word in ("l40s", "4090")] == [None, load_gpu("rtx-4090")]
+    corrected = {"anchored": "forecast: corrected"}
+    for name, told in {"lab-1": {}, "lab-2": corrected}.items():  # GPUs that are not shipped
+        save_bundle(replace(A10, name=f"own-{name}", gpu=replace(A10.gpu, name=name), environment=told), tmp_path / f"{name}.json")
+        assert bundle_for(f"NVIDIA {name}")[0].name == f"own-{name}"
+    assert [one["latency_90"] for one in printed("gpus")[-2:]] == [None, 1.0], "as estimates say: its own, and a corrected forecast"
+    assert estimate(WORK, bundle_for("lab-2")[0])[0].validity == "forecast"
 
 
 @pytest.fixture
