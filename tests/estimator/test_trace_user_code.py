@@ -44,6 +44,9 @@ def decides():
             return x * 2 if x.sum() > 3 else x
     return Deciding(), (torch.ones(4),)
 
+def scripted():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.jit.script(torch.nn.Linear(8, 8))), torch.ones(2, 8)
+
 def wrong():
     return 3
 
@@ -260,6 +263,7 @@ def test_a_module_without_inputs_is_given_tokens(traced):
     [
         ("FILE:decides", {}, "decides by the content of a tensor"),
         ("FILE:wrong", {}, "must return a torch.nn.Module"),
+        ("FILE:scripted", {}, "torch.jit hides a part of it; return the model as it is before torch.jit.script"),
         ("FILE:missing", {}, "nothing to call"),
         ("FILE:fails", {}, "ValueError: line one"),
         ("FILE:heading", {}, "ValueError: what is wrong: a field"),
