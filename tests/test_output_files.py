@@ -104,7 +104,7 @@ def test_every_option_that_may_name_a_file_to_write_is_declared_as_one():
         for name, command in commands()
         for parameter in command.params
         if isinstance(parameter, click.Option)
-        and isinstance(parameter.type, click.types.StringParamType | click.Path)
+        and isinstance(parameter.type, click.types.StringParamType | click.types.FuncParamType | click.Path)
         and not isinstance(parameter.type, OutputFile | OutputPlace)
         and parameter.opts[-1] not in READ
     ]

@@ -37,8 +37,8 @@ Row = dict[str, object]
 
 @click.command(epilog="Block-count models come from `fit` on grids of a kernel; docs/how-to/block-count.md.")
 @with_options(
-    click.argument("kernel", metavar="[KERNEL]", required=False, callback=named_file),
-    click.option("--bundle", "bundle_name", metavar="NAME|FILE", required=True, callback=named_file, help="Calibration to use."),
+    click.argument("kernel", metavar="[KERNEL]", required=False, type=named_file),
+    click.option("--bundle", "bundle_name", metavar="NAME|FILE", required=True, type=named_file, help="Calibration to use."),
     click.option("--blocks", callback=whole_numbers, metavar="N,N,…", help="Grids to estimate."),
     click.option("--block-threads", type=click.IntRange(1, 1024), metavar="N", help="Where a kernel has models of several block sizes."),
     click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock, where there are models of several."),

@@ -8,14 +8,14 @@ import click
 
 from estimator.commands.options import JSON, QUIET, with_options
 from estimator.commands.reporting import say
-from estimator.options.command_line import DONE, named_files
+from estimator.options.command_line import DONE, named_file
 
 
 @click.command(
     epilog="A bundle is installed by its name in the folder that WATTPRINT_BUNDLES names, else ~/.local/share/wattprint/bundles.",
 )
 @with_options(
-    click.argument("bundles", metavar="[BUNDLE]...", nargs=-1, callback=named_files),
+    click.argument("bundles", metavar="[BUNDLE]...", nargs=-1, type=named_file),
     click.option("--card", is_flag=True, help="What each BUNDLE was fitted on, how well, and for what it holds."),
     QUIET,
     JSON,
@@ -41,7 +41,7 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
 @click.command(
     epilog="at rest: awake, at the published clock; asleep: without a context. within: 90 % of forecasts, beside the bundle's own errors.",
 )
-@with_options(click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=named_files), QUIET, JSON)
+@with_options(click.argument("gpus", metavar="[GPU]...", nargs=-1, type=named_file), QUIET, JSON)
 def gpus_command(gpus: Sequence[str], **options: Any) -> None:
     """List the GPUs that have a specification, or those given by NAME or FILE: their names, power, and the bundle that answers for each."""
     from estimator.display.bundles import gpu_table, listed_gpus

@@ -21,7 +21,7 @@ from estimator.commands.options import (
     with_options,
 )
 from estimator.commands.reporting import say
-from estimator.options.command_line import DONE, named_file, named_files
+from estimator.options.command_line import DONE, named_file
 from estimator.vocabulary.errors import CountsError
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ Row = dict[str, object]
     epilog="COUNTS is a table of Nsight Compute (ncu --csv --metrics …, see --metrics) or JSON; docs/how-to/energy-from-counts.md.",
 )
 @with_options(
-    click.argument("counts", metavar="[COUNTS]...", nargs=-1, callback=named_files),
+    click.argument("counts", metavar="[COUNTS]...", nargs=-1, type=named_file),
     click.option("--metrics", is_flag=True, help="The metrics to ask of ncu, for its --metrics."),
-    click.option("--bundle", "bundle_name", metavar="NAME|FILE", callback=named_file, help="Energies of a bundle."),
-    click.option("--energies", metavar="NAME|FILE", callback=named_file, help="Published energies: tesla-k40, or a TOML file."),
+    click.option("--bundle", "bundle_name", metavar="NAME|FILE", type=named_file, help="Energies of a bundle."),
+    click.option("--energies", metavar="NAME|FILE", type=named_file, help="Published energies: tesla-k40, or a TOML file."),
     click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock of the run; without it that of the energies."),
     click.option("--constant-w", type=Number(0.0, 1e6), metavar="W", help="Power of the board at rest instead of the bundle's."),
     click.option("--dram-pj-per-bit", type=POSITIVE, metavar="PJ", help="Another DRAM: 21.1 for HBM."),
@@ -65,7 +65,7 @@ Row = dict[str, object]
     ),
     click.option("--topology", type=click.Choice(TOPOLOGIES), help="Of the links; ring, or switch for --integration switched."),
     click.option("--local-share", type=Number(0.0, 1.0), metavar="S", help="Assumed share of DRAM traffic that stays local; else 1/N."),
-    click.option("--against", metavar="COUNTS", callback=named_file, help="The same work on one module: prints the scaling efficiency."),
+    click.option("--against", metavar="COUNTS", type=named_file, help="The same work on one module: prints the scaling efficiency."),
     click.option("--delay-exponent", type=Number(0.0, 10.0), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
     CSV,
     JSON,

@@ -40,7 +40,7 @@ TOKENS: Final = click.IntRange(1, 10**8)
     "--gpu, --freqs) make a table. Exit status: 0 done, 1 not done, 2 wrong usage, 3 does not fit or overloaded.",
 )
 @with_options(
-    click.argument("model", metavar="CONFIG", callback=named_file),
+    click.argument("model", metavar="CONFIG", type=named_file),
     *WHERE,
     click.option("--prompt", type=TOKENS, required=True, metavar="N", help="Tokens of a prompt."),
     click.option("--output", type=click.IntRange(2, 10**8), required=True, metavar="N", help="Tokens of an answer."),
@@ -50,7 +50,7 @@ TOKENS: Final = click.IntRange(1, 10**8)
     click.option("--expert-parallel", type=click.IntRange(1, 4096), default=1, metavar="N", help="Groups of GPUs that share the experts."),
     WEIGHTS,
     KV,
-    click.option("--engine", metavar="NAME", callback=named_file, help="vllm, tensorrt-llm, sglang, one with its version, or a TOML file."),
+    click.option("--engine", metavar="NAME", type=named_file, help="vllm, tensorrt-llm, sglang, one with its version, or a TOML file."),
     click.option("--best", type=click.Choice(GOALS), help="Only the point of least energy, or of most tokens."),
     click.option("--ttft-limit", type=POSITIVE, metavar="MS", help="With --best: mean time to the first token under load."),
     click.option("--tpot-limit", type=POSITIVE, metavar="MS", help="With --best: time per output token."),

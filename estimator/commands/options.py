@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from estimator.options.command_line import named_file, named_files, output_option
+from estimator.options.command_line import named_file, output_option
 from estimator.vocabulary.errors import OperatingPointError
 
 if TYPE_CHECKING:
@@ -80,21 +80,17 @@ def words(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
     return found
 
 
-def precision_word(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    """The name of a precision, or None.  Raises BadParameter for any other word."""
-    if text is not None:
-        from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
+def precision_word(text: str) -> str:
+    """The name of a precision, as the type of an option.  Raises BadParameter for any other word."""
+    from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
 
-        if canonical_precision(text) is None:
-            raise click.BadParameter(f"unknown precision {text!r}; known: {', '.join(BYTES_PER_ELEMENT)}", context, parameter)
+    if canonical_precision(text) is None:
+        raise click.BadParameter(f"unknown precision {text!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
     return text
 
 
 def _precisions(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    found = words(context, parameter, texts)
-    for word in found:
-        precision_word(context, parameter, word)
-    return found
+    return tuple(map(precision_word, words(context, parameter, texts)))
 
 
 def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]]:
@@ -103,12 +99,10 @@ def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     )
 
 
-def _reading(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[float, float | None] | None:
+def _reading(text: str) -> tuple[float, float | None]:
     """A power and, if stated, its clock: "62" or "62@1410"."""
-    if text is None:
-        return None
     watt, at, clock = text.partition("@")
-    return POSITIVE.convert(watt, parameter, context), POSITIVE.convert(clock, parameter, context) if at else None
+    return POSITIVE(watt), POSITIVE(clock) if at else None
 
 
 @contextmanager
@@ -130,24 +124,22 @@ def whole_numbers(context: click.Context, parameter: click.Parameter, text: str 
         return parse_whole_numbers(text, parameter.opts[0].removeprefix("--"))
 
 
-def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> "Sizes | None":
+def _sizes(text: str) -> "Sizes":
     """The sizes that --at states: "batch=8,sequence=512"."""
     from estimator.transforms.rescaling import Sizes
 
-    if text is None:
-        return None
     found = re.fullmatch(rf"batch={SIZE}(?:,sequence={SIZE})?", text.replace(" ", ""))
     if found is None:
-        raise click.BadParameter(f"{text!r} must read batch=8,sequence=512 or batch=8, whole numbers of at least 1", context, parameter)
+        raise click.BadParameter(f"{text!r} must read batch=8,sequence=512 or batch=8, whole numbers of at least 1")
     return Sizes(batch=int(found[1]), sequence=int(found[2] or 0))
 
 
-def kernel_count(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
+def kernel_count(value: str) -> int | None:
     """A number of kernels; None for "all"."""
     if value == "all":
         return None
     if not re.fullmatch(f"0|{SIZE}", value):
-        raise click.BadParameter(f"{value!r} is neither a whole number nor 'all'", context, parameter)
+        raise click.BadParameter(f"{value!r} is neither a whole number nor 'all'")
     return int(value)
 
 
@@ -173,7 +165,7 @@ WHERE: Final = (
         "bundle_names",
         metavar="NAME|FILE",
         multiple=True,
-        callback=named_files,
+        type=named_file,
         help="Calibration instead of the best one for the GPU; several may be given.",
     ),
     click.option(
@@ -193,9 +185,7 @@ BOARD: Final = (
     click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
     click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
     click.option("--power-cap", type=POSITIVE, metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
-    click.option(
-        "--idle-power", callback=_reading, metavar="W[@MHZ]", help="Power of your board at rest, awake, at its highest asked clock."
-    ),
+    click.option("--idle-power", type=_reading, metavar="W[@MHZ]", help="Power of your board at rest, awake, at its highest asked clock."),
 )
 """Settings of a board."""
 
@@ -210,14 +200,14 @@ CHANNELS_LAST: Final = click.option(
 )
 
 QUESTION: Final = (
-    click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files),
+    click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, type=named_file),
     *WHERE,
     click.option("--batch", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Sequences or images at once."),
     click.option("--sequence", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Tokens of each."),
     click.option(
         "--at",
         metavar="batch=B,sequence=S",
-        callback=_sizes,
+        type=_sizes,
         help="The sizes that the workload files are written for, unless their names tell.",
     ),
     click.option(
@@ -234,7 +224,7 @@ QUESTION: Final = (
         callback=_some_of(ATTENTION_FORMS),
         help="Attention as separate kernels or fused; `sweep` takes both.",
     ),
-    click.option("--model", metavar="CONFIG|MODULE:CALLABLE", callback=named_file, help="This model instead of files (wattprint[torch])."),
+    click.option("--model", metavar="CONFIG|MODULE:CALLABLE", type=named_file, help="This model instead of files (wattprint[torch])."),
     click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a model."),
     click.option(
         "--runtime",
@@ -257,7 +247,7 @@ QUESTION: Final = (
 """Options of every query: workloads, bundles, GPUs, clocks, sizes, precisions."""
 
 KERNELS: Final = click.option(
-    "--kernels", callback=kernel_count, default="10", show_default=True, metavar="N|all", help="Kernels in the table."
+    "--kernels", type=kernel_count, default="10", show_default=True, metavar="N|all", help="Kernels in the table."
 )
 
 JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units.")

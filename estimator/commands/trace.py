@@ -31,13 +31,13 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.command(
     epilog="Needs PyTorch and Transformers: pip install 'wattprint[torch]'. Nothing is downloaded and no GPU is asked for.",
 )
-@click.argument("model", metavar="MODEL", required=False, callback=named_file)
+@click.argument("model", metavar="MODEL", required=False, type=named_file)
 @click.option("--list", "list_models", is_flag=True, help="Names of the models that are shipped.")
 @click.option("--batch", type=SIZE, help="Sequences or images; else 1.")
 @click.option("--sequence", type=SIZE, help="Tokens; decode: all attended to; else 512, or as many as fit.")
 @click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, AdamW.")
 @click.option(
-    "--precision", callback=precision_word, metavar="NAME", help="fp32, tf32, bf16, …; else as the configuration stores weights, or bf16."
+    "--precision", type=precision_word, metavar="NAME", help="fp32, tf32, bf16, …; else as the configuration stores weights, or bf16."
 )
 @WEIGHTS
 @click.option(

@@ -31,22 +31,13 @@ LONGEST_LINE: Final = 2000
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def named_file(context: click.Context | None, parameter: click.Parameter | None, text: str | None) -> str | None:
-    """A text that can name a file, or None.  Raises BadParameter for an empty text and for a null byte."""
-    if text is None:
-        return None
+def named_file(text: str) -> str:
+    """A text that can name a file, as the type of an option.  Raises BadParameter for an empty text and for a null byte."""
     if not text.strip():
-        raise click.BadParameter("an empty text names no file", context, parameter)
+        raise click.BadParameter("an empty text names no file")
     if "\0" in text:
-        raise click.BadParameter("a null byte is no part of a file's name", context, parameter)
+        raise click.BadParameter("a null byte is no part of a file's name")
     return text
-
-
-def named_files(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Texts that can name files.  Raises BadParameter like `named_file`."""
-    for text in texts:
-        named_file(context, parameter, text)
-    return texts
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:
@@ -152,7 +143,7 @@ class OutputFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path.  Raises BadParameter for an empty text, which would mean the present folder, and for a null byte."""
-        named_file(ctx, param, str(value))
+        named_file(str(value))
         return super().convert(value, param, ctx)
 
 
@@ -165,8 +156,8 @@ class OutputPlace(click.types.StringParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The text.  Raises BadParameter like OutputFile, and for the ending of another format."""
-        place = named_file(ctx, param, super().convert(value, param, ctx))
-        if str(place).lower().endswith(OTHER_FORMATS):
+        place = named_file(super().convert(value, param, ctx))
+        if place.lower().endswith(OTHER_FORMATS):
             self.fail(f"{place!r}: a dataset is Parquet; `collect export DATASET --to csv` writes other formats", param, ctx)
         return place
 

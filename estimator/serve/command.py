@@ -8,17 +8,15 @@ from typing import Any
 import click
 
 from estimator.commands.options import JSON, QUIET, with_options
-from estimator.options.command_line import named_files, tell
+from estimator.options.command_line import named_file, tell
 from estimator.vocabulary.errors import EstimatorError
 
 
 @click.command(
     epilog="Ctrl-C stops it (exit status 130), as does SIGTERM (0). Only this machine can reach the page.",
 )
-@click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files)
-@click.option(
-    "--bundle", "bundle_names", metavar="NAME|FILE", multiple=True, callback=named_files, help="Offered beside the installed ones."
-)
+@click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, type=named_file)
+@click.option("--bundle", "bundle_names", metavar="NAME|FILE", multiple=True, type=named_file, help="Offered beside the installed ones.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any free one.")
 @with_options(JSON, QUIET)
 def serve_command(**options: Any) -> None:

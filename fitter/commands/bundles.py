@@ -11,7 +11,7 @@ from estimator.options.command_line import named_file, output_option
 from estimator.vocabulary.documents import printable
 from fitter.errors import FitterError
 
-bundle_argument: Final = click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+bundle_argument: Final = click.argument("bundle_name", metavar="BUNDLE", type=named_file)
 seed_option: Final = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice."
 )
@@ -54,8 +54,8 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> None
 
 
 @click.command()
-@click.argument("old_name", metavar="OLD", callback=named_file)
-@click.argument("new_name", metavar="NEW", callback=named_file)
+@click.argument("old_name", metavar="OLD", type=named_file)
+@click.argument("new_name", metavar="NEW", type=named_file)
 @click.option(
     "--workload",
     "workloads",
@@ -98,7 +98,7 @@ def verify_command(bundle_name: str, key: str, as_json: bool) -> None:
 @bundle_argument
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
 @output_option(force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
-@click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before; without it the newest one beside the release.")
+@click.option("--against", metavar="BUNDLE", type=named_file, help="The release before; without it the newest one beside the release.")
 @click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
 @json_option
 def release_command(bundle_name: str, version: str, out: Path | None, against: str | None, note: str, as_json: bool) -> None:

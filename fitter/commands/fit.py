@@ -11,7 +11,7 @@ import click
 
 from estimator import __version__
 from estimator.commands.options import Number, with_options
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_files, output_option, run_command, tell
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, output_option, run_command, tell
 from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
@@ -51,10 +51,10 @@ output_options: Final = with_options(
 )
 
 
-def a_line(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+def a_line(text: str) -> str:
     """Reject control characters in a text that tables show."""
-    if text is not None and not text.isprintable():
-        raise click.BadParameter("a character of it cannot be printed", context, parameter)
+    if not text.isprintable():
+        raise click.BadParameter("a character of it cannot be printed")
     return text
 
 
@@ -63,7 +63,7 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
     "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done, but --require is missed or --strict finds a warning, "
     "130 interrupted.",
 )
-@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
+@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=named_file)
 @output_option(default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
 @output_option("--report", metavar="REPORT.html", help="Write a self-contained page about the fit.")
 @click.option(
@@ -75,13 +75,13 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 )
 @seed_option
 @click.option("--gpu", metavar="NAME|FILE.toml", help="The GPU to fit where data sets hold several, or do not name theirs.")
-@click.option("--name", metavar="NAME", callback=a_line, help="Name of the bundle; without it the GPU's.")
+@click.option("--name", metavar="NAME", type=a_line, help="Name of the bundle; without it the GPU's.")
 @click.option(
     "--prior",
     "priors",
     metavar="BUNDLE",
     multiple=True,
-    callback=named_files,
+    type=named_file,
     help="Start from this bundle, usually of another GPU: few kernels then suffice.  Of several, power is the mean.",
 )
 @click.option(
@@ -89,7 +89,7 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
     "anchors",
     metavar="BUNDLE",
     multiple=True,
-    callback=named_files,
+    type=named_file,
     help="Correct this bundle of another GPU by the datasets: one or a few runs, or kernels, with energy.",
 )
 @require_option
@@ -154,7 +154,7 @@ def fit_command(**options: Any) -> int:
 
 @click.command()
 @bundle_argument
-@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
+@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=named_file)
 @click.option("--gpu", metavar="NAME|FILE.toml", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
 @require_option
 @output_options

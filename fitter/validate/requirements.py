@@ -29,25 +29,25 @@ class Verdict(TypedDict):
     met: bool
 
 
-def a_requirement(context: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, float]:
-    """`latency=5%,power=4%` as limits by quantity [percent]; {} without requirements."""
-    found = [REQUIREMENT.fullmatch(part) for part in (text or "").split(",") if text is not None]
+def a_requirement(text: str) -> dict[str, float]:
+    """`latency=5%,power=4%` as limits by quantity [percent].  Raises BadParameter for anything else."""
+    found = [REQUIREMENT.fullmatch(part) for part in text.split(",")]
     limits = {one[1]: float(one[2]) for one in found if one is not None}
     if len(limits) < len(found):
-        raise click.BadParameter(f"{(text or '')[:60]!r} is not of the form latency=5%,power=4%, each once", context, parameter)
+        raise click.BadParameter(f"{text[:60]!r} is not of the form latency=5%,power=4%, each once")
     return limits
 
 
 def require_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --require, an option of every command that states errors."""
     text = "Exit status 3 where the mean error on rows outside the fit is larger: latency=5%,power=4%."
-    return click.option("--require", metavar="LIMITS", callback=a_requirement, help=text)(command)
+    return click.option("--require", metavar="LIMITS", type=a_requirement, help=text)(command)
 
 
-def judge(limits: Mapping[str, float], summary: "Mapping[str, HeldOut]") -> tuple[Verdict, ...]:
+def judge(limits: Mapping[str, float] | None, summary: "Mapping[str, HeldOut]") -> tuple[Verdict, ...]:
     """Verdicts on requirements, from the worst kind of rows for each."""
     verdicts = []
-    for quantity, limit in limits.items():
+    for quantity, limit in (limits or {}).items():
         errors = [(own["mape"], kind) for kind, row in summary.items() if (own := row[quantity]) is not None]  # type: ignore[literal-required]
         found, kind = max(errors, default=(None, None))
         verdicts.append(Verdict(quantity=quantity, limit=limit, found=found, kind=kind, met=found is not None and found <= limit))

@@ -93,10 +93,6 @@ def test_the_check_document_holds_what_the_contract_names():
 # Requirements ---------------------------------------------------------------------------------------------------------
 
 
-def parsed(text):
-    return a_requirement(click.Context(click.Command("fit")), click.Option(["--require"]), text)
-
-
 def figures(mape):
     return None if mape is None else {"n": 10, "mape": mape, "median": 1.0, "p95": 1.0, "bias": 0.0, "coverage": 0.9}
 
@@ -112,9 +108,9 @@ def row(kind, latency, power):
      "latency=5%,,power=4%", "latency=5%,latency=6%", "latency=5%%", "latency=5%" * 10_000],
 )  # fmt: skip
 def test_limits_are_percent_with_or_without_the_sign_and_anything_else_is_wrong_usage(text):
-    assert parsed("latency=5%,power=4%") == parsed(" latency=5 , power=4.0 ") == {"latency": 5.0, "power": 4.0}
+    assert a_requirement("latency=5%,power=4%") == a_requirement(" latency=5 , power=4.0 ") == {"latency": 5.0, "power": 4.0}
     with pytest.raises(click.BadParameter) as caught:
-        parsed(text)
+        a_requirement(text)
     assert len(caught.value.message) < 200
 
 
