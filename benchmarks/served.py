@@ -163,7 +163,7 @@ HOST = {
     "vllm 0.5": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
     "vllm 0.12": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
     "vllm 0.15": {"step_s": 5e-4, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5},
-    "sglang 0.5": {"rank_s": 1e-4, "overlapped_sequence_s": 4e-5},
+    "sglang 0.5": {"overlapped_sequence_s": 4e-5},
 }
 """Constants of each engine's host that are fitted, from these values on; others are 0."""
 

@@ -111,7 +111,7 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     for end in ends:
         piece = ((end - 1) % engine.chunk + 1, end)
         for one, count in zip(beside, together, strict=True):
-            steps.append(Step(prompts=(piece,) * count, sequences=one, context=served.context))
+            steps.append(Step(prompts=(piece,) * count, sequences=one * engine.mixes, context=served.context))
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
     prediction = predict(workloads, replace(board, held=board.held._replace(power_w=UNLIMITED_W)))
     costs, alone_s = _costs(prediction), prediction.latency_s[len(nodes) :: len(beside)].sum(axis=0)
@@ -124,7 +124,7 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     rest_w = board.tables.rest_w(clocks_mhz)
     return StepCosts(
         decode=decode,
-        prompt=_added({name: values[..., len(nodes) :, :] for name, values in costs.items()}, decode, np.array(together)),
+        prompt=_added({name: values[..., len(nodes) :, :] for name, values in costs.items()}, decode, np.array(together), engine.mixes),
         points=table([Variant(workload=workload) for workload in workloads], prediction),
         sm_clock_mhz=clocks_mhz,
         waiting_w=rest_w + waiting.share * np.maximum(board.limit_w - rest_w, 0.0),
@@ -149,16 +149,18 @@ def _costs(prediction: Prediction) -> dict[str, Array]:
     return {"parts": parts, "joules": joules, "time_ln": 0.5 * (high - low), "power_ln": 0.5 * (high_w - low_w)}
 
 
-def _added(mixed: dict[str, Array], decode: Costs, together: IntArray) -> Costs:
-    """What the pieces of a prompt add to steps of no and of `decode.at` sequences, which take `together` each; mixed: costs of these."""
+def _added(costs: dict[str, Array], decode: Costs, together: IntArray, mixes: bool) -> Costs:
+    """What the pieces of a prompt add to steps of no and of `decode.at` sequences, which take `together` each; costs: of these steps, or,
+    if the engine does not mix them, of steps of prompts alone.
+    """
     found = {}
-    for name, values in mixed.items():
+    for name, values in costs.items():
         each = values.reshape(*values.shape[:-2], -1, len(together), values.shape[-1])
         if name.endswith("_ln"):
             found[name] = each.mean(axis=-3)
             continue
         found[name] = each.sum(axis=-3)
-        more = found[name][..., 1:, :] - each.shape[-3] * getattr(decode, name)
+        more = found[name][..., 1:, :] - mixes * each.shape[-3] * getattr(decode, name)
         found[name][..., 1:, :] = np.maximum(more, 0.0) / together[1:, None]
     return Costs(at=np.concatenate(([0.0], decode.at)), **found)
 
