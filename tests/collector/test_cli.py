@@ -35,27 +35,6 @@ def test_a_campaign_prints_what_was_measured_and_the_next_command(arguments, tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet"]
 
 
-def test_a_dry_run_measures_nothing(arguments, tmp_path, capsys):
-    assert called(f"{arguments} --dry-run") == 0
-    assert "10 kernels (gemm 6, softmax 4)" in capsys.readouterr().out
-    plan = answer(capsys, f"{arguments} --dry-run")
-    assert plan["kernels"] == {"gemm": 6, "softmax": 4}
-    assert plan["rows"] - plan["anchor_rows"] == 20
-    assert plan["estimated_s"] > 30
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_is_replaced_unasked(arguments, tmp_path, capsys):
-    assert called(f"{arguments} --budget 30s") == 0
-    before = (tmp_path / "d.parquet").read_bytes()
-    refused(capsys, 1, "--fresh", arguments)
-    assert (tmp_path / "d.parquet").read_bytes() == before
-    assert called(f"{arguments} --resume --budget 30s") == 0
-    part = read_kernel_dataset(tmp_path / "d.parquet").table.num_rows
-    assert called(f"{arguments} --fresh -q") == 0
-    assert read_kernel_dataset(tmp_path / "d.parquet").table.num_rows > part
-
-
 def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tmp_path, capsys):
     words = changed(arguments, f"--out {tmp_path / 'fleet'}/ --families softmax -q")
     assert called(words) == called(changed(words, "--seed 5")) == called(f"{words} --resume") == 0

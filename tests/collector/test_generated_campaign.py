@@ -20,7 +20,6 @@ from tests.collector.campaigns import SHORT_HEAD, campaign_words
 from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.program import parse
 from tests.microbench_library.conftest import open_fake_board
-from tests.processes import PYTHON, ended
 from tests.words import called
 
 BOARD = "a100-pcie-40gb"
@@ -104,31 +103,6 @@ def test_a_row_says_what_ran_to_the_digest_of_its_machine_code(dataset):
     assert row["energy_sma_j"] >= row["energy_mtsm_j"] > 0
     assert (rows["ffma_k8_u64", "single"]["active_threads"], rows["ffma_k8_u64", "single"]["active_warps"]) == (1, 1)
     assert rows["l2_stream", "full"]["l2_transactions"] > 0
-
-
-WITHOUT_ASSEMBLER = """
-import sys
-import importlib.abc
-class Hidden(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "nvidia":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Hidden())
-import importlib.util
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: None if name == "nvidia" else found(name, package)
-from collector.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_without_an_assembler_one_line_says_what_to_install(dataset, repository, tmp_path):
-    words = f"--campaign {dataset.with_name('few.toml')} --gpu sim:{BOARD} --out {tmp_path / 'x.parquet'}".split()
-    done = ended(*PYTHON, WITHOUT_ASSEMBLER, *words, cwd=repository, env={"PATH": "", "PYTHONPATH": "."})
-    assert done.returncode == 1, done.stderr
-    assert "pip install 'wattprint[ptx]'" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def readings(power_w, period_s):

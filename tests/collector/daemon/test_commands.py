@@ -12,8 +12,6 @@ import pytest
 
 from collector.cli import main
 from collector.commands.campaign import common_root
-from collector.commands.collect import collect_command
-from collector.commands.options import given_words
 from collector.daemon.jobs import AFTER_ROW, AT_ONCE, STALE_S
 from collector.daemon.store import FILE_NAME, daemon_lock, open_store
 from collector.dataset.reader import read_kernel_dataset
@@ -118,12 +116,6 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
     rows = row_ids(out)
     assert len(rows) == len(set(rows)) == 12
     assert len(set(read_kernel_dataset(out).table.column("gpu_uuid").to_pylist())) == 2
-
-
-@pytest.mark.parametrize("word", ["--fresh", "--resume"])
-def test_a_worker_is_given_the_words_of_the_command(word):
-    with collect_command.make_context("collect", ["--freqs", "900", word]):
-        assert [*given_words(frozenset()).values()] == [["--freqs", "900"], [word]]
 
 
 @pytest.mark.parametrize(

@@ -158,11 +158,6 @@ def test_windows_and_norms_of_gemma_are_those_of_its_layers():
     assert gemma == plain + 2 * 4
 
 
-def test_of_a_model_that_reads_images_the_language_model_is_served():
-    whole = {"model_type": "gemma3", "vision_config": {"hidden_size": 9}, "text_config": DENSE | {"model_type": "gemma3_text"}}
-    assert replace(read_architecture(whole), name="") == replace(read_architecture(whole["text_config"]), name="")
-
-
 @pytest.mark.parametrize("field", ["rope_scaling", "rope_parameters"])
 def test_yarn_lengthens_the_context_under_the_names_of_both_generations_of_transformers(field):
     scaled = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
