@@ -44,10 +44,7 @@ def test_a_figure_is_as_exact_as_its_error(value, std):
 @pytest.mark.parametrize(
     ("value", "std", "text"),
     [
-        (101.21694, 0.0075, "101.2169 ± 0.0075 ms"),
         (27.14, float("nan"), "27.1 ms"),
-        (12345.6, 130.2, "12350 ± 130 ms"),
-        (1309.55, 104.0, "1310 ± 100 ms"),
         (5.04, 0.0996, "5.04 ± 0.10 ms"),
         (-0.04, 1.2, "0.0 ± 1.2 ms"),
         (123456.7, None, "123457 ms"),

@@ -121,14 +121,10 @@ def test_a_rejected_row_is_told_and_counts_only_if_strict(tmp_path):
 
 def test_special_files_are_refused_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("fitter.rows.selection.read_selection", lambda *_: pytest.fail("read"))
-    os.mkfifo(tmp_path / "pipe")
     table = small_table(tmp_path)
     for arguments, message in (
-        (tmp_path / "pipe", "is a pipe, not a file; write what it holds to a file and name that"),
         ("/", "the root of all files"),
-        ((table, "-o", tmp_path / "pipe"), "it is a pipe"),
         ((table, "-o /dev/null"), "it is a device"),
-        ((table, "-o", tmp_path / "no" / "b.json"), "no folder"),
         ((table, "-o", table), "reads"),
         ((table, "-o", tmp_path / "x", "--report", tmp_path / "x"), ""),
     ):

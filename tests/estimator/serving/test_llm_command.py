@@ -38,9 +38,6 @@ def test_a_power_limit_holds_the_mean_of_all_steps():
     assert [one["tokens_per_s"] for one in (free, *found[1:])] == sorted({one["tokens_per_s"] for one in found}, reverse=True)
     crowded = answers(words, 256)  # more prompts than steps
     assert crowded["power_w_low"] < 0.98 * crowded["power_w"] < 0.98 * 700.0 < crowded["power_w_high"] < 1.03 * 700.0
-    for one, batch in ((found[1], 32), (found[2], 32), (crowded, 256)):
-        assert one["prompt_energy_j"] + one["output_energy_j"] == pytest.approx(64 * one["energy_per_token_j"])
-        assert one["slot_s"] * one["tokens_per_s"] == pytest.approx(64 * batch)
     starved = answers(words, "1 --power-cap 100")
     assert starved["power_w"] > 100.0
     long = answers("llama-3.1-8b --gpu h100 --prompt 131000 --output 72 --batch 1")
@@ -165,8 +162,6 @@ def test_copies_without_a_request_make_no_tokens():
     assert [found["running"] for found in (one, three, four)] == [1, 3, 4]
     for found in (one, three, four):
         assert found["tokens_per_s"] == pytest.approx(found["batch"] * 64 / found["slot_s"])
-        assert found["energy_per_token_j"] == pytest.approx(found["power_w"] / found["tokens_per_s"])
-        assert found["prompt_energy_j"] + found["output_energy_j"] == pytest.approx(64 * found["energy_per_token_j"])
     assert (one["tpot_s"], one["power_w"]) == (four["tpot_s"], four["power_w"])
 
 
