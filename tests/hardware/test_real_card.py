@@ -307,8 +307,13 @@ def boards(tmp_path, repository):
 
 
 def test_a_call_on_another_board_goes_on_there(tmp_path, boards):
-    """A fresh machine holds another board of the same kind: it needs its own sensor, and its rows go beside those of the first."""
+    """A fresh machine holds another board of the same kind: it needs its own sensor, and its rows go beside those of the first.
+
+    Rows that the first board measured before its sensor was known stop no later stage, and stay apart.
+    """
     folder = tmp_path / "results"
+    assert rehearsed(folder, boards["first"], "anchors", call_s=140) == 3
+    assert (folder / "anchors-1-no-sensor.parquet").exists()
     assert rehearsed(folder, boards["first"], "sensor", "anchors") == 0
     assert rehearsed(folder, boards["second"], "sensor", "again") == 0
     first, second = (read_kernel_dataset(folder / name).table for name in ("anchors-1.parquet", "again-2.parquet"))
@@ -325,13 +330,6 @@ def test_a_fourth_board_has_its_sensor_characterised_too(tmp_path, state, charac
     if characterised:
         (tmp_path / "sensor-4.json").write_text("{}")
     assert (over(card, "sensor"), over(card, "anchors"), over(card, "campaign")) == (passed, True, False)
-
-
-def test_rows_measured_before_the_sensor_was_known_stop_no_later_stage(tmp_path, boards):
-    folder = tmp_path / "results"
-    assert rehearsed(folder, boards["first"], "anchors", call_s=140) == 3
-    assert rehearsed(folder, boards["first"], "sensor", "anchors") == 0
-    assert read_kernel_dataset(folder / "anchors-1.parquet").table.num_rows == 30
 
 
 def test_a_board_of_another_kind_is_refused_in_a_line(tmp_path, boards, capsys):
