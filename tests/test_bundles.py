@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from estimator import estimate, load_bundle, read_workload, with_precision
-from estimator.bundle.files import bundle_names, bundle_path
-from estimator.vocabulary.workload import make_operator
+from estimator import bundle_names, estimate, load_bundle, make_operator, read_workload, with_precision
+from estimator.bundle.files import bundle_path
 from tests.estimator.bundle_example import VALIDATOR
 from tests.estimator.synthetic import workload_of
 

@@ -13,8 +13,8 @@ import pytest
 import estimator.commands.estimate
 import estimator.schema
 import fitter.commands.fit
-from estimator.bundle.files import digest_of, load_bundle
-from estimator.vocabulary.errors import BundleError, EstimatorError
+from estimator import BundleError, EstimatorError, load_bundle
+from estimator.bundle.files import digest_of
 from tests.estimator.bundle_example import VALIDATOR
 from tests.fuzz.mutate import mutated_value
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle.files import document_of, layout, load_bundle
+from estimator import load_bundle
+from estimator.bundle.files import document_of, layout
 from estimator.model.residuals import log_corrections
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import NORMAL_90

@@ -10,7 +10,8 @@ import pyarrow as pa
 from collector.dataset.reader import log_path
 from collector.dataset.schema import checked_row, kernel_schema, operator_columns
 from collector.dataset.writer import open_kernel_writer, write_parquet
-from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, TABLED, make_operator
+from estimator import make_operator
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, TABLED
 
 LINEAR = make_operator("gemm", "linear", "bf16", batch=1, m=128, n=256, k=512)
 METADATA = {"gpu": {"name": "a board"}, "idle": []}

@@ -14,7 +14,7 @@ from collector.campaigns.running import Campaign, kept_rows
 from collector.clocks import clocks_from_text
 from collector.dataset.reader import log_path, read_kernel_dataset
 from collector.errors import CampaignError, ClockError, RunnerError
-from estimator.vocabulary.errors import WorkloadError
+from estimator import WorkloadError
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators
 from tests.collector.campaigns import BOARD, CLOCKS, collected, planned, stop_after
 from tests.collector.dataset_rows import a_row, operators_of, write_kernel_dataset

@@ -12,7 +12,8 @@ from collector.dataset.reader import log_path, read_kernel_dataset, read_log
 from collector.dataset.schema import KERNEL_COLUMNS, SCHEMA_VERSION, repeated_rows
 from collector.dataset.writer import export_dataset, open_kernel_writer
 from collector.errors import DatasetError
-from estimator.vocabulary.workload import FAMILY_FIELDS, make_operator
+from estimator import make_operator
+from estimator.vocabulary.workload import FAMILY_FIELDS
 from tests.collector.dataset_rows import (
     METADATA,
     a_row,

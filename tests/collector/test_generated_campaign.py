@@ -11,7 +11,7 @@ from collector.bench import open_simulated
 from collector.dataset.reader import read_kernel_dataset
 from collector.devices.protocols import PowerReadings
 from collector.sensing.baselines import sampled_energies_j
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from microbench.kernel import SCALARS

@@ -7,7 +7,7 @@ import pytest
 from collector.campaigns.files import campaign_from_document
 from collector.cli import main
 from collector.errors import CampaignError
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 from microbench.loads.copies import COPIES
 from microbench.loads.generated import LoadGroup, generated_loads
 from microbench.toolchain.compile import Toolchain

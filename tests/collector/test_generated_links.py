@@ -10,7 +10,7 @@ from collector.bench import open_simulated
 from collector.dataset.reader import read_kernel_dataset
 from collector.errors import RunnerError
 from collector.simulated.profile import load_board
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 from fitter.instructions.section import link_energies
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table

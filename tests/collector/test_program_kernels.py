@@ -13,8 +13,7 @@ from collector.programs.kernels import IDLE, measure_kernels
 from collector.programs.program import Program
 from collector.sampling import Sampler
 from collector.sensing.live import characterise_sensor
-from estimator.formats import write_workload
-from estimator.vocabulary.workload import Workload, make_operator
+from estimator import Workload, make_operator, write_workload
 from tests.collector.dataset_rows import addition, product
 from tests.collector.made_readings import a_sensor
 from tests.words import called, refused

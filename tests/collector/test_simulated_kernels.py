@@ -11,7 +11,7 @@ from collector.simulated.board import plan_kernel
 from collector.simulated.plan import sm_speeds
 from collector.simulated.profile import board_names, load_board
 from collector.simulated.scheduler import kernel_timing
-from estimator.vocabulary.workload import make_operator
+from estimator import make_operator
 from tests.collector.dataset_rows import addition, operators_of_every_kind, product
 
 boards = pytest.mark.parametrize("name", board_names())

@@ -6,7 +6,7 @@ import pytest
 from collector.bench import bench_words, open_bench
 from collector.devices.protocols import THROTTLE_BITS
 from collector.errors import ClockError
-from estimator.vocabulary.workload import make_operator
+from estimator import make_operator
 from tests.collector.dataset_rows import product
 
 PRODUCT = product(2048)

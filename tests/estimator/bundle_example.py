@@ -7,12 +7,9 @@ from pathlib import Path
 import jsonschema
 
 import estimator.schema
-from estimator.bundle.files import (
-    digest_of,
-    load_bundle,
-)
-from estimator.vocabulary.errors import BundleError
-from estimator.vocabulary.specifications import document_of_gpu, load_gpu
+from estimator import BundleError, load_bundle, load_gpu
+from estimator.bundle.files import digest_of
+from estimator.vocabulary.specifications import document_of_gpu
 from tests.words import one_line
 
 SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_text(encoding="utf-8"))

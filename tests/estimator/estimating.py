@@ -8,10 +8,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from typing import NamedTuple
 
+from estimator import Asked, Variant
 from estimator.cli import main
 from estimator.model.power_limit import UNLIMITED_W
-from estimator.questions.judging import Asked
-from estimator.transforms.variation import Variant
 from tests.estimator.bundle_example import example
 
 MATRIX = {"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5, "epsilon_s": 3e-6}

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
+from estimator import Workload, make_operator, merge_operators
 from estimator.model.coefficients import coefficient_rows, group_key
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.power import BoardTables
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
-from estimator.vocabulary.workload import Workload, make_operator, merge_operators
 from fitter.bundle.sections import runs_bundle
 from fitter.latency.runs import WIDTHS, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from estimator.formats import read_workload
-from estimator.vocabulary.errors import WorkloadError
+from estimator import WorkloadError, read_workload
 from estimator.vocabulary.work import workload_warnings, workload_work
 from estimator.vocabulary.workload import (
     UnknownOperator,

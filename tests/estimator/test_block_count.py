@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import BundleError
 from estimator.blocks.model import FORMS, BlockModel, model_key, models_from_section, occupancy_times, section_of
-from estimator.vocabulary.errors import BundleError
 
 MODEL = BlockModel(
     kernel="vector_add_1024",

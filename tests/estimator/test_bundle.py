@@ -8,16 +8,10 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
+from estimator import BundleError, load_bundle
 from estimator.bundle.content import BundleFile
-from estimator.bundle.files import (
-    NOT_DIGESTED,
-    bundle_from_document,
-    digest_of,
-    document_of,
-    load_bundle,
-    save_bundle,
-)
-from estimator.vocabulary.errors import BundleError, UnwrittenError
+from estimator.bundle.files import NOT_DIGESTED, bundle_from_document, digest_of, document_of, save_bundle
+from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.reader import fields_of
 from tests.estimator.bundle_example import changed, example, refused, signed, written

@@ -7,11 +7,10 @@ import jsonschema
 import numpy as np
 import pytest
 
+from estimator import load_bundle, predict_kernels
 from estimator.blocks.model import section_of as block_section
-from estimator.bundle.files import load_bundle
 from estimator.counts.energies import LINKS, LinkEnergy
 from estimator.counts.energies import section_of as instruction_section
-from estimator.engine.kernel_table import predict_kernels
 from estimator.vocabulary.reader import plain
 from scripts.schemas import DECLARED, FOLDER, schema_text
 from tests.estimator.bundle_example import SCHEMA, VALIDATOR, signed

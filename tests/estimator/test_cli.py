@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from estimator import OperatingPointError, load_gpu
 from estimator.bundle.files import bundle_from_document, save_bundle
 from estimator.display.estimates import SUMMARY_FIELDS
 from estimator.questions.sweeping import VALUES
 from estimator.uncertainty.validity import SIMULATED
-from estimator.vocabulary.errors import OperatingPointError
-from estimator.vocabulary.specifications import load_gpu, parse_clocks
+from estimator.vocabulary.specifications import parse_clocks
 from tests.estimator.estimating import OPERATORS, bundle_document, fails, printed, run
 from tests.test_repository import ALL_OPTIONAL
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle.files import load_bundle
+from estimator import estimate, load_bundle
 from estimator.engine.board import board_tables
-from estimator.questions.estimates import estimate
 from estimator.questions.judging import judged, log_ratio_std
 from estimator.uncertainty.sources import CLOCK_SLOPE_STD, VOLTAGE_EXPONENT_STD, far_clock
 from examples.gpt2_prefill import gpt2_prefill

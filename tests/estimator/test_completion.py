@@ -5,10 +5,9 @@ from collections import Counter
 
 import pytest
 
+from estimator import Workload, read_workload
 from estimator.completion import RULE_SET, RULES, complete
-from estimator.formats import read_workload
 from estimator.formats.energaizer import read_energaizer
-from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.traced import counted

@@ -4,14 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from estimator.bundle.files import load_bundle
+from estimator import Asked, Variant, explain, load_bundle, load_gpu
 from estimator.display.estimates import explanation_text
 from estimator.model.coefficients import COEFFICIENTS, DEFAULTS
 from estimator.model.power import PARTS
-from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, explain
-from estimator.questions.judging import Asked
-from estimator.transforms.variation import Variant
-from estimator.vocabulary.specifications import load_gpu
+from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.estimating import question, unlimited
 from tests.estimator.synthetic import addition, known_bundle, matmul, transformer, workload_of

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.formats import read_workload
+from estimator import Footprint, Workload, WorkloadError, make_operator, read_workload
 from estimator.formats.own import own_text, read_own
-from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import workload_warnings
-from estimator.vocabulary.workload import CACHED, Footprint, UnknownOperator, Workload, make_operator, merge_counts
+from estimator.vocabulary.workload import CACHED, UnknownOperator, merge_counts
 from tests.estimator.workload_files import LINEAR, MADE, own, save
 from tests.words import one_line
 

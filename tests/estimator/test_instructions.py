@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import BundleError
 from estimator.counts.energies import (
     CONSTANT,
     INSTRUCTION,
@@ -23,7 +24,6 @@ from estimator.counts.energies import (
     section_of,
 )
 from estimator.counts.opcodes import LANES, loop_classes, sass_class
-from estimator.vocabulary.errors import BundleError
 from tests.words import one_line
 
 TERMS = (CONSTANT, STALL, ISSUE, LOOP, f"{INSTRUCTION}FFMA", f"{INSTRUCTION}LOP3", f"{TRANSACTION}l2", f"{TRANSACTION}dram")

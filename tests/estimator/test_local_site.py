@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import WorkloadError
 from estimator.serve.local_site import MOST_COMPUTED, Computed, Reply, local_site
-from estimator.vocabulary.errors import WorkloadError
 from tests.estimator.serve.conftest import PATIENCE_S, Served
 
 TOKEN = "Xq3_-secret"

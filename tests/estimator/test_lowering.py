@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator import estimate, load_bundle
+from estimator import Workload, estimate, load_bundle, load_gpu, make_operator
 from estimator.model.attention import Flash, framework_walk
 from estimator.model.coefficients import coefficient_rows, coefficient_vector, group_key
 from estimator.model.gemm import MatrixColumns, candidate_phases
@@ -16,9 +16,8 @@ from estimator.model.phases import OVERLAPPED, SERIAL, Phases
 from estimator.model.streams import reduction_blocks
 from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds
-from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.work import expert_load, operator_work
-from estimator.vocabulary.workload import Workload, as_run, make_operator, workload_as_run
+from estimator.vocabulary.workload import as_run, workload_as_run
 from tests.estimator.synthetic import addition, attention, convolution, matmul, workload_of
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})

@@ -6,17 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundle.files import load_bundle
-from estimator.questions.choosing import best
-from estimator.questions.estimates import estimate
-from estimator.questions.judging import Asked
-from estimator.questions.sweeping import sweep
-from estimator.transforms.rescaling import Sizes, with_sizes
-from estimator.transforms.rewriting import with_precision
-from estimator.transforms.variation import Variant
+from estimator import Asked, Footprint, Sizes, Variant, Workload, best, estimate, load_bundle, sweep, with_precision, with_sizes
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import Footprint, Workload
 from tests.estimator.synthetic import attention, matmul, workload_of
 
 A100 = load_bundle("a100-pcie-40gb-eager")

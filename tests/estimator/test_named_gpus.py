@@ -7,16 +7,15 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from estimator import bundle_for, estimate, explain, load_bundle
-from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_names, bundle_path, head_of, save_bundle
+from estimator import bundle_for, bundle_names, estimate, explain, load_bundle, load_gpu, make_operator
+from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_path, head_of, save_bundle
 from estimator.engine.board import board_tables
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.uncertainty.forecast import distance, forecast_std
 from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.quantities import NORMAL_90
-from estimator.vocabulary.specifications import gpu_names, load_gpu
-from estimator.vocabulary.workload import make_operator
+from estimator.vocabulary.specifications import gpu_names
 from tests.estimator.estimating import fails, printed, question, run, tabled
 from tests.estimator.synthetic import transformer, workload_of
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from estimator import load_gpu, make_operator
 from estimator.engine.kernel_table import warm_events
 from estimator.model.gemm import Gemm
 from estimator.model.phases import EVENTS
@@ -22,8 +23,6 @@ from estimator.model.power import (
     warm_dram_share,
 )
 from estimator.model.timeline import warm_ratio
-from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 from tests.estimator.synthetic import attention, matmul, phases_of
 
 A100 = load_gpu("a100-pcie-40gb")

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from estimator.bundle.files import load_bundle
+from estimator import estimate, load_bundle, override_gpu, sweep
 from estimator.model.power_limit import (
     CURVE_CLOCKS,
     BoardCurves,
@@ -19,10 +19,7 @@ from estimator.model.power_limit import (
     ranges,
     std_of,
 )
-from estimator.questions.estimates import estimate
-from estimator.questions.sweeping import sweep
 from estimator.vocabulary.gpu import ClockTable
-from estimator.vocabulary.specifications import override_gpu
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.rows.selection import read_selection
 from tests.estimator.estimating import unlimited

@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 from numpy.testing import assert_allclose
 
-from estimator.bundle.files import load_bundle
-from estimator.questions.estimates import estimate
+from estimator import estimate, load_bundle, load_gpu
 from estimator.uncertainty.laboratory import HOST_S, HOST_STD
 from estimator.vocabulary.quantities import NORMAL_90
-from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import UnknownOperator
 from tests.estimator.synthetic import known_bundle, transformer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.published import Compared, kernel_of, lines, rows_of, scored, seconds_of
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 
 
 @pytest.mark.parametrize("table", ["kernels", "served"])

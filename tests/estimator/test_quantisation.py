@@ -4,17 +4,11 @@ import math
 
 import pytest
 
-from estimator.bundle.files import load_bundle
-from estimator.questions.estimates import estimate
+from estimator import Workload, WorkloadError, estimate, load_bundle, load_gpu, make_operator, variants, with_precision
 from estimator.serving.weights import read_weights
 from estimator.tracing.models import WIDENED, TraceRequest, load_model_config, stays_wide, stored_format, weight_byte
-from estimator.transforms.rewriting import with_precision
-from estimator.transforms.variation import variants
 from estimator.uncertainty.validity import why_no_time
-from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
-from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import Workload, make_operator
 from tests.estimator.synthetic import addition, matmul, transformer
 from tests.estimator.traced import configuration, counted, need_torch
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from estimator.bundle.files import load_bundle, save_bundle
-from estimator.formats import write_workload
+from estimator import Footprint, load_bundle, write_workload
+from estimator.bundle.files import save_bundle
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import Footprint, UnknownOperator
+from estimator.vocabulary.workload import UnknownOperator
 from examples.gpt2_prefill import VOCABULARY, gpt2_prefill
 from tests.estimator.estimating import fails, printed, run, tabled
 from tests.estimator.traced import counted

@@ -6,14 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle.files import load_bundle
+from estimator import Asked, OperatingPointError, Variant, best, compare, load_bundle, load_gpu, sweep, variants
 from estimator.model.coefficients import TIED_COEFFICIENTS
-from estimator.questions.choosing import best, compare
-from estimator.questions.judging import Asked, judged, log_ratio_std
-from estimator.questions.sweeping import sweep
-from estimator.transforms.variation import Variant, variants
-from estimator.vocabulary.errors import OperatingPointError
-from estimator.vocabulary.specifications import load_gpu
+from estimator.questions.judging import judged, log_ratio_std
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.latency.runs import WIDTHS
 from tests.estimator.estimating import question

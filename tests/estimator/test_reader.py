@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import jsonschema
 import pytest
 
-from estimator.vocabulary.errors import BundleError
+from estimator import BundleError
 from estimator.vocabulary.reader import (
     LEAST_ONE,
     Count,

@@ -4,11 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.formats import read_workload
-from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
-from estimator.transforms.rewriting import with_attention
-from estimator.transforms.variation import variants
-from estimator.vocabulary.errors import WorkloadError
+from estimator import Sizes, WorkloadError, read_workload, variants, with_attention, with_sizes
+from estimator.transforms.rescaling import sizes_in_name
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.traced import counted
 from tests.estimator.workload_files import recorded

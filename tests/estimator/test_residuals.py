@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import BundleError, make_operator
 from estimator.model.residuals import (
     BEYOND_OCTAVES,
     LARGEST_CORRECTION,
@@ -17,10 +18,8 @@ from estimator.model.residuals import (
     nearest,
 )
 from estimator.model.tier_records import MOST_UNPACKED, PackedTier
-from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.reader import plain as plain_of
-from estimator.vocabulary.workload import make_operator
 from fitter.latency.residual_tier import Forecast, GroupErrors, best_share, neighbours, shape_errors, tier_document
 from tests.estimator.synthetic import matmul
 from tests.fitter.measured import various_products

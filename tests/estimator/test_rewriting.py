@@ -4,12 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from estimator.formats import read_workload
-from estimator.transforms.rewriting import with_attention, with_precision
-from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.specifications import load_gpu
+from estimator import WorkloadError, load_gpu, make_operator, read_workload, with_attention, with_precision
 from estimator.vocabulary.work import operator_work, workload_work
-from estimator.vocabulary.workload import COMPLETED, make_operator, workload_as_run
+from estimator.vocabulary.workload import COMPLETED, workload_as_run
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.synthetic import attention, workload_of
 from tests.estimator.traced import counted

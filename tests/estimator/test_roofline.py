@@ -5,16 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator import (
-    Workload,
-    estimate,
-    load_bundle,
-    make_operator,
-    read_workload,
-)
-from estimator.formats import write_workload
-from estimator.questions.estimates import roofline_latency_s, roofline_seconds
-from estimator.vocabulary.specifications import load_gpu
+from estimator import Workload, estimate, load_bundle, load_gpu, make_operator, read_workload, roofline_latency_s, write_workload
+from estimator.questions.estimates import roofline_seconds
 from tests.estimator.estimating import printed, question, run, tabled, unlimited
 from tests.estimator.synthetic import convolution, matmul, transformer
 

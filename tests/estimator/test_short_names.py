@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import write_workload
 from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, with_uncertainty
-from estimator.formats import write_workload
 from estimator.vocabulary.workload import UnknownOperator
 from tests.estimator.estimating import run
 from tests.estimator.synthetic import transformer

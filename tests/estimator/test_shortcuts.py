@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from estimator import Workload, estimate, load_bundle
+from estimator import Workload, WorkloadError, estimate, load_bundle
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.unseen import fitted_precisions
-from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.frozen import FrozenMapping
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.synthetic import transformer

@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator import estimate, load_bundle
+from estimator import Workload, estimate, load_bundle, load_gpu, make_operator
 from estimator.bundle.content import group_coefficients
 from estimator.model.power import POWER_TERMS, BoardTables, carried_factors
 from estimator.model.silicon import MEMORY_REST_W, energy_factors, usual_rest_w, voltage_ratios
 from estimator.vocabulary.gpu import ClockTable
-from estimator.vocabulary.specifications import gpu_names, load_gpu
-from estimator.vocabulary.workload import Workload, make_operator
+from estimator.vocabulary.specifications import gpu_names
 from tests.estimator.synthetic import known_bundle
 
 A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import EstimatorError
 from estimator.blocks.model import section_of
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
 from estimator.bundle.files import save_bundle
-from estimator.vocabulary.errors import EstimatorError
 from tests.estimator.estimating import printed
 from tests.estimator.test_block_count import MODEL
 from tests.fitter.measured import planted_bundle

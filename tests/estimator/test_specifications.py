@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.vocabulary.errors import SpecificationError
-from estimator.vocabulary.specifications import (
-    FIGURES,
-    RATE_TABLES,
-    canonical_gpu_name,
-    document_of_gpu,
-    gpu_from_document,
-    gpu_names,
-    load_gpu,
-    override_gpu,
-)
+from estimator import SpecificationError, load_gpu, override_gpu
+from estimator.vocabulary.specifications import FIGURES, RATE_TABLES, canonical_gpu_name, document_of_gpu, gpu_from_document, gpu_names
 from microbench.loads.generated import architecture_of
 
 PUBLISHED = """

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from estimator import best, estimate, load_bundle
+from estimator import best, estimate, load_bundle, write_workload
 from estimator.bundle.files import save_bundle
-from estimator.formats import write_workload
 from tests.estimator.estimating import question, run
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle

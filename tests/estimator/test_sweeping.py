@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundle.files import load_bundle
-from estimator.questions.choosing import pareto_front
-from estimator.questions.estimates import estimate
-from estimator.questions.sweeping import LABELS, VALUES, Sweep, joined_sweeps, sweep, sweep_chunks
-from estimator.transforms.variation import Variant, variants
-from estimator.vocabulary.errors import OperatingPointError
-from estimator.vocabulary.specifications import load_gpu
+from estimator import OperatingPointError, Sweep, Variant, estimate, load_bundle, load_gpu, pareto_front, sweep, sweep_chunks, variants
+from estimator.questions.sweeping import LABELS, VALUES, joined_sweeps
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.synthetic import transformer
 

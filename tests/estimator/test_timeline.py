@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from estimator import load_gpu, make_operator
 from estimator.model.coefficients import COLUMN, coefficient_rows, coefficient_vector
 from estimator.model.gemm import candidate_phases
 from estimator.model.lowering import STREAM_KINDS, lower, matrix_columns
@@ -16,8 +17,6 @@ from estimator.model.streams import Stream, norm_loads
 from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, smooth_maximum, sweep_parts, sweep_seconds, wave_share
 from estimator.vocabulary.quantities import HZ_PER_MHZ
-from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 from tests.estimator.synthetic import attention, convolution, matmul, phases_of, prior_rows, transformer
 
 A100 = load_gpu("a100-pcie-40gb")

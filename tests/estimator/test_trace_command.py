@@ -8,10 +8,9 @@ from functools import partial
 
 import pytest
 
-from estimator.formats import read_workload
+from estimator import Sizes, WorkloadError, read_workload
 from estimator.tracing.models import TraceRequest, checked_request, load_model_config, model_names
-from estimator.transforms.rescaling import Sizes, sizes_in_name
-from estimator.vocabulary.errors import WorkloadError
+from estimator.transforms.rescaling import sizes_in_name
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
 from tests.estimator.traced import need_torch

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import WorkloadError
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor
 from estimator.tracing.torch_trace import lower_calls
-from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work
 from tests.estimator.traced import counted
 from tests.words import one_line

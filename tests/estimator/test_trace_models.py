@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+from estimator import WorkloadError
 from estimator.tracing.models import TraceRequest, load_model_config, model_names
 from estimator.tracing.torch_trace import trace_calls, trace_workload
-from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import workload_work
 from tests.estimator.estimating import printed
 from tests.estimator.traced import DECODER, GPT2, REASON, WIDER, configuration, counted, products, tally

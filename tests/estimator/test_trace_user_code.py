@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
+from estimator import WorkloadError, load_gpu
 from estimator.cli import main
 from estimator.tracing.models import TraceRequest
 from estimator.tracing.torch_trace import trace_workload
-from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import workload_as_run
 from tests.estimator.estimating import run
 from tests.estimator.traced import need_torch, tally

@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.questions.estimates import estimate
-from estimator.questions.explanation import explain
-from estimator.questions.sweeping import sweep
+from estimator import Workload, estimate, explain, make_operator, sweep
 from estimator.uncertainty.unseen import LEAST_SHARE
-from estimator.vocabulary.workload import Workload, make_operator
 from tests.estimator.estimating import question, unlimited
 from tests.estimator.synthetic import addition, matmul, workload_of
 from tests.estimator.test_validity import bundle_of_rows

@@ -6,17 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from estimator.bundle.files import load_bundle
-from estimator.formats import write_workload
+from estimator import Workload, compare, estimate, load_bundle, load_gpu, make_operator, override_gpu, sweep, write_workload
 from estimator.model.power_limit import UNLIMITED_W
-from estimator.questions.choosing import compare
-from estimator.questions.estimates import estimate
-from estimator.questions.sweeping import sweep
 from estimator.uncertainty.forecast import EFFICIENCY_STD, forecast_std
 from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time
-from estimator.vocabulary.specifications import load_gpu, override_gpu
-from estimator.vocabulary.workload import Workload, make_operator
 from tests.estimator.estimating import question, run, tabled
 from tests.estimator.synthetic import addition, attention, matmul, workload_of
 from tests.fitter.measured import planted_bundle

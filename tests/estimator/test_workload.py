@@ -2,9 +2,8 @@
 
 import pytest
 
-from estimator.vocabulary.errors import WorkloadError
+from estimator import WorkloadError, make_operator
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import make_operator
 from tests.estimator.synthetic import matmul
 from tests.estimator.workload_files import MADE, sizes
 

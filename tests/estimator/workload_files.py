@@ -2,8 +2,8 @@
 
 import json
 
-from estimator.formats import read_workload
-from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, make_operator
+from estimator import make_operator, read_workload
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS
 
 
 def save(folder, document, name="model_x_b2.json"):

@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from estimator import estimate, load_gpu, make_operator, predict_kernels
 from estimator.bundle.content import CollectionRecord, DatasetRecord, Provenance
-from estimator.engine.kernel_table import predict_kernels
-from estimator.questions.estimates import estimate
 from estimator.vocabulary.reader import plain
-from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 from fitter.latency.residual_tier import GroupErrors, shape_errors, tier_document
 from fitter.power.solver import PowerRows
 from fitter.rows.columns import Dataset, KernelRows, Selection, WorkloadRows

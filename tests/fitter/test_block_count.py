@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from estimator import load_bundle, load_gpu
 from estimator.blocks.model import FORMS, models_from_section, occupancy_times, section_of
-from estimator.bundle.files import load_bundle
-from estimator.vocabulary.specifications import load_gpu
 from fitter.blocks.section import block_section, fit_block_model, fit_block_models, left_out_errors
 from fitter.cli import main as fit
 from fitter.errors import CalibrationError

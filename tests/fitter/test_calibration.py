@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator import estimate
 from estimator.bundle.files import bundle_from_document, save_bundle
-from estimator.questions.estimates import estimate
 from fitter.bundle.calibration import calibrate
 from fitter.bundle.data_facts import board_knowledge, default_name, domain_of, environment_of
 from fitter.bundle.drafts import draft_from_rows

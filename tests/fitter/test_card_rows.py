@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from estimator import estimate
+from estimator import estimate, load_gpu, make_operator
 from estimator.model.streams import Stream, reduction_blocks
 from estimator.vocabulary.quantities import NORMAL_90
-from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 from fitter.bundle.calibration import calibrate
 from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows

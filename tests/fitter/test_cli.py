@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator.bundle.files import load_bundle
+from estimator import load_bundle
 from fitter.cli import main
 from fitter.report.page import next_lines, show_lines
 from tests.estimator import estimating

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from estimator import OperatingPointError, estimate, load_gpu, predict_kernels
 from estimator.bundle.content import CollectionRecord
 from estimator.engine.board import board_tables, carried_power
-from estimator.engine.kernel_table import predict_kernels
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
-from estimator.questions.estimates import estimate
 from estimator.uncertainty.laboratory import ELSEWHERE_STD
-from estimator.vocabulary.errors import OperatingPointError
-from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate_anchored
 from fitter.bundle.drafts import draft_from_rows
 from fitter.errors import CalibrationError

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle.files import load_bundle, save_bundle
-from estimator.questions.estimates import estimate
-from estimator.vocabulary.specifications import load_gpu
+from estimator import estimate, load_bundle, load_gpu
+from estimator.bundle.files import save_bundle
 from fitter.bundle.calibration import calibrate, few_power_warnings
 from fitter.report.check import check_bundle
 from fitter.rows.columns import join_rows

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import load_gpu
 from estimator.model.coefficients import CoefficientTable
 from estimator.model.timeline import smooth_maximum
 from estimator.vocabulary.quantities import HZ_PER_MHZ
-from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.runs import (
     MOST_SLOW,
     SHARE_RUNS,

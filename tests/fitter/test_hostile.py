@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.errors import DatasetError
-from estimator.vocabulary.errors import EstimatorError
+from estimator import EstimatorError
 from fitter.cli import main
 from fitter.errors import FitterError
 from fitter.rows.partitions import open_partitioned

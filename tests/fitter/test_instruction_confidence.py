@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator import load_gpu
 from estimator.counts.energies import energies_from_section, section_of
 from estimator.counts.opcodes import RARE
 from estimator.counts.prices import LIKE_SPREAD
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.reader import plain
-from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from fitter.instructions.display import instruction_tables
 from fitter.instructions.section import fit_instructions, link_energies

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator import load_gpu
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from estimator import load_gpu
 from estimator.counts.energies import (
     CONSTANT,
     INSTRUCTION,
@@ -19,7 +20,6 @@ from estimator.counts.energies import (
 )
 from estimator.counts.opcodes import loop_classes, sass_class
 from estimator.vocabulary.errors import CountsError
-from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.ptx import published_differences

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator import load_gpu, make_operator
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.coefficients import longest_prefix
 from estimator.model.lowering import KnownTiles
-from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 from fitter.bundle.calibration import calibrate
 from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.intervals import FOLDS, folds_of

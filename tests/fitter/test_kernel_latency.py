@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from estimator import load_gpu, make_operator
 from estimator.model.coefficients import COLUMN, Prior, coefficient_vector
 from estimator.model.timeline import kernel_seconds, measured_seconds
-from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 from fitter.latency.group_fit import fit_group, kernel_problem, predicted_seconds
 from fitter.latency.sensitivities import log_measured
 from fitter.priors import kernel_priors

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.kernel_tables import SPLITS, cell_rows, evaluate, fp32_cells, gemm_cells, shorter_rows
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 from fitter.latency.groups import Siblings, fit_kernel_groups
 from tests.fitter.measured import coefficients
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from estimator import load_gpu
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.kriging import SHARES, PhaseFeatures, kriged, phase_features
 from estimator.model.residuals import LARGEST_CORRECTION, log_corrections
-from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.residual_tier import fit_kriging, shape_errors
 from fitter.priors import kernel_priors
 from tests.estimator.synthetic import matmul

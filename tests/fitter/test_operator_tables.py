@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.kernel_tables import cell_rows, evaluate, kind_cells, seen_rows, shorter_rows
-from estimator.questions.estimates import estimate
-from estimator.vocabulary.workload import make_operator
+from estimator import estimate, make_operator
 from fitter.bundle.sections import prior_bundle
 from tests.estimator.synthetic import workload_of
 from tests.fitter.measured import planted_bundle

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator import load_gpu
 from estimator.engine.board import board_tables
 from estimator.model.residuals import POWER_TIER
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.data_facts import board_knowledge
 from fitter.bundle.drafts import draft_from_rows
 from fitter.rows.selection import read_selection

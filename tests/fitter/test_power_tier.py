@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.engine.kernel_table import predict_kernels
+from estimator import load_gpu, predict_kernels
 from estimator.model.power_limit import LIMIT_SHARE
 from estimator.model.residuals import POWER_TIER, log_power_corrections
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from estimator import load_gpu
 from estimator.model.coefficients import coefficient_vector, group_key
 from estimator.model.lowering import lower
 from estimator.model.power import tensor_rate
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.quantities import HZ_PER_MHZ
-from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.runs import MATRIX_GROUPS, prior_groups
 from fitter.priors import kernel_priors
 from tests.estimator.synthetic import addition, matmul

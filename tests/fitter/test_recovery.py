@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator import load_gpu
 from estimator.model.power import POWER_TERMS, BoardTables, warm_dram_share
-from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.runs import fit_runs
 from fitter.latency.runs import fit_latency, prior_groups, shifted
 from fitter.power.coefficients import fit_power

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundle.files import load_bundle
-from estimator.formats import write_workload
+from estimator import load_bundle, write_workload
 from estimator.vocabulary.gpu import ClockTable
 from fitter.errors import ReleaseError
 from fitter.release.versions import (

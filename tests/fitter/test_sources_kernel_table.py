@@ -10,7 +10,7 @@ import pytest
 from pyarrow import csv
 
 from collector.errors import DatasetError
-from estimator.vocabulary.errors import SpecificationError
+from estimator import SpecificationError
 from fitter.errors import InputError, SelectionError
 from fitter.rows.columns import join_rows
 from fitter.rows.kernel_table import COLUMNS

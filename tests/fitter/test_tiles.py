@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 
+from estimator import load_gpu
 from estimator.model.coefficients import coefficient_vector
 from estimator.model.lowering import KnownTiles, matrix_columns
 from estimator.model.tile_choice import candidate_seconds, choice_candidates, group_tiles
 from estimator.model.tiling import Candidates, tile_candidates
 from estimator.vocabulary.reader import plain as plain_of
-from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.tile_choice import FEWEST_SHAPES, fit_choice
 from tests.estimator.synthetic import matmul
 

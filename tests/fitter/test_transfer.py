@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks.transfer import probe_rows
+from estimator import load_bundle, load_gpu
 from estimator.bundle.content import CollectionRecord
-from estimator.bundle.files import load_bundle
 from estimator.engine.board import board_tables, carried_power
-from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate
 from fitter.cli import main
 from fitter.latency.groups import fit_kernel_groups

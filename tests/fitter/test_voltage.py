@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator import load_gpu
 from estimator.model.power import SWITCHING_EXPONENT, BoardTables
 from estimator.vocabulary.gpu import ClockTable
-from estimator.vocabulary.specifications import load_gpu
 from fitter.power.solver import PRIOR, TERMS, PowerProblem
 from fitter.power.voltage import infer_voltage
 from tests.fitter.measured import power_rows

@@ -15,7 +15,7 @@ from benchmarks.whole_models import (
     read_case,
     summary,
 )
-from estimator.questions.estimates import estimate
+from estimator import estimate
 from fitter.bundle.runs import fit_runs
 from fitter.latency.runs import MATRIX_GROUPS
 

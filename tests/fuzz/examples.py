@@ -23,11 +23,11 @@ from collector.errors import CollectorError
 from collector.privileged.settings import read_settings as read_helper_settings
 from collector.recordings.run import read_run
 from collector.replay.recording import recorded_bench
+from estimator import EstimatorError
 from estimator.bundle.files import digest_of
 from estimator.commands.estimate import run as estimate
 from estimator.counts.activities import load_energy_table, read_activities
 from estimator.tracing.models import load_model_config
-from estimator.vocabulary.errors import EstimatorError
 from fitter.commands.fit import run as fit
 from fitter.errors import FitterError
 from fitter.rows.selection import read_selection

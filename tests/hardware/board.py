@@ -7,8 +7,7 @@ import pytest
 
 from collector.devices.board_runner import open_board_runner
 from collector.devices.nvml import open_board
-from estimator.vocabulary.errors import SpecificationError
-from estimator.vocabulary.specifications import load_gpu
+from estimator import SpecificationError, load_gpu
 from microbench.errors import UnsupportedError
 from microbench.runners.cupy_device import load_cupy
 

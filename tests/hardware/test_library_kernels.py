@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from collector.devices.nvml import open_board
+from estimator import make_operator
 from estimator.model.tile_names import named_tile
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
 from tests.hardware.board import BOARD, open_real_runner, real_specification
 from tests.microbench_library.host_values import attended, host_values, layernorm, reference_product, softmax

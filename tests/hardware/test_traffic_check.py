@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle.files import load_bundle, save_bundle
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_bundle, load_gpu
+from estimator.bundle.files import save_bundle
 from fitter.bundle.sections import prior_bundle
 from scripts.traffic_check import COUNTS, LEVELS, MARK, chosen_kernels, derived_bytes, main, operators_document
 

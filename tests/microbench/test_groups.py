@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from collector.campaigns.files import load_campaign
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 from microbench import families
 from microbench.families.catalogue import KERNELS
 from microbench.kernel import Expectation, Kernel, Mode, Work

@@ -2,7 +2,8 @@
 
 import pytest
 
-from estimator.vocabulary.specifications import gpu_names, load_gpu
+from estimator import load_gpu
+from estimator.vocabulary.specifications import gpu_names
 from microbench.families.catalogue import KERNELS
 from microbench.loads.launch import plan_launches, shares_region
 from microbench.operands import buffer_bytes

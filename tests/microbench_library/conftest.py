@@ -8,7 +8,7 @@ import pytest
 
 from collector.devices.board_runner import BoardRunner, Libraries, open_board_runner
 from collector.devices.tracer import CuptiTracer
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 from tests.microbench_library.cuda_fake import FakeCublas, FakeCupti, World, fake_cupy
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.vocabulary.workload import make_operator
+from estimator import make_operator
 from microbench.errors import DeviceLostError, KernelFailedError, UnsupportedError
 from microbench.layouts import LAYOUTS
 from microbench.runners.cublas import WORKSPACE_BYTES, open_cublas

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 from microbench.sizing import (
     GRAPH_S,
     MOST_GRAPH_NODES,

@@ -9,8 +9,7 @@ from collector.campaigns.outcome import RANGE_TOLERANCE
 from collector.devices.board_runner import Libraries, open_board_runner
 from collector.devices.tracer import NoTracer
 from collector.errors import DeviceError, RunnerError
-from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
+from estimator import load_gpu, make_operator
 from microbench.runners.runner import PROBE_LAUNCHES
 from microbench.sizing import DISPLACING_L2_SIZES
 from tests.collector.dataset_rows import product

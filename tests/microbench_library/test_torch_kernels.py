@@ -5,8 +5,8 @@ import importlib.util
 import numpy as np
 import pytest
 
+from estimator import make_operator
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import make_operator
 from microbench.errors import DeviceLostError, KernelFailedError, UnsupportedError
 from microbench.runners.torch_device import TorchDevice, load_torch
 from microbench.runners.torch_kernels import BACKENDS, torch_kernel

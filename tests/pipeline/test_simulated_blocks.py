@@ -5,8 +5,8 @@ import json
 import pytest
 
 from collector.cli import main as collect
+from estimator import load_bundle
 from estimator.blocks.model import models_from_section
-from estimator.bundle.files import load_bundle
 from estimator.cli import main as estimate
 from fitter.cli import main as fit
 from tests.collector.campaigns import SHORT_HEAD

@@ -20,7 +20,7 @@ from collector.simulated.generated import (
 )
 from collector.simulated.profile import load_board
 from collector.simulated.silicon import JOULE_PER_PICOJOULE
-from estimator.bundle.files import load_bundle
+from estimator import load_bundle, load_gpu
 from estimator.counts.energies import (
     ISSUE,
     STALL,
@@ -32,7 +32,6 @@ from estimator.counts.energies import (
 from estimator.counts.opcodes import loop_classes
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.reader import plain
-from estimator.vocabulary.specifications import load_gpu
 from fitter.cli import main as fit
 from fitter.instructions.section import fit_instructions
 from fitter.rows.selection import read_selection

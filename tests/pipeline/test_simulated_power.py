@@ -8,10 +8,9 @@ import numpy as np
 from collector.cli import main
 from collector.simulated.profile import load_board
 from collector.simulated.silicon import leakage_w, planted_event_energy_j
-from estimator.engine.kernel_table import predict_kernels
+from estimator import load_gpu, predict_kernels
 from estimator.model.lowering import KnownTiles
 from estimator.vocabulary.resources import resource_folder
-from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate
 from fitter.rows.selection import read_selection
 from tests.collector.campaigns import SHORT_HEAD

@@ -22,7 +22,7 @@ from collector.devices.protocols import Bench
 from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd
 from collector.sensing.calibration import load_calibration
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 from tests.collector.campaigns import ANCHORED_HEAD, softmax_of_many_sizes
 
 BOARD = "a100-pcie-40gb"

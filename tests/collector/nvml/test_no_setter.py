@@ -22,7 +22,7 @@ from collector.dataset.reader import read_kernel_dataset
 from collector.devices.nvml_library import open_nvml
 from collector.devices.protocols import Bench, LaunchRecord, PreparedKernel
 from collector.sensing.calibration import SensorCalibration
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 
 SETTER = re.compile(r"nvml\w*(Set|Reset|Clear|Remove|Modify|Create|Destroy|Freeze|Register)[A-Z]")
 LAUNCH_S = 0.002

@@ -7,10 +7,9 @@ from functools import partial
 
 import pytest
 
-from estimator import Serving, bundle_for, serve_llm
+from estimator import ArgumentError, OperatingPointError, Serving, bundle_for, serve_llm
 from estimator.bundle.files import save_bundle
 from estimator.serving.engines import engine_names, load_engine
-from estimator.vocabulary.errors import ArgumentError, OperatingPointError
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
 from tests.estimator.serving import MEASURES

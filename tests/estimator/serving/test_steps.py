@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from estimator import WorkloadError, make_operator
 from estimator.serving.architecture import Layout, read_architecture, read_config
 from estimator.serving.steps import Step, cache_bytes, step_workload, weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.tracing.models import weight_byte
-from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import FORMATS
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import make_operator
 from tests.estimator.test_quantisation import CASES, FLOAT8, compressed
 from tests.estimator.traced import counted
 from tests.words import one_line

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.errors import DatasetError
-from estimator.vocabulary.specifications import load_gpu
+from estimator import load_gpu
 from fitter.cli import main
 from fitter.errors import InputError
 from fitter.rows.partitions import open_partitioned, read_batches
