@@ -157,7 +157,7 @@ def campaign_file(card: Card, name: str) -> Path:
 def dataset(card: Card, stage: str) -> tuple[Path, Document]:
     """Where a campaign's rows go on this board, and the seed and planned time that it began with.
 
-    Rows of another board, or of this one while its sensor was unknown, stay in a dataset of their own: `collect` resumes neither.
+    Rows of another board, or of this one while its sensor was unknown, stay in a dataset of their own.
     The next dataset of `campaign` draws other kernels, for the time that the earlier ones left over.
     """
     name = f"{stage}-{card.number}{'' if card.sensor else '-no-sensor'}"
