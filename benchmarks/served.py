@@ -159,13 +159,17 @@ def answers(runs: Sequence[Run], board: Board, config: str | Mapping[str, object
 
 
 HOST = {
-    "trtllm 1.0": {"rank_s": 1e-4, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5, "overlapped_request_s": 1e-2},
+    "trtllm 1.0": {"rank_s": 1e-4, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5, "overlapped_layer_s": 5e-4},
     "vllm 0.5": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
     "vllm 0.12": {"step_s": 5e-4, "sequence_s": 1e-5, "request_s": 1e-3, "rank_s": 1e-4},
     "vllm 0.15": {"step_s": 5e-4, "overlapped_step_s": 2e-3, "overlapped_sequence_s": 5e-5},
     "sglang 0.5": {"overlapped_sequence_s": 4e-5},
 }
 """Constants of each engine's host that are fitted, from these values on; others are 0."""
+
+
+LAYERS = 32
+"""Layers of the model, Llama-3.1-8B, to which the constant of the only engine is fitted that launches prompts layer by layer."""
 
 
 def slots_s(host: Mapping[str, float], estimates: Sequence[ServedEstimate], output: np.ndarray) -> np.ndarray:
@@ -175,7 +179,7 @@ def slots_s(host: Mapping[str, float], estimates: Sequence[ServedEstimate], outp
     boards_s = np.array([one.slot_s for one in estimates])
     beside = constant["overlapped_step_s"] + constant["overlapped_sequence_s"] * running
     own = constant["step_s"] + constant["sequence_s"] * running + constant["rank_s"] * (gpus - 1.0)
-    beside_s = turns * beside + running * constant["overlapped_request_s"]
+    beside_s = turns * beside + running * LAYERS * constant["overlapped_layer_s"]
     return turns * own + running * constant["request_s"] + np.maximum(boards_s, beside_s)
 
 
@@ -272,7 +276,7 @@ def groups_of(runs: Sequence[Run], boards: Mapping[str, Board], configs: Path | 
 
 def ablations(engine: Engine) -> dict[str, Engine]:
     """The engine without its host, and with a host of three constants: without GPUs beyond the first and without overlap."""
-    plain = replace(engine.host, rank_s=0.0, overlapped_step_s=0.0, overlapped_sequence_s=0.0, overlapped_request_s=0.0)
+    plain = replace(engine.host, rank_s=0.0, overlapped_step_s=0.0, overlapped_sequence_s=0.0, overlapped_layer_s=0.0)
     idle = HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, spread=0.0)
     return {"no host": replace(engine, host=idle), "plain host": replace(engine, host=plain)}
 

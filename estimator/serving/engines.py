@@ -29,7 +29,8 @@ Seconds = Annotated[float, Span(0.0, 10.0, "s")]
 class HostTime:
     """Time of the host in which the boards wait: of a step, of each sequence in it, of each request, and of each GPU but one in a step.
 
-    overlapped_…   of a step, of each sequence in it, and of each request, while the boards compute: they wait where it takes longer
+    overlapped_…   of a step, of each sequence in it, and of each layer of a request's prompt, which is launched without a CUDA graph,
+                   while the boards compute: they wait where it takes longer
     spread         relative half width of the 90 % interval of all
     """
 
@@ -39,7 +40,7 @@ class HostTime:
     rank_s: Seconds = 0.0
     overlapped_step_s: Seconds = 0.0
     overlapped_sequence_s: Seconds = 0.0
-    overlapped_request_s: Seconds = 0.0
+    overlapped_layer_s: Seconds = 0.0
     spread: Share
 
 

@@ -49,9 +49,17 @@ def steady_states(
         return StepCost(interpolated(at, tables.seconds, sequences), interpolated(at, tables.joules, sequences))
 
     all_slots = np.broadcast_to(slots, (len(moved), len(costs.waiting_w), len(slots)))
+    times = (
+        host.step_s + host.rank_s * (boards - 1.0),
+        host.sequence_s,
+        host.request_s,
+        host.overlapped_step_s,
+        host.overlapped_sequence_s,
+        served.architecture.layers * host.overlapped_layer_s,
+    )
     load = Load(
         output=served.output,
-        host=Host((host.step_s + host.rank_s * (boards - 1.0)) * moved, *(getattr(host, name) * moved for name in Host._fields[1:])),
+        host=Host(*(seconds * moved for seconds in times)),
         queued=served.engine.queued,
         waiting_w=boards * interpolated(costs.decode.at, costs.waiting_w, all_slots[0]) * watts,
         rest_w=boards * interpolated(costs.decode.at, costs.rest_w, all_slots[0]) * watts,

@@ -155,6 +155,15 @@ def test_each_further_gpu_takes_the_host_its_time():
     assert pair["slot_s"] > single["slot_s"]
 
 
+def test_prompts_are_launched_layer_by_layer():
+    engine = load_engine("tensorrt-llm-1.0")
+    slow = replace(engine, host=replace(engine.host, overlapped_layer_s=0.1))
+    bundle, gpu = bundle_for("h100")
+    for model, layers in (("llama-3.1-8b", 32), ("qwen3-32b", 64)):
+        load = Serving(model=model, prompt=90, output=2, batch=3, engine=slow)
+        assert serve_llm(load, bundle, gpu=gpu).slot_s == pytest.approx(3 * layers * 0.1, rel=1e-3)
+
+
 def test_copies_without_a_request_make_no_tokens():
     words = "mixtral-8x7b --gpu h100 --prompt 64 --output 64 --expert-parallel 4 --batch"
     one, three, four = (answers(words, batch) for batch in (1, 3, 4))
