@@ -33,20 +33,12 @@ class Solution:
     log_evidence: float
 
 
-def robust_residual(error: Array, scale: Array | float) -> Array:
-    """Signed residual whose square is ρ(error/scale), shape of `error`."""
-    z = error / scale
-    return np.sign(z) * 2.0 * np.sqrt(np.sqrt(1.0 + z * z / 2.0) - 1.0)
-
-
-def robust_slope(error: Array, scale: Array | float) -> Array:
-    """Derivative of `robust_residual` by the error, shape of `error`."""
+def robust_residual(error: Array, scale: Array | float) -> tuple[Array, Array]:
+    """Signed residual whose square is ρ(error/scale), and its derivative by the error, shapes of `error`."""
     z = error / scale
     bend = np.sqrt(1.0 + z * z / 2.0)
-    residual = np.abs(robust_residual(error, scale))
-    # Below it the loss is quadratic to machine precision.
-    small = residual < 1e-6
-    return np.where(small, 1.0, np.abs(z) / (np.where(small, 1.0, residual) * bend)) / scale
+    share = np.sqrt((1.0 + bend) / 2.0)
+    return z / share, share / bend / scale
 
 
 def solve(
@@ -72,12 +64,12 @@ def solve(
 
     def residuals(shift: Array) -> Array:
         error = at(shift.tobytes())[0] - log_target
-        return np.concatenate([root_weight * robust_residual(error, scale), shift / prior_width])
+        return np.concatenate([root_weight * robust_residual(error, scale)[0], shift / prior_width])
 
     def jacobian(shift: Array) -> Array:
         prediction, derivatives = at(shift.tobytes())
         assert derivatives is not None
-        slope = root_weight * robust_slope(prediction - log_target, scale)
+        slope = root_weight * robust_residual(prediction - log_target, scale)[1]
         return np.concatenate([slope[:, None] * derivatives, np.diag(1.0 / prior_width)])
 
     # From a start at a limit least_squares may make no step at all.

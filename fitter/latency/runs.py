@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.special import expit, logit
 
 from estimator.bundle.content import OVERLAP_EXPONENT
 from estimator.model.coefficients import COLUMN, TIED_COEFFICIENTS, CoefficientTable, group_key, parameter_targets
@@ -278,7 +279,7 @@ def _solve(rows: WorkloadRows, problem: _Problem, widths: Array, lowest: Array) 
     solution = bounded(lambda x: (problem.log_paces(x)[:count], None), target, weight=rows.weight)
     shift, twice, share = solution.log_shift, np.tile(target, 2), SLOW_SHARE
     for _ in range(8):
-        cost = robust_residual(problem.log_paces(shift) - twice, RUN_SCALE) ** 2
+        cost = robust_residual(problem.log_paces(shift) - twice, RUN_SCALE)[0] ** 2
         slow = slow_probability(cost.reshape(2, count), share)
         share = slow_share(slow, problem.launch_bound(shift))
         weight = np.concatenate([1.0 - slow, slow]) * np.tile(rows.weight, 2)
@@ -315,9 +316,7 @@ def slow_probability(cost: Array, share: float) -> Array:
 
     cost (2, n): −2·ln(likelihood) of each run at the usual and at the slow pace; share of slow runs among all.
     """
-    odds = np.log(share / (1.0 - share)) - 0.5 * (cost[1] - cost[0])
-    result: Array = 0.5 * (1.0 + np.tanh(0.5 * odds))
-    return result
+    return np.asarray(expit(logit(share) - 0.5 * (cost[1] - cost[0])))
 
 
 def slow_share(slow: Array, launch_bound: Array) -> float:

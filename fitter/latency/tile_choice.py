@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import log_softmax
 
 from estimator.model.coefficients import coefficient_vector
 from estimator.model.lowering import KnownTiles, matrix_columns
@@ -89,12 +90,8 @@ def _likelihood_fit(log_seconds: Array, possible: BoolArray, label: IntArray, ti
 
     def loss(values: Array) -> tuple[float, Array]:
         sharpness = FIRST_SHARPNESS * np.exp(values[0])
-        score = np.where(possible, design @ values[1:] - sharpness * relative, -np.inf)
-        top = score.max(axis=1, keepdims=True)
-        weight = np.exp(score - top)
-        total = weight.sum(axis=1, keepdims=True)
-        error = weight / total
-        value = float((top[:, 0] + np.log(total[:, 0]) - score[rows, label]).sum())
+        log_share = log_softmax(np.where(possible, design @ values[1:] - sharpness * relative, -np.inf), axis=1)
+        value, error = -float(log_share[rows, label].sum()), np.exp(log_share)
         error[rows, label] -= 1.0
         slope = np.concatenate([[-(error * sharpness * relative).sum()], error.sum(axis=0) @ design])
         # Standard deviations before any is seen: of the sharpness [ln], and of likings [ln of odds].
