@@ -44,7 +44,7 @@ from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.anchor import anchored
-from fitter.transfer.prior_bundle import TransferSource, transfer_notes, transfer_source, with_strengths
+from fitter.transfer.prior_bundle import TransferSource, transfer_notes, transfer_source
 from fitter.validate.predictions import (
     FEWEST_ROWS,
     QUANTITIES,
@@ -113,9 +113,6 @@ def calibrate(
     blocks, unfit = block_section(selection, gpu)
     board = board_knowledge(selection, gpu)
     source = _source(selection, gpu, priors, lender)
-    if source is not None and selection.kernels is not None:
-        progress("weighing the prior bundle")
-        source = with_strengths(source, selection.kernels, gpu, seed)
     progress("fitting all rows")
     draft = partial(draft_from_rows, gpu=gpu, tables=board, seed=seed, source=source)
     found = draft(selection.kernels, selection.workloads) if selection.tables else Draft(bundle=prior_bundle(gpu), kernel_fit=None)

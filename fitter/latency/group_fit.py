@@ -87,7 +87,6 @@ class GroupFit:
     names, covariance   fitted ones and the covariance of their logarithms
     identified     whether the data determine it, not the prior, by name
     rows           number of fitted kernels
-    log_evidence   as in `fitter.latency.objective.Solution`: log probability of the rows under the priors
     """
 
     coefficients: Mapping[str, float]
@@ -95,7 +94,6 @@ class GroupFit:
     covariance: Array
     identified: Mapping[str, bool]
     rows: int
-    log_evidence: float
 
     @property
     def ln_std(self) -> dict[str, float]:
@@ -172,7 +170,6 @@ def fit_group(
         covariance=solution.covariance,
         identified=identified,
         rows=len(problem),
-        log_evidence=solution.log_evidence,
     )
 
 

@@ -41,7 +41,6 @@ class KernelFit:
     residuals        residual tiers by group, as `estimator.model.residuals` reads them
     group_std        standard deviation of ln(time) of held-out kernels, by group
     rejected         rows that disagree with all others of their kind
-    log_evidence     log probability of the rows under the priors, by section and by family fitted as a whole
     scales           ln(scale) of each collection and its standard deviation (`fitter.latency.collections`)
     """
 
@@ -50,7 +49,6 @@ class KernelFit:
     residuals: Mapping[str, FrozenMapping[Any]]
     group_std: Mapping[str, float]
     rejected: tuple[RejectedRow, ...]
-    log_evidence: Mapping[str, float]
     scales: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -59,13 +57,11 @@ class Siblings:
     """Results of similar kernels, of another GPU or precision, as priors.
 
     values     coefficients by group; the priors are narrow around them
-    narrowing  by section, the widths of these priors in widths of the general ones; SIBLING_NARROWING if not given
     error      by group, the standard deviation of the siblings' residuals [ln]: the prior of intervals with few shapes
     common     priors of coefficients of the board and its host
     """
 
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    narrowing: Mapping[str, float] = field(default_factory=dict)
     error: Mapping[str, float] = field(default_factory=dict)
     common: Mapping[str, Prior] = field(default_factory=dict)
 
@@ -93,7 +89,6 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
     tiers: dict[str, FrozenMapping[Any]] = {}
     group_std: dict[str, float] = {}
     rejected: list[RejectedRow] = []
-    evidence = {family: fit.log_evidence for family, fit in pooled.items()}
     sections = members(_section_keys(operators))
     for key, index in sections.items():
         section = _section(key, rows.select(index), gpu, seed, siblings)
@@ -103,7 +98,6 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
         rejected += _rejected(section.rows.select(failed), section.times(fit).equations_s[failed])
         groups |= fit.groups
         group_std |= dict.fromkeys(fit.groups, float(np.sqrt(np.mean(error[~failed] ** 2))))
-        evidence[key] = fit.groups[key].log_evidence
         if fit.choice is not None:
             choices[key] = FrozenMapping(fit.choice)
         trusted = np.flatnonzero(~failed)
@@ -119,7 +113,6 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
         residuals=tiers,
         group_std=group_std,
         rejected=tuple(rejected),
-        log_evidence=evidence,
     )
 
 
@@ -191,7 +184,7 @@ def _section(key: str, rows: KernelRows, gpu: GpuSpec, seed: int, siblings: Sibl
         pooled = 1.0 - (1.0 - POOL_NARROWING) * POOL_ROWS / (POOL_ROWS + len(rows))
         priors = class_priors(siblings.values[known], priors, pooled)
     elif known is not None:
-        priors = transferred_priors(siblings.values[known], priors, siblings.narrowing.get(key, SIBLING_NARROWING), gpu)
+        priors = transferred_priors(siblings.values[known], priors, SIBLING_NARROWING, gpu)
     priors |= {name: prior for name, prior in siblings.common.items() if name == "floor_s" or name in priors}
     tiles: Tiles = "none"
     if matrix:

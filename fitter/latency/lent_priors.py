@@ -1,9 +1,8 @@
 """Priors of one GPU's coefficients from the fit of another GPU, adapted to this GPU's architecture.
 
-    ln θ ~ N( ln θ_source + ln θ₀(target) − ln θ₀(source) + family's shift,  (narrowing · σ)² )
+    ln θ ~ N( ln θ_source + ln θ₀(target) − ln θ₀(source) + family's shift,  (SIBLING_NARROWING · σ)² )
 
-θ₀ and σ are centre and width of the general priors; σ is the spread of published fits of GPUs.  A narrowing of 1 gives the other GPU
-no extra trust; a small one keeps its values.  `fitter.transfer.prior_bundle` chooses it from the measured kernels.
+θ₀ and σ are centre and width of the general priors; σ is the spread of published fits of GPUs.
 """
 
 from collections.abc import Mapping

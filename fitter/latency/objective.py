@@ -22,15 +22,11 @@ INSIDE: Final = 1e-2
 
 @frozen
 class Solution:
-    """Result of a fit: ln θ − ln θ₀ of shape (p,), its covariance (p, p), and the objective (half of the sum above).
-
-    log_evidence: logarithm of the probability of the rows under the priors, by Laplace's approximation, up to a constant of the rows.
-    """
+    """Result of a fit: ln θ − ln θ₀ of shape (p,), its covariance (p, p), and the objective (half of the sum above)."""
 
     log_shift: Array
     covariance: Array
     cost: float
-    log_evidence: float
 
 
 def robust_residual(error: Array, scale: Array | float) -> tuple[Array, Array]:
@@ -81,13 +77,7 @@ def solve(
         log_shift=found.x,
         covariance=_sandwich(found.jac, found.fun, len(log_target)),
         cost=float(found.cost),
-        log_evidence=_log_evidence(found.jac, found.fun, prior_width),
     )
-
-
-def _log_evidence(jacobian: Array, residual: Array, prior_width: Array) -> float:
-    """Log evidence by Laplace's approximation: the objective at its minimum, and the reduction of width from prior to posterior."""
-    return -0.5 * float(residual @ residual + np.linalg.slogdet(jacobian.T @ jacobian)[1]) - float(np.log(prior_width).sum())
 
 
 def _sandwich(jacobian: Array, residual: Array, rows: int) -> Array:

@@ -1,14 +1,11 @@
 """Transfer: the bundle of one GPU as the prior of another's fit, so that few measured kernels suffice.
 
-Each section of kernels starts from the other GPU's coefficients.  The width of the priors around them – the narrowing of
-`fitter.latency.lent_priors` – follows from the evidence of the measured kernels under wider and narrower priors.  A few kernels suffice
-for that, while errors on a few left-out kernels depend on chance.  Sections of one family share the family's shift.
-Source: D. J. C. MacKay, Bayesian Interpolation, Neural Computation 4 (1992) 415, section 3.
+Each section of kernels starts from the other GPU's coefficients (`fitter.latency.lent_priors`).  Sections of one family share the
+family's shift.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
@@ -18,19 +15,11 @@ from estimator.model.coefficients import BY, longest_prefix
 from estimator.model.power import SWITCHING_EXPONENT, BoardTables, carried_factors
 from estimator.model.residuals import tier_from_document
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
-from fitter.latency.groups import Siblings, fit_kernel_groups, section_key
+from fitter.latency.groups import Siblings
 from fitter.latency.lent_priors import moved_values
 from fitter.power.solver import PICO, usual_priors
 from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
-from fitter.rows.columns import KernelRows
-
-STRENGTHS: Final = (1.0, 0.5, 0.25, 0.12)
-"""Candidate narrowings, from any other GPU to a nearly identical one."""
-
-MOST_SHAPES: Final = 250
-"""Most kernels for the choice of the narrowing; of more kernels, a random sample is used."""
 
 
 @frozen
@@ -39,7 +28,7 @@ class TransferSource:
 
     label      name and version of the bundle, and its GPU, for messages
     gpu        the GPU of the bundle
-    siblings   its coefficients, adapted to the target's architecture, with their errors and the chosen widths of priors around them
+    siblings   its coefficients, adapted to the target's architecture, with their errors
     power      power coefficients, carried to the target, None without them; powered: the GPUs that they are of
     host       launch cost of the host behind the bundle, with the width of its prior
     tables     voltage and rest power of the target
@@ -104,43 +93,6 @@ def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:
         if own:
             found[group] = float(np.sqrt(np.mean(own)))
     return found
-
-
-def with_strengths(source: TransferSource, rows: KernelRows, gpu: GpuSpec, seed: int) -> TransferSource:
-    """Set the narrowing of every family, then of every section, from the evidence of the rows."""
-    siblings = source.siblings
-    if not siblings.values:
-        return source
-    chosen = _few_shapes(rows, seed)
-    sections = {section_key(operator) for operator in chosen.row_operators()}
-    families = _evidence(siblings, chosen, gpu, seed, (*sections, *GROUP_PRIORS))
-    narrowing = {key: expected_strength(found) for key, found in families.items() if key not in sections}
-    found = _evidence(replace(siblings, narrowing=narrowing), chosen, gpu, seed, sections) if narrowing else families
-    narrowing |= {key: expected_strength(found[key]) for key in sections}
-    return replace(source, siblings=replace(siblings, narrowing=narrowing))
-
-
-def _few_shapes(rows: KernelRows, seed: int) -> KernelRows:
-    shapes = np.unique(rows.operator_index)
-    if len(shapes) <= MOST_SHAPES:
-        return rows
-    kept = np.random.default_rng(seed).choice(shapes, MOST_SHAPES, replace=False)
-    return rows.select(np.isin(rows.operator_index, kept))
-
-
-def _evidence(siblings: Siblings, rows: KernelRows, gpu: GpuSpec, seed: int, keys: Iterable[str]) -> dict[str, Array]:
-    """Log evidence of the rows of every section, and of every family, with each of STRENGTHS as the narrowing of all `keys`."""
-    fits = []
-    for strength in STRENGTHS:
-        tried = replace(siblings, narrowing={**siblings.narrowing, **dict.fromkeys(keys, strength)})
-        fits.append(fit_kernel_groups(rows, gpu, seed=seed, siblings=tried, refine=False).log_evidence)
-    return {key: np.array([fit[key] for fit in fits]) for key in fits[0]}
-
-
-def expected_strength(log_evidence: Array) -> float:
-    """The geometric mean of STRENGTHS, weighted by their probability under the rows; log_evidence (strengths,)."""
-    probability = np.exp(log_evidence - log_evidence.max())
-    return float(np.exp(probability @ np.log(STRENGTHS) / probability.sum()))
 
 
 def lent_groups(source: TransferSource, fitted: Mapping[str, object]) -> dict[str, Mapping[str, float]]:
