@@ -4,8 +4,8 @@ Columns: workload (path, relative to the file), gpu, precision, attention, sm_cl
 iterations, latency_s and energy_j (per iteration) or power_w, temperature_c, host, collection.
 
 A benchmark times one iteration, runs as many iterations as should fill a target duration, and divides the whole window by their number.
-For GPU-bound runs, duration − target − half an iteration (the count is rounded up) is therefore one constant of the host, its start-up
-inside the measured window; the median over them is removed from every run of that host.
+Duration − target − half an iteration (the count is rounded up) is therefore about one constant of the host, its start-up inside the
+measured window; the median over the complete runs is removed from every run of that host.
 Source: the public runs of EnergAIzer (arXiv 2604.20105).
 """
 
@@ -21,8 +21,8 @@ from estimator.questions.estimates import least_clocks
 from estimator.transforms.rewriting import ATTENTION_FORMS, with_attention, with_precision
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
-from estimator.vocabulary.workload import COMPLETED, Workload, workload_as_run
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, canonical_precision
+from estimator.vocabulary.workload import Workload, workload_as_run
 from fitter.rows.columns import Selection, Startup, WorkloadRows, compacted
 from fitter.rows.screening import LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, numbered
 from fitter.rows.tables import Table
@@ -36,9 +36,6 @@ COLUMNS: Final = frozenset(
 """Columns of a workload dataset; others are ignored."""
 
 NEEDED: Final = ("workload", "latency_s")
-
-LAUNCH_S: Final = 30e-6
-"""Usual host cost of one framework operator [s]; only used to find GPU-bound runs."""
 
 ROUND_TARGETS_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0)
 """Usual target durations of a run [s]."""
@@ -68,11 +65,9 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Selection
     raw_energy = first_known(table.numbers("energy_j"), table.numbers("power_w") * raw_latency)
     duration = iterations * raw_latency
     screen.reject(duration > LONGEST_RUN_S, "BAD_ITERATIONS", lambda i: f"iterations = {iterations[i]:g} of {raw_latency[i]:g} s")
-    # A run this much slower than its host's launches is paced by the GPU.
-    gpu_bound = raw_latency > 1.5 * np.array([_launch_s(workload) for workload in workloads])
     specs = [screen.specs[i] for i in screen.gpu_index.tolist()]
     hosts = list(zip([spec.name for spec in specs], table.texts("host"), strict=True))
-    found = _startups(screen, hosts, duration, raw_latency, gpu_bound)
+    found = _startups(screen, hosts, duration, raw_latency)
     clock = first_known(measured, asked)
     _reject_by_roof(screen, specs, workloads, raw_latency, clock)
     known = [found.get(host) for host in hosts]
@@ -158,13 +153,8 @@ def target_duration_s(duration_s: Array) -> float:
     return below if alike and middle <= below * (1.0 + 0.15) else float("nan")
 
 
-def _startups(
-    screen: Screen, hosts: list[tuple[str, str]], duration_s: Array, latency_s: Array, gpu_bound: BoolArray
-) -> dict[tuple[str, str], Startup]:
-    """Start-up of each host; rejects truncated runs, and runs whose start-up cannot be subtracted.
-
-    gpu_bound: rows limited by the GPU, not by the host's launches; with fewer than FEWEST_RUNS of them, all complete runs are used.
-    """
+def _startups(screen: Screen, hosts: list[tuple[str, str]], duration_s: Array, latency_s: Array) -> dict[tuple[str, str], Startup]:
+    """Start-up of each host; rejects truncated runs, and runs whose start-up cannot be subtracted."""
     result = {}
     good = screen.whole < 0
     for host in dict.fromkeys(hosts):
@@ -173,23 +163,15 @@ def _startups(
         if np.isnan(target):
             continue
         complete = rows[duration_s[rows] >= TRUNCATED_SHARE * target]
-        bound = complete[gpu_bound[complete]]
-        chosen = bound if len(bound) >= FEWEST_RUNS else complete
-        excess = duration_s[chosen] - target - latency_s[chosen] / 2.0
-        middle = float(np.quantile(excess, 0.5))
+        middle = float(np.median(duration_s[complete] - target - latency_s[complete] / 2.0))
         gpu = " on ".join(filter(None, host))
-        result[host] = Startup(gpu=gpu, target_s=target, startup_s=max(middle, 0.0), runs=len(chosen))
+        result[host] = Startup(gpu=gpu, target_s=target, startup_s=max(middle, 0.0), runs=len(complete))
         short = rows[duration_s[rows] < TRUNCATED_SHARE * target].tolist()
         screen.reject(short, "TRUNCATED_RUN", lambda i, t=target: f"took {duration_s[i]:.3g} s where the other runs aim at {t:g} s")  # type: ignore[misc]
         if middle > 0:
             uncounted = rows[~np.isfinite(duration_s[rows])].tolist()
             screen.reject(uncounted, "BAD_ITERATIONS", "missing, so the start-up within latency_s cannot be removed")
     return result
-
-
-def _launch_s(workload: Workload) -> float:
-    pairs = zip(workload.operators, workload.counts, strict=True)
-    return LAUNCH_S * sum(count * operator.host_share for operator, count in pairs if not operator.origin.startswith(COMPLETED))
 
 
 def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequence[Workload], latency_s: Array, clock_mhz: Array) -> None:
