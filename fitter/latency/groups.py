@@ -16,7 +16,7 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from fitter.latency.group_fit import GroupFit
-from fitter.latency.lent_priors import transferred_priors, with_family_shift
+from fitter.latency.lent_priors import transferred_priors
 from fitter.latency.refinement import refine_section
 from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.latency.section import KernelSection, Tiles, class_priors
@@ -81,8 +81,7 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
     """
     operators = rows.row_operators()
     pooled = _pooled(rows, operators, gpu, seed, siblings)
-    families = {family: fit.coefficients for family, fit in pooled.items()}
-    values = {**with_family_shift(siblings.values, families), **families}
+    values = {**siblings.values, **{family: fit.coefficients for family, fit in pooled.items()}}
     siblings = replace(siblings, values=values, common=_common(pooled))
     groups: dict[str, GroupFit] = {}
     choices: dict[str, FrozenMapping[Any]] = {}

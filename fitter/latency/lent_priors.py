@@ -1,6 +1,6 @@
 """Priors of one GPU's coefficients from the fit of another GPU, adapted to this GPU's architecture.
 
-    ln θ ~ N( ln θ_source + ln θ₀(target) − ln θ₀(source) + family's shift,  (SIBLING_NARROWING · σ)² )
+    ln θ ~ N( ln θ_source + ln θ₀(target) − ln θ₀(source),  (SIBLING_NARROWING · σ)² )
 
 θ₀ and σ are centre and width of the general priors; σ is the spread of published fits of GPUs.
 """
@@ -8,15 +8,12 @@
 from collections.abc import Mapping
 from typing import Final
 
-from estimator.model.coefficients import Prior, longest_prefix
+from estimator.model.coefficients import Prior
 from estimator.model.gemm import WARP_RATE
 from estimator.model.phases import START_CLOCKS
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from fitter.priors import BLOCK_ENDS, LISTED_ALONE, MATRIX, PERSISTENT, PERSISTENT_ARCHITECTURES, around
-
-HOST_NAMES: Final = ("floor_s", "offset_s")
-"""Coefficients of the host in measurements of single launches."""
 
 HOST_WIDTH: Final = 0.3
 """Spread of launch costs between hosts [ln]: 54 and 65 µs, 31 and 40 µs on two machines of one table."""
@@ -74,26 +71,3 @@ def transferred_priors(values: Mapping[str, float], priors: Mapping[str, Prior],
         moved["floor_s"] = Prior(centre=values["floor_s"], width=HOST_WIDTH)
         moved["offset_s"] = Prior(centre=offset, width=HOST_WIDTH if offset else 0.0)
     return moved
-
-
-def with_family_shift(values: Values, pooled: Values) -> dict[str, Mapping[str, float]]:
-    """Another GPU's values of the sections of a family, shifted by the difference of the whole family on this GPU.
-
-    pooled: coefficients of whole families fitted on this GPU.  Sections that are missing in the other fit are left out.
-    """
-    found: dict[str, Mapping[str, float]] = {}
-    for group, own in values.items():
-        family = longest_prefix(group, pooled)
-        if family is None or family not in values:
-            found[group] = own
-            continue
-        before, after = values[family], pooled[family]
-        found[group] = {
-            name: after[name] if name in HOST_NAMES and name in after else value * _ratio(after.get(name, 0.0), before.get(name, 0.0))
-            for name, value in own.items()
-        }
-    return found
-
-
-def _ratio(after: float, before: float) -> float:
-    return after / before if after > 0.0 and before > 0.0 else 1.0

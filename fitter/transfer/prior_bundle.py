@@ -1,7 +1,6 @@
 """Transfer: the bundle of one GPU as the prior of another's fit, so that few measured kernels suffice.
 
-Each section of kernels starts from the other GPU's coefficients (`fitter.latency.lent_priors`).  Sections of one family share the
-family's shift.
+Each section of kernels starts from the other GPU's coefficients (`fitter.latency.lent_priors`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
