@@ -209,9 +209,9 @@ def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[t
     ]
 
 
-def _row_id(run: RunName, *described: Any) -> str:
-    """The id of a point with this description in a run: the digest of every property that distinguishes it from others."""
-    text = json.dumps([*run, *described], separators=(",", ":"))
+def digest_of(*described: Any) -> str:
+    """A short digest of plain data; of every property that distinguishes a point from others, it is the point's id."""
+    text = json.dumps(described, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:ROW_ID_DIGITS]
 
 
@@ -250,7 +250,7 @@ def _ordered(
         clock = clocks_mhz[clock_index]
         for load in (loads[index] for index in random.permutation(block)):
             point = _point((load.operator, "warm", ""), clock, 0, run)
-            points.append(replace(point, row_id=_row_id(run, FAMILY, *load.identity(), clock), idle_before=True, load=load))
+            points.append(replace(point, row_id=digest_of(*run, FAMILY, *load.identity(), clock), idle_before=True, load=load))
     return tuple(points)
 
 
@@ -270,7 +270,7 @@ def _point(kernel: Kernel, clock: float | None, trial: int, run: RunName, *, anc
         operator.shape, l2_state, clock, trial, *([transpose] if transpose else []),
     )  # fmt: skip
     return Point(
-        row_id=_row_id(run, *described),
+        row_id=digest_of(*run, *described),
         operator=operator,
         l2_state=l2_state,
         sm_clock_mhz=clock,

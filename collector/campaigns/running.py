@@ -3,7 +3,6 @@
 Its file's metadata are known before the first row, completed from the rows at the end, and read again on resume.
 """
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import pyarrow as pa
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point, measure_kernel, ranged_launch_s
 from collector.campaigns.outcome import idle_entry
-from collector.campaigns.plan import CLOCK_SETTLE_S, ROW_ID_DIGITS, CampaignPlan, middle_clock
+from collector.campaigns.plan import CLOCK_SETTLE_S, CampaignPlan, digest_of, middle_clock
 from collector.clocks import ClockHold, held_clock
 from collector.dataset.reader import KernelDataset, RecoveredLog, log_path, read_kernel_dataset, read_log
 from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, Metadata, Row, flag_counts, repeated_rows
@@ -164,7 +163,7 @@ class CampaignOutcome:
 
 
 def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families: tuple[str, ...], seed: int) -> Metadata:
-    """Values that must be equal for a campaign to be resumed."""
+    """Values that must be equal for a campaign to be resumed: the rows kept, and their correction, then fit those to come."""
     identity = bench.gpu.identity()
     return {
         "campaign": spec.name,
@@ -178,7 +177,9 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
         "vbios": identity.vbios,
         "wattprint_version": __version__,
         "schema_version": SCHEMA_VERSION,
-        "plan": hashlib.sha256("".join(point.row_id for point in plan.points).encode()).hexdigest()[:ROW_ID_DIGITS],
+        "sensor": digest_of(plan.sensor.document()),
+        "external_meter": len(bench.sensors) > 1,
+        "plan": digest_of(*(point.row_id for point in plan.points)),
     }
 
 

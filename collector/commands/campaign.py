@@ -86,6 +86,8 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
 
     if several(options.gpu):
         return measure_several(options, speak)
+    if options.sensor and options.pmd:
+        raise CollectorError("--pmd determines the sensor, which --sensor already does: leave one of them out")
     spec, out, folder = load_campaign(options.campaign), Path(options.out), is_folder(options.out)
     if not folder:
         refuse_inputs((out, log_path(out)))

@@ -110,7 +110,13 @@ def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(words, tmp_
     assert dataset.metadata["campaign"]["selection"]["timed"] >= len(timed)
     assert called(f"{words} --budget 60s --resume -q") == 0
     capsys.readouterr()
-    refused(capsys, 1, "selection was '60 s', is 'all'", f"{words} --resume -q")
+    changes = {
+        "selection was '60 s', is 'all'": "",
+        "sensor was": "--budget 60s --sensor a100-pcie-40gb",
+        "external_meter was False": "--budget 60s --pmd sim",
+    }
+    for difference, options in changes.items():
+        refused(capsys, 1, f"cannot be resumed: {difference}", f"{words} {options} --resume -q")
 
 
 def test_what_is_chosen_and_what_cannot_be_is_said(words, capsys):
