@@ -75,7 +75,7 @@ def open_bench(
 
 
 @contextmanager
-def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_port: str = "") -> Iterator[Instruments]:
+def open_instruments(word: str, *, seed: int = 0) -> Iterator[Instruments]:
     """The instruments of the board that a `--gpu` word names; on a real board nothing is run and no context is made, a simulated one is
     a whole bench.
 
@@ -83,7 +83,7 @@ def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_por
     """
     if word.startswith(REPLAYED):
         raise DeviceError(f"--gpu {word}: a program cannot be run on a recording; name a board, or sim:PROFILE")
-    with _opened(word, seed, meter, meter_port, None) as (instruments, simulated):
+    with _opened(word, seed) as (instruments, simulated):
         yield instruments if simulated is None else _bench(instruments, simulated)
 
 
@@ -97,7 +97,7 @@ def _devices(instruments: Instruments) -> dict[str, Any]:
 
 @contextmanager
 def _opened(
-    word: str, seed: int, meter: bool, meter_port: str, faults: Faults | None, poll_s: float = POWER_POLL_S
+    word: str, seed: int, meter: bool = False, meter_port: str = "", faults: Faults | None = None, poll_s: float = POWER_POLL_S
 ) -> Iterator[tuple[Instruments, SimulatedBoard | None]]:
     """The instruments of a board, and the simulated board itself."""
     if word.startswith(SIMULATED):

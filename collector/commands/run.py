@@ -14,8 +14,6 @@ from collector.commands.options import (
     duration_s,
     freqs_option,
     gpu_option,
-    meter_arguments,
-    meter_option,
     one_board,
     output_options,
     seed_option,
@@ -51,7 +49,6 @@ class RunOptions:
     asked_std: float | None
     longest: str
     sensor: str | None
-    pmd: str
     out: Path | None
     seed: int
     kernels: bool
@@ -76,7 +73,6 @@ program_argument = click.argument("command", nargs=-1, required=True, type=click
 )
 @click.option("--longest", default="10m", show_default=True, metavar="TIME", help="Time that --std may take at each clock: 90s, 10m.")
 @sensor_option()
-@meter_option
 @click.option("--kernels", is_flag=True, help="Energy by kernel of a Python program, which CUPTI traces.")
 @output_option(metavar="RUN.json", help="Write the JSON document to a file as well.")
 @seed_option()
@@ -102,7 +98,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     _check_options(context, asked)
     end: BaseException | None = None
     with (
-        _measured_program(asked.gpu, asked.seed, asked.sensor, asked.command, speak, asked.pmd) as subject,
+        _measured_program(asked.gpu, asked.seed, asked.sensor, asked.command, speak) as subject,
         held_clock(subject[0].gpu) as hold,
     ):
         instruments, calibration = subject[0], subject[3]
@@ -156,12 +152,10 @@ def practice_command(
 
 
 @contextmanager
-def _measured_program(
-    word: str, seed: int, sensor: str | None, command: tuple[str, ...], speak: Speaker, pmd: str = ""
-) -> "Iterator[Subject]":
+def _measured_program(word: str, seed: int, sensor: str | None, command: tuple[str, ...], speak: Speaker) -> "Iterator[Subject]":
     """A command to be measured on the board that `--gpu` names, which no other process then measures on; doubts are warned of.
 
-    Raises the errors of `one_board`, `meter_arguments`, `open_instruments` and `sensor_of`.
+    Raises the errors of `one_board`, `open_instruments` and `sensor_of`.
     """
     from collector.bench import open_instruments
     from collector.boards import sole_use
@@ -169,7 +163,7 @@ def _measured_program(
     from collector.sampling import Sampler
 
     board = one_board(word)
-    with stoppable(), sole_use(board), open_instruments(board, seed=seed, **meter_arguments(pmd, word)) as instruments:
+    with stoppable(), sole_use(board), open_instruments(board, seed=seed) as instruments:
         for line in instruments.notes:
             speak.warn(line)
         program = Program(command=command, stdout=sys.stderr if speak.as_json else None)
