@@ -155,7 +155,15 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="two layers, 64 tokens or pixels: to rehearse")
     given = parser.parse_args()
-    sys.stdout.write(json.dumps(run(given.model, given.passes, given.device, given.small)) + "\n")
+    if given.device == "cuda" and not torch.cuda.is_available():
+        sys.exit(f"PyTorch {torch.__version__} finds no GPU: install one for CUDA and for this driver (nvidia-smi), or take --device cpu")
+    try:
+        told = run(given.model, given.passes, given.device, given.small)
+    except (RuntimeError, MemoryError) as error:  # its further lines advise on other programs
+        full = isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
+        todo = "free memory: nvidia-smi and ps list who holds it" if full else "update PyTorch and the driver, or leave the model out"
+        sys.exit(f"{given.model}: {(str(error) or 'not enough memory').splitlines()[0][:200]}; {todo}")
+    sys.stdout.write(json.dumps(told) + "\n")
     return 0
 
 

@@ -12,6 +12,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +39,10 @@ FEW_S, MANY_S = 2.0, 9.0
 
 FEWEST_PASSES: Final = 3
 REHEARSED_PASSES: Final = (3, 43)
-TIMEOUT_S: Final = 300.0
+LIMIT_S: Final = 100.0
+"""Longest step [s]: a start of 30 s, two rests, MANY_S of passes, and as much again; the stage of a lent card has 330 s for six of them."""
+END_S: Final = 15.0
+"""Time for a step to end its program [s]: one that goes on would share the board with the next step."""
 WANTED: Final[dict[str, float]] = {"latency": 0.12, "power": 0.08, "energy": 0.12}
 """Largest error of each figure [1]."""
 
@@ -109,16 +113,21 @@ def lines_of(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _ran(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str]:
+def _ran(command: Sequence[str], what: str, limit_s: float) -> subprocess.CompletedProcess[str]:
     """A step's output.  Raises EndToEndError if it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise EndToEndError(f"{what}: no end within {TIMEOUT_S:.0f} s") from error
-    if done.returncode not in (0, 3):
-        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no reason given")
-        raise EndToEndError(f"{what}: {last.strip()[:300]}")
-    return done
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as step:
+        try:
+            out, told = step.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            step.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                step.wait(END_S)
+            step.kill()
+            raise EndToEndError(f"{what}: no end within {limit_s:g} s, stopped") from error
+    if step.returncode not in (0, 3):
+        last = next((line.strip()[:300] for line in reversed(told.splitlines()) if line.strip()), "no reason given")
+        raise EndToEndError(f"{what}: {last} (exit status {step.returncode})")
+    return subprocess.CompletedProcess(command, step.returncode, out, told)
 
 
 def _estimated(name: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -126,9 +135,9 @@ def _estimated(name: str, given: argparse.Namespace) -> dict[str, Any]:
     workload = given.folder / f"{name}.json"
     sizes = (SMALL_SIZES if given.rehearse else SIZES)[name]
     traced = [given.python, "-m", "estimator.cli", "trace", f"{MODELS_FILE}:{name}", *sizes]
-    _ran([*traced, "--precision", "bf16", "--attention", "flash", "--force", "-o", str(workload)], f"tracing {name}")
+    _ran([*traced, "--precision", "bf16", "--attention", "flash", "--force", "-o", str(workload)], f"tracing {name}", given.limit_s)
     told = [sys.executable, "-m", "estimator.cli", str(workload), "--bundle", given.bundle, "--json", "-q"]
-    answer: dict[str, Any] = json.loads(_ran(told, f"estimating {name}").stdout)
+    answer: dict[str, Any] = json.loads(_ran(told, f"estimating {name}", given.limit_s).stdout)
     return answer
 
 
@@ -140,7 +149,7 @@ def _measured(name: str, passes: int, given: argparse.Namespace) -> dict[str, An
     model = [given.python, str(MODELS_FILE), name, "--passes", str(passes)]
     if given.rehearse:
         model += ["--device", "cpu", "--small"]
-    done = _ran([*collect, "--", *model], f"measuring {name}")
+    done = _ran([*collect, "--", *model], f"measuring {name}", given.limit_s)
     told = next((line for line in done.stderr.splitlines() if line.startswith('{"model"')), None)
     if told is None:
         raise EndToEndError(f"measuring {name}: the program said nothing of its passes")
@@ -177,6 +186,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--sensor", default="")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable, help="interpreter that has PyTorch")
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="time of each step [s]")
     parser.add_argument("--rehearse", action="store_true", help="small models on the processor: figures say nothing")
     given = parser.parse_args(words)
     results = given.folder / "end-to-end.json"
@@ -199,4 +209,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("error: interrupted; models that are measured stay, the next call goes on")

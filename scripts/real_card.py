@@ -30,6 +30,7 @@ from collector.boards import REPLAYED, SIMULATED, named_boards
 from collector.errors import CollectorError
 from collector.simulated.profile import load_board
 from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.specifications import canonical_gpu_name
 from estimator.vocabulary.whole_file import write_whole
 from scripts.card_call import ENDED, NO_TIME, SPARE_S, Call, child_environment, unpack
 from scripts.traffic_check import LEVELS
@@ -216,7 +217,7 @@ def tests(card: Card) -> str:
 
 def shipped(card: Card) -> str:
     """The shipped bundle of this GPU."""
-    return str(card.read("smoke.json").get("board", "h100-sxm"))
+    return canonical_gpu_name(card.state.get("gpu", "")) or "h100-sxm"
 
 
 def bundle(card: Card) -> str:
@@ -376,12 +377,13 @@ def took_board(card: Card) -> str:
     Raises CollectorError without a board.
     """
     board = named_boards((card.gpu,))[0]
-    known = card.state.setdefault("gpu", board.name)
-    if known != board.name:
-        return f"this board is {board.name}, {card.folder} holds results of {known}; ask for the same kind, or name another --folder"
+    known, boards = card.state.setdefault("gpu", board.name), card.state["boards"]
+    if known != board.name or any(one.startswith(SIMULATED) is not board.simulated for one in boards):
+        held = f"{card.folder} holds results of {known} ({', '.join(boards)})"
+        return f"this board is {board.name} ({board.key}), {held}; ask for the same kind, or name another --folder"
     card.state["board"] = board.key
-    if board.key not in card.state["boards"]:
-        card.state["boards"].append(board.key)
+    if board.key not in boards:
+        boards.append(board.key)
     return ""
 
 

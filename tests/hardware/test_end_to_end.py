@@ -1,6 +1,7 @@
 """The end-to-end check: a pass is what two runs differ by, errors are relative to what was measured."""
 
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -48,9 +49,29 @@ def test_errors_are_of_the_estimate_relative_to_the_measurement():
     assert "+10.0 %" in lines_of({"m": one})[1]
 
 
+def keep_all_but_the_last(folder):
+    """Results of an earlier call, which lack one model."""
+    measured = {name: compared(Pass(latency_s=0.01, energy_j=5.0, energy_std_j=0.01), ESTIMATE) for name in list(SIZES)[:2]}
+    (folder / "end-to-end.json").write_text(json.dumps({"rehearsal": False, "models": measured}))
+    return measured
+
+
 def without_programs(folder):
     """Status of a check all of whose programs fail."""
     return main(f"--gpu sim:h200-sxm --bundle a100-pcie-40gb-eager --folder {folder} --python /bin/false".split())
+
+
+def test_a_model_that_hangs_is_stopped_and_named_in_one_line(tmp_path, repository, capsys):
+    """Its process ends too: it would share the board with what is measured next."""
+    python, pid = tmp_path / "python", tmp_path / "pid"
+    traces = f"cp {repository}/examples/gpt2-prefill.json {tmp_path}/vision.json"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *trace*) {traces};; *) echo $$ > {pid}; exec sleep 60;; esac\n')
+    python.chmod(0o755)
+    keep_all_but_the_last(tmp_path)
+    assert main(f"--gpu sim:h200-sxm --bundle h200-sxm --folder {tmp_path} --python {python} --limit-s 6 --rehearse".split()) == 1
+    assert capsys.readouterr().err == "error: measuring vision: no end within 6 s, stopped\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_a_step_that_fails_is_named_in_one_line(tmp_path, capsys):
@@ -61,8 +82,7 @@ def test_a_step_that_fails_is_named_in_one_line(tmp_path, capsys):
 
 
 def test_a_model_that_was_measured_is_kept_and_not_measured_again(tmp_path, capsys):
-    measured = {name: compared(Pass(latency_s=0.01, energy_j=5.0, energy_std_j=0.01), ESTIMATE) for name in list(SIZES)[:2]}
-    (tmp_path / "end-to-end.json").write_text(json.dumps({"rehearsal": False, "models": measured}))
+    measured = keep_all_but_the_last(tmp_path)
     assert without_programs(tmp_path) == 1  # the third fails
     said = capsys.readouterr()
     assert said.err.count("\n") == 1

@@ -338,6 +338,10 @@ def test_a_board_of_another_kind_is_refused_in_a_line(tmp_path, boards, capsys):
     capsys.readouterr()
     assert rehearsed(folder, boards["other"]) == 1
     assert "holds results of NVIDIA H100" in capsys.readouterr().err
+    state = folder / "state.json"
+    state.write_text(state.read_text().replace("sim:", "GPU-"))  # a real card's results, and a rehearsal in their folder
+    assert rehearsed(folder, boards["second"]) == 1
+    assert "(GPU-" in capsys.readouterr().err
 
 
 def test_a_stage_that_fails_alike_is_not_repeated(tmp_path, boards, capsys):
