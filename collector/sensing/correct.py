@@ -96,7 +96,7 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
     pause = pause[pause > 10.0 * updates.period_s]
     if len(pause):
         notes["gaps"] = f"{len(pause)} gap(s) in the polls, {pause.sum():.4g} s in all, of unknown power; cut the recording there"
-    part, response, whole = _integrated((time_s, power_w), updates, calibration, float(time_s[0]), float(time_s[-1]))
+    part, response, whole = _integrated((time_s, power_w), updates, calibration)
     found = CorrectedRecording(
         method=DECONVOLUTION if part.well_posed else ESTIMATE,
         edge_s=part.edge_s,
@@ -118,17 +118,15 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
 
 
 def _integrated(
-    polls: tuple[Array, Array], updates: BoardUpdates, calibration: SensorCalibration, begin: float, end: float, more_std_j: float = 0.0
+    polls: tuple[Array, Array], updates: BoardUpdates, calibration: SensorCalibration
 ) -> tuple[Deconvolved, SensorResponse, EnergySpan]:
-    """Deconvolved power between two times by the likeliest response, that response, and the energy over all responses.
-
-    `more_std_j` is an error of the energy that the parts do not include.
-    """
+    """Deconvolved power of a recording by the likeliest response, that response, and the energy over all responses."""
+    begin, end = float(polls[0][0]), float(polls[0][-1])
     possible = possible_responses(calibration, updates.period_s)
     parts = [deconvolve(updates, response, calibration.reading_noise_w, begin, end) for response in possible.responses]
     probability = possible.weighed(np.array([part.evidence for part in parts]))
     energy, std = mixed(probability, [(part.energy_j, part.energy_std_j) for part in parts])
-    energy, std = inversion(calibration).energy(energy, math.hypot(std, more_std_j), end - begin)
+    energy, std = inversion(calibration).energy(energy, std, end - begin)
     naive = float(naive_energy(*polls, np.array([begin]), np.array([end]))[0])
     best = int(np.argmax(probability))
     span = EnergySpan(start_s=begin, end_s=end, energy_j=energy, energy_std_j=std, naive_energy_j=naive)
@@ -202,8 +200,9 @@ def _regressed(
     found = repeated_energy(polls, updates, load, calibration, trace_edge_s=whole.edge_s)
     whole = replace(whole, repeated=found, notes=contradiction(updates, load, calibration, found))
     if whole.method == DECONVOLUTION and not load.alike:  # unlike executions have no common level; averages that tile time need none
-        steps_j = 0.2 * found.response.width_s * float(np.ptp(updates.value))
-        return replace(whole, span=_integrated(polls, updates, calibration, found.total.start_s, found.total.end_s, steps_j)[2])
+        begin, end = load.start_s[:1], load.end_s[-1:]
+        ((energy_j, std_j),), _ = energies_of(polls, calibration, [(begin, end)], (begin[0], end[0]))
+        return replace(whole, span=replace(found.total, energy_j=energy_j, energy_std_j=std_j))
     return replace(
         whole,
         method=REGRESSION,
