@@ -267,9 +267,7 @@ def _watts(cells: Any, name: str, log: LogFile) -> Array:
     """Power of a column [W], by the unit in its header.  Raises SensorError for a unit that is not one of power."""
     unit = next(iter(re.findall(r"\[([^\]]*)\]\s*$", name)), "").strip()
     if unit not in POWER_UNITS:
-        raise SensorError(
-            f"{log.path}: column {name!r} has the unit [{unit}], which is none of power; power comes in {', '.join(POWER_UNITS)}"
-        )
+        raise SensorError(f"{log.path}: column {name!r} has the unit [{unit}], which is none of power; give it in W or mW")
     return numbers(cells, unit or "W") * POWER_UNITS[unit]
 
 

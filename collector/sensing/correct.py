@@ -121,13 +121,13 @@ def _integrated(
     polls: tuple[Array, Array], updates: BoardUpdates, calibration: SensorCalibration
 ) -> tuple[Deconvolved, SensorResponse, EnergySpan]:
     """Deconvolved power of a recording by the likeliest response, that response, and the energy over all responses."""
-    begin, end = float(polls[0][0]), float(polls[0][-1])
+    begin, end = polls[0][[0, -1]].tolist()
     possible = possible_responses(calibration, updates.period_s)
     parts = [deconvolve(updates, response, calibration.reading_noise_w, begin, end) for response in possible.responses]
     probability = possible.weighed(np.array([part.evidence for part in parts]))
     energy, std = mixed(probability, [(part.energy_j, part.energy_std_j) for part in parts])
     energy, std = inversion(calibration).energy(energy, std, end - begin)
-    naive = float(naive_energy(*polls, np.array([begin]), np.array([end]))[0])
+    naive = float(naive_energy(*polls, polls[0][:1], polls[0][-1:])[0])
     best = int(np.argmax(probability))
     span = EnergySpan(start_s=begin, end_s=end, energy_j=energy, energy_std_j=std, naive_energy_j=naive)
     return parts[best], possible.responses[best], span
@@ -140,7 +140,8 @@ def energies_of(
 
     `stamps_s`, ascending, are times at which the power may step.  Raises SensorError for too few readings.
     """
-    time_s, power_w = polls[0][possible_power(polls[1])], polls[1][possible_power(polls[1])]
+    sane = possible_power(polls[1])
+    time_s, power_w = polls[0][sane], polls[1][sane]
     updates = board_updates(time_s, power_w, calibration)
     span_s = float(time_s[0]), float(time_s[-1])
     fresh = np.append(True, np.diff(updates.value) != 0.0)

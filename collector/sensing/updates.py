@@ -49,9 +49,8 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
         period = known or DEFAULT_PERIOD_S
         source = "the sensor" if known else "the longest common one"
         note = f"the recording shows no update clock ({error}); {period * 1e3:.4g} ms is taken from {source}"
-        held_s, held_w = _held_in_stretches(time_s, power_w, period)
         std = min(0.29 * period, float(np.median(np.diff(time_s))))  # of a uniform distribution over a period
-        return BoardUpdates(time_s=held_s, value=held_w, period_s=period, time_std_s=std, note=note)
+        return BoardUpdates(**_held_in_stretches(time_s, power_w, period), period_s=period, time_std_s=std, note=note)
     period_std = float(np.hypot(clock.card_period_std_s, calibration.card_period_std_s or calibration.update_period_std_s or 0.0))
     note = ""
     if known is not None and abs(clock.period_s - known) > max(PERIOD_TOLERANCE * known, 5.0 * period_std):
@@ -65,11 +64,13 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
     return BoardUpdates(time_s=filled.time_s, value=filled.value, period_s=clock.period_s, time_std_s=std, note=note)
 
 
-def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> tuple[Array, Array]:
-    """Times and values of the updates of polls without a visible clock, stretch by stretch between holes."""
+def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> dict[str, Array]:
+    """Times and values of the updates of polls without a visible clock, stretch by stretch between holes; none that no poll saw."""
     cuts = np.flatnonzero(np.diff(time_s) > 100.0 * period_s) + 1
     parts = [held_updates(*part, period_s) for part in zip(np.split(time_s, cuts), np.split(power_w, cuts), strict=True)]
-    return np.concatenate([part.time_s for part in parts]), np.concatenate([part.value for part in parts])
+    held = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("time_s", "value")}
+    polled = np.searchsorted(time_s, held["time_s"] + period_s) > np.searchsorted(time_s, held["time_s"])
+    return {name: values[polled] for name, values in held.items()}
 
 
 def _due(changes: Updates, period_s: float, poll_s: Array, first_w: float) -> Updates:

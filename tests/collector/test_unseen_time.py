@@ -65,6 +65,14 @@ def test_stated_errors_hold_what_a_board_did_in_a_hole(starts_s, length_s):
     assert span.energy_std_j < (hole_s[1] - hole_s[0]) * np.ptp(case.power_w)
 
 
+@pytest.mark.parametrize("every", [33, 82, 164])
+def test_stated_errors_hold_what_polls_slower_than_the_updates_missed(every):
+    """A reading holds for one update, not until the next poll (`nvidia-smi -l 1`)."""
+    case = made("boxcar", PERIOD_S, PERIOD_S, np.array([1.0, 2.2, 4.9, 6.0, 9.1, 12.7]), 0.9, seed=4)
+    span = correct_recording(case.time_s[::every], case.power_w[::every], case.calibration).span
+    assert abs(span.energy_j - case.energy_j(span.start_s, span.end_s)) < span.energy_std_j
+
+
 ABSENT_S = (2e3, 1e9)
 
 
