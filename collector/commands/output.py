@@ -30,12 +30,14 @@ class Speaker:
     warnings: list[str] = field(default_factory=list)
 
     def say(self, document: Any, lines: Sequence[str], out: Path | None = None) -> None:
-        """Prints the result, a JSON document or lines; `out` receives the whole document or nothing.  Raises UnwrittenError."""
+        """Prints the result, a JSON document or lines; `out` receives the whole document or nothing.  Raises UnwrittenError after it."""
         text = json_text(document) if self.as_json or out else ""
-        if out is not None:
-            write_whole(out, text.encode())
-        if self.as_json or lines:
-            click.echo(text if self.as_json else "\n".join(lines), nl=not self.as_json)
+        try:
+            if out is not None:
+                write_whole(out, text.encode())
+        finally:
+            if self.as_json or lines:
+                click.echo(text if self.as_json else "\n".join(lines), nl=not self.as_json)
 
     def note(self, line: str) -> None:
         """Prints one line on stderr, unless quiet."""

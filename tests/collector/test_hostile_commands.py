@@ -13,6 +13,7 @@ import pytest
 from collector.cli import main
 from collector.sensing.calibration import load_calibration
 from estimator.vocabulary.resources import resource_folder
+from tests.collector.dataset_rows import disk_with
 from tests.collector.steady import until
 from tests.processes import COLLECT, piped
 from tests.words import called, refused
@@ -69,9 +70,12 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path, capsys):
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path, capsys):
+def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path, repository, capsys):
     ran = tmp_path / "ran"
     refused(capsys, 1, "cannot be written", f"run --gpu {A100} --out {tmp_path / 'none' / 'x'} -- touch {ran}")
+    with disk_with(10):  # full once the program ran: its result is on stdout alone
+        assert called(f"run --gpu {A100} --json --out {tmp_path / 'x'} -- {repository / 'examples' / 'gpt2-prefill.json'}") == 1
+    assert json.loads(capsys.readouterr().out)["runs"]
     assert list(tmp_path.iterdir()) == []
 
 
