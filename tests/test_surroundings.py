@@ -63,7 +63,7 @@ def test_an_interruption_before_anything_is_loaded_leaves_one_line(module, name,
             if wanted == "estimator.cli":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "estimator.cli")
+    monkeypatch.delitem(sys.modules, "estimator.cli", raising=False)
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
     assert importlib.import_module(module).main([]) == INTERRUPTED
