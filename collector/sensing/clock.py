@@ -200,11 +200,11 @@ def _tracked(changes: _Changes, period: float, poll: float) -> tuple[UpdateClock
 
 
 def _counted(changes: _Changes, period: float) -> Array:
-    """The tick of every change (n,); the phase is corrected by the distance of the tick from its bracket, and anew after a hole."""
+    """The tick of every change (n,), the last one in its bracket; the phase follows the brackets, and begins anew after a hole."""
     tick, last, phase = np.empty(len(changes)), -1e18, float(changes.middle[0])
     brackets = zip(changes.low.tolist(), changes.high.tolist(), changes.after_hole.tolist(), strict=True)
     for i, (low, high, after_hole) in enumerate(brackets):
-        here = max(float(round((0.5 * (low + high) - phase) / period)), last + 1.0)
+        here = max(float(round((high - 0.5 * min(high - low, period) - phase) / period)), last + 1.0)
         time = phase + here * period
         away = low - time if time < low else high - time if time > high else 0.0
         phase += 0.5 * (low + high) - time if after_hole else 0.8 * max(-0.3 * period, min(0.3 * period, away))
