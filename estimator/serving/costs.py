@@ -23,7 +23,7 @@ from estimator.serving.weights import Weights, read_weights
 from estimator.tracing.models import USUAL_SEQUENCE
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import arrays, frozen
 from estimator.vocabulary.workload import Footprint
 
@@ -106,12 +106,12 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     beside = (0, *nodes)
     ends = [min(start + engine.chunk, prompt) for start in range(0, prompt, engine.chunk)]
     # A step takes the prompts that come in during it: one alone would add a whole tile of rows, however few its own are.
-    together = [min(max(round(one / (served.output - 1)), 1), max(engine.chunk // prompt, 1)) for one in beside]
+    together = [min(max(one / (served.output - 1), 1.0), max(engine.chunk / prompt, 1.0)) for one in beside]
     steps = [Step(sequences=one, context=served.context) for one in nodes]
     for end in ends:
         piece = ((end - 1) % engine.chunk + 1, end)
         for one, count in zip(beside, together, strict=True):
-            steps.append(Step(prompts=(piece,) * count, sequences=one * engine.mixes, context=served.context))
+            steps.append(Step(prompts=(piece,), together=count, sequences=one * engine.mixes, context=served.context))
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
     prediction = predict(workloads, replace(board, held=board.held._replace(power_w=UNLIMITED_W)))
     costs, alone_s = _costs(prediction), prediction.latency_s[len(nodes) :: len(beside)].sum(axis=0)
@@ -149,7 +149,7 @@ def _costs(prediction: Prediction) -> dict[str, Array]:
     return {"parts": parts, "joules": joules, "time_ln": 0.5 * (high - low), "power_ln": 0.5 * (high_w - low_w)}
 
 
-def _added(costs: dict[str, Array], decode: Costs, together: IntArray, mixes: bool) -> Costs:
+def _added(costs: dict[str, Array], decode: Costs, together: Array, mixes: bool) -> Costs:
     """What the pieces of a prompt add to steps of no and of `decode.at` sequences, which take `together` each; costs: of these steps, or,
     if the engine does not mix them, of steps of prompts alone.
     """
@@ -196,7 +196,7 @@ def single_step(
     layout = Layout(tensor_parallel=tensor_parallel)
     sequence = sequence or min(USUAL_SEQUENCE, architecture.longest or USUAL_SEQUENCE)
     decode = phase == "decode"
-    step = Step(sequences=batch, context=sequence) if decode else Step(prompts=((sequence, sequence),) * batch)
+    step = Step(sequences=batch, context=sequence) if decode else Step(prompts=((sequence, sequence),), together=batch)
     workload = step_workload(architecture, formats, layout, step, engine.library)
     held = Footprint(
         weights_byte=weight_bytes(architecture, formats, layout),

@@ -53,7 +53,7 @@ class Engine:
     memory_share   share of a board's memory that it takes; reserve_bytes: of these neither weights nor cache
     chunk          most tokens of prompts in a step
     mixes          whether prompts share steps with running sequences; else these wait (mixed, SGLang's runs of Qwen3-32B on 2 H100 would
-                   err by 6.3 instead of 2.5 %, energy per token under vLLM 0.5 on H100 by 9.2 instead of 7.5 %)
+                   err by 6.4 instead of 2.6 %, energy per token under vLLM 0.5 on H100 by 9.0 instead of 7.6 %)
     known          whether the constants are those of the named version
     """
 

@@ -4,7 +4,7 @@ Engines merge the products of queries, keys and values, and those of gate and in
 place and launch all of it as a CUDA graph, which costs the host nothing.  Sources: vLLM 0.12, TensorRT-LLM 1.2.
 """
 
-from collections import Counter
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -45,18 +45,19 @@ Launch = tuple[Operator, float]
 class Step:
     """Tokens of one pass through one copy of the attention.
 
-    prompts: (new tokens, tokens that they attend to, themselves included) of each piece of a prompt; sequences: running ones, with one new
-    token each; context: mean number of tokens that this one attends to.
+    prompts: (new tokens, tokens that they attend to, themselves included) of each piece of a prompt; together: mean number of each such
+    piece; sequences: running ones, with one new token each; context: mean number of tokens that this one attends to.
     """
 
     prompts: tuple[tuple[int, int], ...] = ()
+    together: float = 1.0
     sequences: int = 0
     context: float = 0.0
 
     @property
     def tokens(self) -> int:
         """New tokens."""
-        return sum(new for new, _ in self.prompts) + self.sequences
+        return round(self.together * sum(new for new, _ in self.prompts)) + self.sequences
 
 
 @frozen
@@ -72,7 +73,7 @@ class _Pass:
 
     @property
     def logits(self) -> int:
-        return len(self.step.prompts) + self.step.sequences
+        return round(self.step.together * len(self.step.prompts)) + self.step.sequences
 
     @property
     def fused(self) -> bool:
@@ -185,7 +186,7 @@ def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:
     if latent is None:
         return
     if run.step.prompts:
-        yield from _linear(run, product, sum(attended for _, attended in run.step.prompts))
+        yield from _linear(run, product, round(run.step.together * sum(attended for _, attended in run.step.prompts)))
     if run.step.sequences:
         yield run.operator("gemm", "bmm", heads, run.step.sequences, latent.rank, latent.plain_dim), product.layers
         yield run.operator("gemm", "bmm", heads, run.step.sequences, latent.value_dim, latent.rank), product.layers
@@ -193,20 +194,20 @@ def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:
 
 def _attention(run: _Pass) -> Iterator[Launch]:
     """Attention of equal pieces of prompts in one kernel, and of all running sequences."""
-    model, step = run.model, run.step
-    pieces = [("prefill", count, new, attended) for (new, attended), count in Counter(step.prompts).items()]
+    model, step, most = run.model, run.step, math.ceil(run.step.together)
+    pieces = [("prefill", most, new, attended, step.together / most) for new, attended in step.prompts]
     if step.sequences:
-        pieces.append(("decode", step.sequences, 1, max(round(step.context), 1)))
+        pieces.append(("decode", step.sequences, 1, max(round(step.context), 1), 1.0))
     heads, kv_heads = model.heads // run.layout.tensor_parallel, max(model.kv_heads // run.layout.tensor_parallel, 1)
-    for name, batch, queries, context in pieces:
+    for name, batch, queries, context, share in pieces:
         if model.latent:
-            yield run.operator("mla", f"mla_{name}", batch, queries, context, heads, cached=run.weights.cache), model.layers
+            yield run.operator("mla", f"mla_{name}", batch, queries, context, heads, cached=run.weights.cache), share * model.layers
             continue
         for window, layers in ((0, model.layers - model.window_layers), (model.window, model.window_layers)):
             if layers:
                 bound = window if window < context else 0  # else it holds all keys
                 shape = (batch, queries, context, heads, kv_heads, model.head_dim, bound, name == "prefill")
-                yield run.operator("attention", name, *shape, cached=run.weights.cache), layers
+                yield run.operator("attention", name, *shape, cached=run.weights.cache), share * layers
 
 
 def _routed(run: _Pass) -> Iterator[Launch]:

@@ -220,11 +220,13 @@ def test_a_rate_below_the_most_is_served_within_the_power_limit(words):
         assert one["prompt_energy_j"] + one["output_energy_j"] == pytest.approx(one["output"] * one["energy_per_token_j"])
 
 
-@pytest.mark.parametrize("prompt, output", [(12, 8), (32, 4), (90, 16)])
-def test_more_requests_in_flight_make_more_tokens_however_short_the_prompts(prompt, output):
-    found = answers("llama-3.1-8b --gpu h100 --prompt", prompt, "--output", output, "--batch 1,16,64,128,256,512,1024")
-    rates = [one["tokens_per_s"] for one in found]
-    assert rates == sorted(rates)
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("prompt, output", [(12, 8), (32, 4), (90, 16), (16, 128)])
+def test_more_requests_in_flight_make_more_tokens_and_take_longer_however_short_the_prompts(prompt, output, engine):
+    words = ("--prompt", prompt, "--output", output, "--engine", engine, "--batch 1,16,64,128,192,256,512,1024")
+    found = answers("llama-3.1-8b --gpu h100", *words)
+    for name in ("tokens_per_s", "slot_s"):
+        assert [one[name] for one in found] == sorted(one[name] for one in found)
 
 
 @pytest.mark.parametrize("chart, axis", [("energy", "energy of a token [J]"), ("tokens", "output tokens [1/s]")])
