@@ -12,6 +12,7 @@ from estimator.commands.options import (
     JSON,
     POSITIVE,
     QUIET,
+    STRICT,
     TEXT_FORMATS,
     Options,
     answer_form,
@@ -19,7 +20,7 @@ from estimator.commands.options import (
     with_options,
 )
 from estimator.commands.reporting import say
-from estimator.options.command_line import named_file, output_option
+from estimator.options.command_line import DONE, named_file, output_option
 from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ Row = dict[str, object]
     output_option("--simgrid", metavar="FILE", help="Write a SimGrid platform of the chosen models."),
     CSV,
     JSON,
+    STRICT,
     QUIET,
 )
 def blocks_command(**options: Any) -> int:
@@ -83,7 +85,8 @@ def blocks_command(**options: Any) -> int:
         rows = [_estimated(model, count, form) for model in chosen for count in grids]
     click.echo(rows_text(rows, answer), nl=False)
     warnings = [f"{', '.join(map(str, outside))} blocks lie outside the measured grids"] if outside else []
-    return say(warnings, simulated_notes(bundle), quiet=options["quiet"])
+    status = say(warnings, simulated_notes(bundle), quiet=options["quiet"])
+    return status if options["strict"] else DONE
 
 
 def _chosen(models: "list[BlockModel]", options: Options) -> "list[BlockModel]":

@@ -13,6 +13,7 @@ from estimator.commands.options import (
     JSON,
     POSITIVE,
     QUIET,
+    STRICT,
     TEXT_FORMATS,
     Number,
     Options,
@@ -69,6 +70,7 @@ Row = dict[str, object]
     click.option("--delay-exponent", type=Number(0.0, 10.0), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
     CSV,
     JSON,
+    STRICT,
     QUIET,
 )
 def counts_command(**options: Any) -> int:
@@ -129,7 +131,7 @@ def counts_command(**options: Any) -> int:
     else:
         text = rows_table(flat) + document_text(head | others)
     click.echo(text, nl=False)
-    return say(warnings, simulated_notes(bundle) if bundle else (), quiet=options["quiet"])
+    return _reported(warnings, simulated_notes(bundle) if bundle else (), options)
 
 
 def _check_modules(options: Options) -> None:
@@ -166,7 +168,15 @@ def _scaled(kernels: "list[CountedKernel]", table: "EnergyTable", constant_w: fl
     click.echo(rows_text(rows, form), nl=False)
     local = "spread evenly over the modules" if share is None else f"{100 * share:g} % local"
     assumed = f"assumed: the DRAM's traffic is {local}, and nothing else than links limits the scaling"
-    return say(warnings, (assumed,), quiet=options["quiet"])
+    return _reported(warnings, (assumed,), options)
+
+
+def _reported(warnings: Sequence[str], notes: Sequence[str], options: Options) -> int:
+    """Write warnings and notes; returns the exit status: 3 if work is missing from the energy, and if --strict."""
+    from estimator.counts.counted_energy import NONE
+
+    status = say(warnings, notes, quiet=options["quiet"])
+    return status if options["strict"] or any(NONE in line for line in warnings) else DONE
 
 
 def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, float]":

@@ -24,6 +24,9 @@ from estimator.vocabulary.values import frozen
 PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")
 """Parts of the energy; instructions include their issue, constant is the board's power at rest and its additional power while it works."""
 
+NONE: Final = "taken as none"
+"""Part of the warnings about work that an energy lacks."""
+
 
 @frozen
 class Integration:
@@ -113,7 +116,7 @@ def counted_energies(
     )
     missing = sorted({name for kernel in kernels for name in kernel.missing})
     if missing:
-        warnings.append(f"not counted, taken as none: {', '.join(missing)}")
+        warnings.append(f"not counted, {NONE}: {', '.join(missing)}")
     return tuple(rows), total, tuple(warnings)
 
 
@@ -165,7 +168,7 @@ def _foreign(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
     warnings += [f"energy of {name} is of low confidence: {doubt}" for name, doubt in doubtful.items()]
     levels = sorted({level for kernel in kernels for level in kernel.activity.transactions if TRANSACTION + level not in terms})
     if levels:
-        warnings.append(f"no energy of transactions of {', '.join(levels)}: taken as none")
+        warnings.append(f"no energy of transactions of {', '.join(levels)}: {NONE}")
     if STALL not in terms and any(kernel.activity.stalls for kernel in kernels):
-        warnings.append(f"{table.name} has no energy of a stall: taken as none")
+        warnings.append(f"{table.name} has no energy of a stall: {NONE}")
     return warnings

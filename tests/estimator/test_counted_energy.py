@@ -272,14 +272,17 @@ def test_the_answer_says_its_clock_and_whether_it_holds(clock_mhz, validity, war
     fields = {"instruction_energies": section, "clocks_mhz": (1200.0, 1410.0), "environment": {"simulated": "true"}}
     save_bundle(replace(planted_bundle(), **fields), bundle)
     path.write_text(ptx(1e9, 1e6, time_s=1.0))
-    found = run(f"{path} --bundle {bundle} --constant-w 40 --json {f'--freq {clock_mhz}' if clock_mhz else ''}")
+    words = f"{path} --bundle {bundle} --constant-w 40 --json {f'--freq {clock_mhz}' if clock_mhz else ''}"
+    found = run(words)
     document = json.loads(found.out)
     assert document["sm_clock_mhz"] == (clock_mhz or 1410)
     assert (document["validity"], document["simulated"]) == (validity, True)
-    assert found.status == (3 if warning else 0)
+    assert (found.status, run(words, "--strict").status) == (0, 3 * bool(warning))
     assert warning in found.err
     assert found.err.count("warning: ") == bool(warning)
     assert f"note: {SIMULATED.format('planted')}" in found.err, "as estimate and estimate blocks say"
+    path.write_text(ptx(1e9, 1e6, time_s=1.0, stalls=9))
+    assert run(words).status == 3, "an energy that lacks work"
 
 
 def test_constant_power_must_be_known_and_classes_too():
