@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from estimator.tracing.building import CACHES, Job, configured_job, user_job
 from estimator.tracing.calls import Call, Part
@@ -130,6 +131,8 @@ COMPILED: Final = (
     "(--host-launch-us 0: with them)"
 )
 
+PARTLY: Final = "functions that torch.compile compiles are traced as written; --runtime compiled merges the kernels of the whole model"
+
 TURNED: Final = "images are channels first: {:.0f} conversions around its convolutions (--channels-last: none)"
 
 IMAGE_AXES: Final = 4
@@ -181,14 +184,15 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     with ExitStack() as stack:
         for context in (redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model)):  # output of a model is no result
             stack.enter_context(context)
-        job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
+        with patch.object(torch, "compile", wraps=torch.compile) as compiles:
+            job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
         for size in asked:
             if size not in job.sizes:
                 raise WorkloadError(f"{request.model}: its inputs have no {size} to choose; leave --{size} out")
         _refuse_scans(request, job.model)
         request = replace(request, runtime=request.runtime or ("compiled" if job.compiled else "eager"))
         job = _laid_out(torch, request, job)
-        if job.compiled:
+        if compiles.called:
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # its own compiler would hide the operations
         run, moments = _runner(torch, request, job)
         held = Held()
@@ -202,6 +206,8 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
     workload = _workload(torch, request, job, calls, footprint)
+    if compiles.called and not job.compiled and request.runtime == "eager":
+        workload = replace(workload, warnings=(*workload.warnings, PARTLY))
     if narrow and narrow not in TENSOR_TYPES:
         workload = _narrowed(torch, workload, narrow, job.model, stored)
     elif request.precision not in TENSOR_TYPES:

@@ -231,16 +231,28 @@ def itself():
     model = Small()
     model.compile()
     return model, (torch.zeros(4, 32),)
+
+def calls():
+    class Calls(Small):
+        after = staticmethod(torch.compile(lambda x: x.relu() * 2 + 1))
+
+        def forward(self, x):
+            return self.after(self.layer(x))
+
+    return Calls(), (torch.zeros(4, 32),)
 """
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("function, runtime", [("plain", ""), ("whole", "compiled"), ("inner", "compiled"), ("itself", "compiled")])
+@pytest.mark.parametrize(
+    "function, runtime", [("plain", ""), ("whole", "compiled"), ("inner", "compiled"), ("itself", "compiled"), ("calls", "")]
+)
 def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_path, function, runtime):
     need_torch()
     path = tmp_path / "lab.py"
     path.write_text(WRAPPED)
     status, out, err = run(f"trace {path}:{function}")
     assert (status, json.loads(out)["name"].endswith("-compiled"), "runtime compiled-1" in err) == (0, bool(runtime), bool(runtime))
+    assert ("traced as written" in err) == (function == "calls")
     eager = json.loads(run(f"trace {path}:{function} --runtime eager")[1])
     assert sum(o["count"] for o in eager["operators"] if o["family"] == "elementwise") == 3 * (1 + (function == "inner"))
