@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class Estimate(Values[float]):
     usable: bool
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
-    _kernels: tuple[Prediction, int] = field(repr=False, compare=False)
+    _kernels: ClassVar[tuple[Prediction, int]]  # of each estimate, but no field: pandas and `asdict` take an Estimate
 
     @cached_property
     def kernels(self) -> tuple[KernelEstimate, ...]:
@@ -108,7 +108,7 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     (case,), count = points.cases, len(points)
     points = replace(points, cases=(case,) * count, case=np.arange(count))  # each point has remarks of its own
     validity, warnings, notes = points.validity(), _by_number(points.warnings_of(), count), _by_number(points.notes_of(), count)
-    return [
+    found = [
         Estimate(
             workload=case.workload,
             bundle=case.bundle,
@@ -121,10 +121,12 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
             usable=case.usable and math.isfinite(points.latency_s[i]),
             warnings=warnings[i],
             notes=notes[i],
-            _kernels=(prediction, i),
         )
         for i, row in enumerate(zip(*(getattr(points, name).tolist() for name in VALUES), strict=True))
     ]
+    for i, one in enumerate(found):
+        vars(one)["_kernels"] = prediction, i
+    return found
 
 
 def _by_number(lines: Iterable[tuple[int, str]], count: int) -> list[tuple[str, ...]]:

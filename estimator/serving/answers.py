@@ -56,7 +56,7 @@ class Serving:
     expert_parallel: int = 1
     weights: str | None = None
     kv: str | None = None
-    engine: str | Engine | None = None
+    engine: str | Path | Engine | None = None
 
     @property
     def formats(self) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def engine_names() -> tuple[str, ...]:
     return tuple(sorted(resource_names("engines", ".toml"), key=lambda name: (name.rpartition("-")[0], _version(name))))
 
 
-def load_engine(name: str | Engine | None = None) -> Engine:
+def load_engine(name: str | Path | Engine | None = None) -> Engine:
     """An engine by its name, with or without a version ("vllm-0.12", "vllm"), or a TOML file of one; None: the usual one.
 
     Of another version it has OTHER_VERSION_SHARE of the host times of the nearest shipped version, without one of the middle one.  Raises
@@ -108,7 +108,7 @@ def load_engine(name: str | Engine | None = None) -> Engine:
     """
     if isinstance(name, Engine):
         return name
-    asked = (name or USUAL).strip().lower()
+    asked = str(name or USUAL).strip().lower()
     if name and asked.endswith(".toml"):
         return read_file(Engine, Path(name), "engine", OperatingPointError)
     if asked in engine_names():
@@ -116,7 +116,7 @@ def load_engine(name: str | Engine | None = None) -> Engine:
     own = [one for one in engine_names() if asked == one.rpartition("-")[0] or asked.startswith(one.rpartition("-")[0] + "-")]
     if not own:
         raise OperatingPointError(
-            f"unknown engine {name!r:.40}; known: {', '.join(engine_names())}, these names without a version, or a TOML file"
+            f"unknown engine {str(name)!r:.40}; known: {', '.join(engine_names())}, these names without a version, or a TOML file"
         )
     version = _version(asked)
     engine = _shipped(min(own, key=lambda one: abs(_version(one) - version)) if version else own[len(own) // 2])

@@ -86,3 +86,5 @@ def test_pandas_takes_points_as_they_are_with_a_row_for_each():
     for name in VALUES:
         np.testing.assert_array_equal(frame[name].to_numpy(), getattr(points, name), err_msg=name)
     assert pd.DataFrame(points.select(np.zeros(0, dtype=np.int64))).empty
+    found = estimate(gpt2_prefill(8, 333), BUNDLE, sm_clock_mhz=(510.0, 900.0))
+    assert pd.DataFrame(found)["power_w"].tolist() == [one.power_w for one in found]

@@ -10,6 +10,7 @@ import pytest
 from estimator import ArgumentError, OperatingPointError, Serving, bundle_for, serve_llm
 from estimator.bundle.files import save_bundle
 from estimator.serving.engines import engine_names, load_engine
+from estimator.vocabulary.resources import resource_folder
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
 from tests.estimator.serving import MEASURES
@@ -381,5 +382,6 @@ def test_prompts_that_share_no_steps_with_running_sequences_take_longer(batch, l
 def test_every_engine_states_its_sources(name):
     engine = load_engine(name)
     assert name == f"{engine.name}-{engine.version}"
+    assert load_engine(resource_folder("engines") / f"{name}.toml") == engine
     assert set(engine.sources) == {"host", "queued", "memory_share", "reserve_bytes", "chunk", "mixes"}
     assert load_engine(f"{name}.9").host.spread > engine.host.spread
