@@ -20,7 +20,7 @@ from estimator.commands.options import (
     with_options,
 )
 from estimator.commands.reporting import say
-from estimator.options.command_line import DONE, named_file, output_option
+from estimator.options.command_line import named_file, output_option
 from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def blocks_command(**options: Any) -> int:
         rows = [_estimated(model, count, form) for model in chosen for count in grids]
     click.echo(rows_text(rows, answer), nl=False)
     warnings = [f"{', '.join(map(str, outside))} blocks lie outside the measured grids"] if outside else []
-    status = say(warnings, simulated_notes(bundle), quiet=options["quiet"])
-    return status if options["strict"] else DONE
+    return say(warnings, simulated_notes(bundle), options)
 
 
 def _chosen(models: "list[BlockModel]", options: Options) -> "list[BlockModel]":

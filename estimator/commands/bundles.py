@@ -35,7 +35,7 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
         return DONE
     rows = listed_bundles(bundles)
     click.echo(json_text(rows) if as_json else bundle_table(rows), nl=False)
-    return say([str(row["error"]) for row in rows if row["error"] is not None], quiet=options["quiet"])
+    return say([str(row["error"]) for row in rows if row["error"] is not None], (), options)
 
 
 @click.command(
@@ -47,5 +47,5 @@ def gpus_command(gpus: Sequence[str], **options: Any) -> None:
     from estimator.display.bundles import gpu_table, listed_gpus
     from estimator.display.text import json_text
 
-    found = list(listed_gpus(gpus, lambda line: say([], [line], quiet=options["quiet"])))
+    found = list(listed_gpus(gpus, lambda line: say([], [line], options)))
     click.echo(json_text(list(map(asdict, found))) if options["as_json"] else gpu_table(found), nl=False)

@@ -120,10 +120,10 @@ def questions(options: Options) -> "list[Asked]":
         for choice in zip(*choices, strict=True)
         for variant, (bundle, gpu, clocks, idle_power) in zip(chosen, choice, strict=True)
     ]
-    return asked if len(choices[0]) == 1 else _able(asked, quiet=options["quiet"])
+    return asked if len(choices[0]) == 1 else _able(asked, options)
 
 
-def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
+def _able(asked: "list[Asked]", options: Options) -> "list[Asked]":
     """The queries without those that cannot run, which stderr names; all if none can run."""
     from estimator.questions.choosing import answered
     from estimator.questions.judging import at_clocks
@@ -137,7 +137,7 @@ def _able(asked: "list[Asked]", *, quiet: bool) -> "list[Asked]":
             found.append(one)
         else:
             left_out.append((case.workload, f"left out: {next(iter(case.too_large), '') or why_no_time(case.warnings)}"))
-    say([], remark_lines(left_out) if found else [], quiet=quiet)
+    say([], remark_lines(left_out) if found else [], options)
     return found or asked
 
 
@@ -202,7 +202,7 @@ def _boards(options: Options, needs: Sequence[Need]) -> "list[list[tuple[Bundle,
         raise click.UsageError("name a --gpu, such as h100 (`estimate gpus` lists them), or a --bundle")
     if options["idle_power"] and len(words) > 1:
         raise click.UsageError("--idle-power was read on one board: give one --gpu")
-    heads = {} if given else bundle_heads(lambda line: say([], [line], quiet=options["quiet"]))
+    heads = {} if given else bundle_heads(lambda line: say([], [line], options))
     pairs = [
         list(product(given, words)) if given else [(nearest_bundle(known_gpu(word), heads, formats, served=served), word) for word in words]
         for formats, served in needs

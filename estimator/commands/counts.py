@@ -22,7 +22,7 @@ from estimator.commands.options import (
     with_options,
 )
 from estimator.commands.reporting import say
-from estimator.options.command_line import DONE, named_file
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file
 from estimator.vocabulary.errors import CountsError
 
 if TYPE_CHECKING:
@@ -175,8 +175,8 @@ def _reported(warnings: Sequence[str], notes: Sequence[str], options: Options) -
     """Write warnings and notes; returns the exit status: 3 if work is missing from the energy, and if --strict."""
     from estimator.counts.counted_energy import NONE
 
-    status = say(warnings, notes, quiet=options["quiet"])
-    return status if options["strict"] or any(NONE in line for line in warnings) else DONE
+    status = say(warnings, notes, options)
+    return DONE_WITH_WARNINGS if any(NONE in line for line in warnings) else status
 
 
 def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, float]":

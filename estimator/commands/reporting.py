@@ -38,14 +38,14 @@ def deliver(form: str, forms: Mapping[str, Callable[[], str | bytes | Iterable[s
             stream.write(piece if isinstance(piece, bytes) else piece.encode("utf-8", errors="replace"))
 
 
-def say(warnings: Sequence[str], notes: Sequence[str] = (), *, quiet: bool) -> int:
-    """Write notes and at most MOST_WARNINGS lines of warnings to stderr, unless quiet; returns the exit status."""
+def say(warnings: Sequence[str], notes: Sequence[str], options: Options) -> int:
+    """Write notes and at most MOST_WARNINGS lines of warnings to stderr, unless --quiet; returns the exit status: 3 if --strict."""
     more = len(warnings) - MOST_WARNINGS + 1
     shown = [*warnings[: MOST_WARNINGS - 1], f"{more} more; the JSON lists them all"] if more > 1 else warnings
-    for kind, lines in () if quiet else (("warning", shown), ("note", notes)):
+    for kind, lines in () if options["quiet"] else (("warning", shown), ("note", notes)):
         for line in lines:
             tell(f"{kind}: {line}")
-    return DONE_WITH_WARNINGS if warnings else DONE
+    return DONE_WITH_WARNINGS if warnings and options.get("strict") else DONE
 
 
 Remarks = Iterable[tuple[str, str]]
@@ -54,9 +54,8 @@ Remarks = Iterable[tuple[str, str]]
 
 def report(warnings: Remarks, notes: Remarks, options: Options, *, unusable: bool) -> int:
     """Write notes and warnings, each once, to stderr; returns the exit status: 3 for an unusable answer, and if --strict."""
-    lines = remark_lines(warnings)
-    say(lines, remark_lines(notes), quiet=options["quiet"])
-    return DONE_WITH_WARNINGS if unusable or (lines and options["strict"]) else DONE
+    status = say(remark_lines(warnings), remark_lines(notes), options)
+    return DONE_WITH_WARNINGS if unusable else status
 
 
 def remark_lines(remarks: Remarks) -> list[str]:

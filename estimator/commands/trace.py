@@ -82,7 +82,7 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
         click.echo(json_text(summary) if as_json else document_text(summary), nl=False)
     warnings = [f"{item.name} ×{item.count} is of no known kind; it is left out of estimates" for item in workload.unknown]
     warnings += workload.warnings
-    say(warnings, workload.notes, quiet=quiet)
+    say(warnings, workload.notes, {"quiet": quiet})
     return DONE_WITH_WARNINGS if workload.unknown else DONE
 
 

@@ -68,22 +68,16 @@ def case_name(points: Sweep, number: int) -> str:
     return " ".join(word for word in words if word) or case.workload
 
 
-def time_svg(answer: Explanation) -> str:
-    """A bar of time by limit."""
-    parts = {**answer.limits_s, "waiting for the host": answer.waiting_s}
-    return shares_svg("time by what limits", "share of the latency by what limits it", parts, "s")
-
-
-def module_svg(answer: Explanation) -> str:
-    """A bar of the iteration's energy by module."""
-    return shares_svg("energy by module", "share of the energy by what draws it", answer.energy_parts_j, "J")
-
-
 SWEEP_CHARTS: Final[dict[str, Callable[[Sweep], str]]] = {
     **{name: partial(clock_svg, quantity=name) for name in CLOCK_CHARTS},
     "front": front_svg,
 }
-EXPLANATION_CHARTS: Final = {"time": time_svg, "modules": module_svg}
+EXPLANATION_CHARTS: Final[dict[str, Callable[[Explanation], str]]] = {
+    "time": lambda answer: shares_svg(
+        "time by what limits", "share of the latency by what limits it", {**answer.limits_s, "waiting for the host": answer.waiting_s}, "s"
+    ),
+    "modules": lambda answer: shares_svg("energy by module", "share of the energy by what draws it", answer.energy_parts_j, "J"),
+}
 
 
 def pictures(answer: Sweep | Explanation, name: str) -> dict[str, Callable[[], str | bytes]]:

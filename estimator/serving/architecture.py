@@ -104,9 +104,6 @@ class Layout:
         return self.gpus // self.tensor_parallel
 
 
-ONE_GPU: Final = Layout()
-
-
 class Product(NamedTuple):
     """A kind of matrix that one GPU holds: name, outputs, inputs, and how many: layers, and copies in a layer."""
 
@@ -157,12 +154,6 @@ class Architecture:
     def embeddings(self) -> int:
         """Weights of the vectors of tokens and positions."""
         return (self.vocab + self.positions) * self.hidden
-
-    @property
-    def parameters(self) -> int:
-        """Parameters without biases, which are less than 0.2 % of a model."""
-        norms = (self.kind.norms * self.layers + 1) * self.hidden
-        return sum(one.weights for one in self.products(ONE_GPU) if one.name != "head" or not self.tied) + self.embeddings + norms
 
     def products(self, layout: Layout) -> tuple[Product, ...]:
         """Matrices of one GPU; the ones that are equal in all layers are one item.  Keys that are fewer than GPUs are copied."""

@@ -125,7 +125,7 @@ def step_workload(
 
 
 def weight_bytes(architecture: Architecture, weights: Weights, layout: Layout) -> float:
-    """Weights that one GPU holds [byte], without norms; the head counts once if it is the table of tokens, which is divided like it."""
+    """Weights that one GPU holds [byte], without norms and biases; a head that is the table of tokens counts once."""
     held = [one for one in architecture.products(layout) if one.name != "head" or not architecture.tied]
     embedded = BYTES_PER_ELEMENT[SIXTEEN] * architecture.embeddings / layout.tensor_parallel
     return sum(one.weights * weights.bytes_of(one.name) for one in held) + embedded

@@ -50,17 +50,10 @@ def _fill(call: Call) -> list[Part]:
 # Copies ---------------------------------------------------------------------------------------------------------------
 
 
-def _clone(call: Call) -> list[Part]:
-    """A copy; a copy from the host has no source on the device."""
-    return _copied(call.inputs[0][1] if call.inputs else call.outputs[0], call.outputs[0])
-
-
-def _copy_into(call: Call) -> list[Part]:
-    return _copied((*call.tensors("src"), call.outputs[0])[0], call.outputs[0])
-
-
-def _copied(source: Tensor, target: Tensor) -> list[Part]:
-    """A conversion or a copy; a copy into another order of elements is a transposing copy."""
+def _copied(call: Call) -> list[Part]:
+    """A conversion or a copy; into another order of elements it is a transposing copy.  One from the host has no source on the device."""
+    target = call.outputs[0]
+    source = (*call.tensors("src"), *call.tensors("self"), target)[0]
     turned = len(source.shape) == len(target.shape) and source.stored == source.elements and source.innermost != target.innermost
     name = "elementwise.typecast" if source.dtype != target.dtype else "copy.transpose" if turned else "copy.contiguous"
     out = target.precision if source.dtype != target.dtype else ""
@@ -99,10 +92,10 @@ def _embedding_backward(call: Call) -> list[Part]:
     return [*_fill(call), moved("copy.gather", table.precision, gradient.elements, 2.0 * gradient.elements)]
 
 
-def _dropout(call: Call) -> list[Part]:
-    """A dropout: writes a result and a mask of one byte per element, counted in elements of the result."""
-    tensor = call.tensor("input")
-    return [moved("elementwise.dropout", tensor.precision, tensor.elements, tensor.elements)]
+def _whole(kind: str, call: Call) -> list[Part]:
+    """Reads its input once; a dropout also writes a mask of one byte per element, which its elements count."""
+    tensor = call.inputs[0][1]
+    return [moved(kind, tensor.precision, call.outputs[0].elements, tensor.elements)]
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -187,11 +180,6 @@ def _loss(call: Call) -> list[Part]:
     return [part("reduction.mean", call.tensor("self").precision, rows=1, dim=max(call.tensor("target").elements, 1), share=LIGHT)]
 
 
-def _pool(call: Call) -> list[Part]:
-    tensor = call.tensor("self")
-    return [moved("elementwise.pool", tensor.precision, call.outputs[0].elements, tensor.elements)]
-
-
 # Lists of tensors -----------------------------------------------------------------------------------------------------
 
 
@@ -213,14 +201,13 @@ def over_lists(call: Call) -> list[Part]:
 RULES: Final[dict[str, Rule]] = {
     "silent": lambda _call: [],
     "fill": _fill,
-    "clone": _clone,
-    "copy_into": _copy_into,
+    "copied": _copied,
     "contiguous": _contiguous,
     "cat": _cat,
     "gather": _gather,
     "embedding": partial(_gather, share=LAYER),
     "embedding_backward": _embedding_backward,
-    "dropout": _dropout,
+    "dropout": partial(_whole, "elementwise.dropout"),
     "softmax": _softmax,
     "layernorm": partial(_layer_norm, "norm.layernorm"),
     "rmsnorm": partial(_layer_norm, "norm.rmsnorm"),
@@ -230,7 +217,7 @@ RULES: Final[dict[str, Rule]] = {
     "ranked": _ranked,
     "sorted": _sorted,
     "loss": _loss,
-    "pool": _pool,
+    "pool": partial(_whole, "elementwise.pool"),
     "gradient": _gradient,
     "grouped": products.grouped,
     "convolution": products.convolution,
