@@ -58,7 +58,7 @@ class Catalogue:
 
     workloads: dict[str, Workload]
     bundles: Mapping[str, Bundle]
-    gpus: tuple[str, ...]
+    gpus: Mapping[str, GpuSpec]
     models: tuple[str, ...]
     engines: tuple[str, ...]
     numbers: "count[int]" = field(default_factory=count)
@@ -93,7 +93,7 @@ class Catalogue:
                 }
                 for key, bundle in self.bundles.items()
             ],
-            "gpus": [{**_board(gpu), "bundle": self.nearest(gpu)} for gpu in map(load_gpu, self.gpus)],
+            "gpus": [{**_board(gpu), "gpu": name, "bundle": self.nearest(gpu)} for name, gpu in self.gpus.items()],
             "models": self.models,
             "engines": self.engines,
             "most_bytes": most_bytes,
@@ -148,10 +148,10 @@ def _found(entries: Mapping[str, T], key: str, what: str) -> T:
     return entries[key]
 
 
-def open_catalogue(files: Sequence[str], bundles: Sequence[str]) -> Catalogue:
-    """A catalogue of the named workload files and bundles, then the shipped examples and the installed bundles.
+def open_catalogue(files: Sequence[str], bundles: Sequence[str], gpus: Sequence[str]) -> Catalogue:
+    """A catalogue of the named workload files, bundles and GPUs, and of the shipped examples, installed bundles and known GPUs.
 
-    Raises WorkloadError and BundleError for a named file that cannot be read, and BundleError if there is no bundle.
+    Raises EstimatorError for a named file that cannot be read, and BundleError if there is no bundle.
     """
     given: dict[str, Workload] = {}
     for path in dict.fromkeys(files):
@@ -171,7 +171,7 @@ def open_catalogue(files: Sequence[str], bundles: Sequence[str]) -> Catalogue:
     return Catalogue(
         workloads={f"{source}-{number}": one for source, workloads in sources.items() for number, one in enumerate(workloads)},
         bundles={f"bundle-{number}": bundle for number, bundle in enumerate(found.values())},
-        gpus=gpu_names(),
+        gpus={name: load_gpu(name) for name in (*gpu_names(), *gpus)},
         models=tuple(filter(is_served, model_names())),
         engines=engine_names(),
     )

@@ -17,6 +17,7 @@ from estimator.vocabulary.errors import EstimatorError
 )
 @click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, type=named_file)
 @click.option("--bundle", "bundle_names", metavar="NAME|FILE", multiple=True, type=named_file, help="Offered beside the installed ones.")
+@click.option("--gpu", "gpus", metavar="FILE", multiple=True, type=named_file, help="A GPU of your own, offered beside the known ones.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any free one.")
 @with_options(JSON, QUIET)
 def serve_command(**options: Any) -> None:
@@ -24,7 +25,7 @@ def serve_command(**options: Any) -> None:
     from estimator.serve.catalogue import open_catalogue
     from estimator.serve.server import page_server
 
-    catalogue = open_catalogue(options["workloads"], options["bundle_names"])
+    catalogue = open_catalogue(options["workloads"], options["bundle_names"], options["gpus"])
     stopped = Event()
     before = signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
     try:

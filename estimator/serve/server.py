@@ -32,7 +32,6 @@ from estimator.uncertainty.nearest import asked_gpu
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.reader import Span, read
-from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.values import frozen
 
 EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
@@ -129,7 +128,7 @@ def served_document(question: ServedQuestion, catalogue: Catalogue) -> Document:
         if name not in names:  # a name from the page is never used as a file
             raise SpecificationError(f"{name!r:.60} is unknown; known: {', '.join(filter(None, names))}")
     serving = Serving(**{name: value for name, value in asdict(question).items() if name != "gpu" and value != ""})
-    bundle = catalogue.bundle(catalogue.nearest(load_gpu(question.gpu), serving.formats, served=True))
+    bundle = catalogue.bundle(catalogue.nearest(catalogue.gpus[question.gpu], serving.formats, served=True))
     return asdict(serve_llm(serving, bundle, gpu=asked_gpu(bundle, question.gpu)))
 
 

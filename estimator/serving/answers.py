@@ -1,7 +1,7 @@
 """What a served model costs: times of a request, tokens, power and energy, with the limits of 90 % intervals."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
@@ -204,7 +204,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 state=state,
                 validity="extrapolated" if validity == "measured" and served.layout.gpus > NODE_GPUS else validity,
                 warnings=(*((state,) if state else _crowded(batch, values["running"], memory)), *warnings),
-                notes=(*_engine_notes(serving, served, values["busy"]), *_link_notes(served, board), *notes),
+                notes=(*_notes(serving, served, board, values["busy"]), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),
             )
@@ -295,23 +295,16 @@ def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ..
     return (f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait",)
 
 
-def _engine_notes(serving: Serving, served: Served, busy: float) -> tuple[str, ...]:
-    """Assumptions about the engine, and whether its host sets the pace."""
+def _notes(serving: Serving, served: Served, board: Board, busy: float) -> Iterator[str]:
+    """Assumptions about the engine, whether its host sets the pace, and what sums among boards without NVLink depend on."""
     engine = served.engine
-    told = (
-        ""
-        if engine.known
-        else f"{serving.engine or 'no engine named'}: half of the host times of {engine.label}, ± {engine.host.spread:.0%}"
-    )
-    paced = f"the boards wait {1.0 - busy:.0%} of the time: the host sets the pace" if busy < BUSY_ENOUGH and serving.rate is None else ""
-    return tuple(filter(None, (told, paced)))
-
-
-def _link_notes(served: Served, board: Board) -> tuple[str, ...]:
-    """What sums among boards without NVLink depend on.  Source: AIConfigurator, six collections of L40S: 2 and 20 GB/s among eight."""
-    if served.layout.gpus <= 2 or not 0.0 < board.gpu.link_bytes_per_s <= FASTEST_PCIE:
-        return ()
-    return ("sums among more than two boards over PCIe: a host without a direct way between its sockets takes up to ten times as long",)
+    if not engine.known:
+        yield f"{serving.engine or 'no engine named'}: half of the host times of {engine.label}, ± {engine.host.spread:.0%}"
+    if busy < BUSY_ENOUGH and serving.rate is None:
+        yield f"the boards wait {1.0 - busy:.0%} of the time: the host sets the pace"
+    if served.layout.gpus > 2 and 0.0 < board.gpu.link_bytes_per_s <= FASTEST_PCIE:
+        # Source: AIConfigurator, six collections of L40S: 2 and 20 GB/s among eight.
+        yield "sums among more than two boards over PCIe: a host without a direct way between its sockets takes up to ten times as long"
 
 
 def _remarks(

@@ -60,5 +60,5 @@ class Served:
 def served():
     """A server with the shipped examples and bundles."""
     complaints = []
-    with page_server(0, open_catalogue([], []), complain=complaints.append) as url:
+    with page_server(0, open_catalogue([], [], []), complain=complaints.append) as url:
         yield Served(url=url, complaints=complaints)

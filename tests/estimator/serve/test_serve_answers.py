@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.estimator.estimating import printed
+from estimator.vocabulary.resources import resource_folder
+from tests.estimator.estimating import fails, printed
 from tests.estimator.serve.conftest import BUNDLE
 
 EXAMPLES = ("gpt2-prefill", "llama-8b-decode")
@@ -85,10 +86,23 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
 
     path = tmp_path / "times.json"
     save_bundle(replace(load_bundle(BUNDLE), name="times", power=None), path)
-    document = known(answer_document(Question(workload="example-0", bundle="bundle-0"), open_catalogue([], [str(path)])))
+    document = known(answer_document(Question(workload="example-0", bundle="bundle-0"), open_catalogue([], [str(path)], [])))
     assert [document["estimate"][name] is None for name in ("latency_s", "power_w", "energy_j")] == [False, True, True]
     assert set(document["charts"]) == {"latency", "time"}
     assert "NaN" not in json.dumps(document)
+
+
+def test_a_file_of_a_gpu_is_one_of_the_choices_and_is_read_at_the_start():
+    from estimator.serve.catalogue import open_catalogue
+    from estimator.serve.server import ServedQuestion, served_document
+
+    file = str(resource_folder("gpus") / "l4.toml")
+    own, known = (
+        served_document(ServedQuestion(model="llama-3.2-1b", gpu=gpu, prompt=64, output=8, batch=1), open_catalogue([], [], [file]))
+        for gpu in (file, "l4")
+    )
+    assert own == known
+    assert "missing.toml" in fails("serve --gpu missing.toml")
 
 
 def test_every_gpu_has_the_bundle_that_the_command_takes_for_it(served, repository):
