@@ -48,6 +48,7 @@ titan-rtx       fp16 130.5  | fp32 16.3
 v100-sxm2-32gb  fp16 125    | fp32 15.7  fp64 7.8
 rtx-8000        fp16 130.5  | fp32 16.3
 rtx-2080-ti     fp16 53.8   | fp32 13.45
+gb300           bf16 2500   nvfp4 15000 | fp32 80@2055
 """
 """Dense peak rates as the vendor prints them [TFLOP/s], at another clock than the quoted tensor clock after @ [MHz]; CUDA cores after |."""
 
