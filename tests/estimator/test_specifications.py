@@ -48,6 +48,14 @@ titan-rtx       fp16 130.5  | fp32 16.3
 v100-sxm2-32gb  fp16 125    | fp32 15.7  fp64 7.8
 rtx-8000        fp16 130.5  | fp32 16.3
 rtx-2080-ti     fp16 53.8   | fp32 13.45
+a2              fp16 18.1   int8 36.3 | fp32 4.53
+a16             fp16 17.9   | fp32 4.5
+rtx-3070        bf16 40.6   | fp32 20.3
+rtx-4070        | fp32 29.15
+rtx-4090-d      bf16 147.1  fp8 294.2 | fp32 73.5
+rtx-5000-ada    bf16 261.1  | fp32 65.3
+rtx-4500-ada    | fp32 39.6
+rtx-pro-6000-max-q  | fp32 110.1
 gb300           bf16 2500   nvfp4 15000 | fp32 80@2055
 """
 """Dense peak rates as the vendor prints them [TFLOP/s], at another clock than the quoted tensor clock after @ [MHz]; CUDA cores after |."""
@@ -111,7 +119,7 @@ def test_clock_tables_agree_with_the_recorded_ones(shared_data):
         ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
         ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
         ("NVIDIA TITAN V", "titan-v"), ("TITAN RTX", "titan-rtx"), ("h100", "h100-sxm"), ("RTX6000 Ada", "rtx-6000-ada"),
-        ("NVIDIA A16", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
+        ("NVIDIA L2", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
     ],
 )  # fmt: skip
 def test_product_names_of_the_driver_lead_to_the_specification(reported, name):
