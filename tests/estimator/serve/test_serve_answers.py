@@ -1,9 +1,14 @@
 """What the page is told is what the commands print."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from estimator.bundle.files import load_bundle, save_bundle
+from estimator.display.text import known
+from estimator.serve.catalogue import open_catalogue
+from estimator.serve.server import Question, ServedQuestion, answer_document, served_document
 from estimator.vocabulary.resources import resource_folder
 from tests.estimator.estimating import fails, printed
 from tests.estimator.serve.conftest import BUNDLE
@@ -77,13 +82,6 @@ def test_sizes_of_a_file_that_states_none_can_be_stated(served):
 
 
 def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
-    from dataclasses import replace
-
-    from estimator.bundle.files import load_bundle, save_bundle
-    from estimator.display.text import known
-    from estimator.serve.catalogue import open_catalogue
-    from estimator.serve.server import Question, answer_document
-
     path = tmp_path / "times.json"
     save_bundle(replace(load_bundle(BUNDLE), name="times", power=None), path)
     document = known(answer_document(Question(workload="example-0", bundle="bundle-0"), open_catalogue([], [str(path)], [])))
@@ -93,9 +91,6 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
 
 
 def test_a_file_of_a_gpu_is_one_of_the_choices_and_is_read_at_the_start():
-    from estimator.serve.catalogue import open_catalogue
-    from estimator.serve.server import ServedQuestion, served_document
-
     file = str(resource_folder("gpus") / "l4.toml")
     own, known = (
         served_document(ServedQuestion(model="llama-3.2-1b", gpu=gpu, prompt=64, output=8, batch=1), open_catalogue([], [], [file]))

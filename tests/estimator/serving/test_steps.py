@@ -216,7 +216,7 @@ def test_data_parallel_attention_sends_tokens_to_all_experts():
 
 
 @pytest.mark.parametrize("config", [*PUBLISHED, DENSE, ROUTED | {"quantization_config": {"quant_method": "awq", "bits": 4}}])
-@pytest.mark.parametrize("step", [Step(prompts=((128, 256), (128, 256)), sequences=3, context=99.5), Step(sequences=1, context=1.0)])
+@pytest.mark.parametrize("step", [Step(prompts=((128, 256),), together=1.4, sequences=3, context=99.5), Step(sequences=1, context=1.0)])
 def test_operators_are_valid_cost_the_host_nothing_and_name_the_library(config, step):
     workload = served(config if isinstance(config, dict) else config_of(config), step=step, library="vllm")
     for one in workload.operators:
