@@ -9,7 +9,9 @@ import pytest
 
 from estimator.serve.catalogue import open_catalogue
 from estimator.serve.server import page_server
+from estimator.vocabulary.resources import resource_folder
 
+OWN_GPU = str(resource_folder("gpus") / "l4.toml")
 BUNDLE = "a100-pcie-40gb-eager"
 PATIENCE_S = 120.0
 """Only waited for where something never happens."""
@@ -60,5 +62,5 @@ class Served:
 def served():
     """A server with the shipped examples and bundles."""
     complaints = []
-    with page_server(0, open_catalogue([], [], []), complain=complaints.append) as url:
+    with page_server(0, open_catalogue([], [], [OWN_GPU]), complain=complaints.append) as url:
         yield Served(url=url, complaints=complaints)

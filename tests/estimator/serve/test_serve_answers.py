@@ -8,10 +8,9 @@ import pytest
 from estimator.bundle.files import load_bundle, save_bundle
 from estimator.display.text import known
 from estimator.serve.catalogue import open_catalogue
-from estimator.serve.server import Question, ServedQuestion, answer_document, served_document
-from estimator.vocabulary.resources import resource_folder
-from tests.estimator.estimating import fails, printed
-from tests.estimator.serve.conftest import BUNDLE
+from estimator.serve.server import Question, answer_document
+from tests.estimator.estimating import printed
+from tests.estimator.serve.conftest import BUNDLE, OWN_GPU
 
 EXAMPLES = ("gpt2-prefill", "llama-8b-decode")
 OPERATORS = [{"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "batch": 1, "m": 512, "n": 768, "k": 768}]
@@ -90,21 +89,11 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
     assert "NaN" not in json.dumps(document)
 
 
-def test_a_file_of_a_gpu_is_one_of_the_choices_and_is_read_at_the_start():
-    file = str(resource_folder("gpus") / "l4.toml")
-    own, known = (
-        served_document(ServedQuestion(model="llama-3.2-1b", gpu=gpu, prompt=64, output=8, batch=1), open_catalogue([], [], [file]))
-        for gpu in (file, "l4")
-    )
-    assert own == known
-    assert "missing.toml" in fails("serve --gpu missing.toml")
-
-
 def test_every_gpu_has_the_bundle_that_the_command_takes_for_it(served, repository):
     bundles = {bundle["key"]: bundle["name"] for bundle in served.choices()["bundles"]}
     nearest = {entry["gpu"]: bundles[entry["bundle"]] for entry in served.choices()["gpus"]}
-    listed = printed("gpus --json")
-    assert {gpu: name.split()[0] for gpu, name in nearest.items()} == {one["name"]: one["bundle"] for one in listed}
+    listed = {one["name"]: one["bundle"] for one in printed("gpus --json")}
+    assert {gpu: name.split()[0] for gpu, name in nearest.items()} == listed | {OWN_GPU: "l40s"}
     assert answer(served, "gpt2-prefill", gpu="a100-pcie-40gb")["estimate"]["validity"] == "extrapolated"
 
 
@@ -120,7 +109,7 @@ LOAD = {"prompt": 512, "output": 64, "batch": 8}
             {"model": "llama-3-8b", "gpu": "l4", "weights": "fp8", "engine": "vllm-0.12"},
             "--gpu l4 --weights fp8 --engine vllm-0.12",
         ),
-        ({"model": "llama-3.1-70b", "gpu": "l4"}, "--gpu l4"),
+        ({"model": "llama-3.1-70b", "gpu": OWN_GPU}, f"--gpu {OWN_GPU}"),
     ],
 )
 def test_a_served_model_is_answered_as_by_the_command(served, settings, words):
