@@ -144,12 +144,10 @@ def energies_of(
     time_s, power_w = polls[0][sane], polls[1][sane]
     updates = board_updates(time_s, power_w, calibration)
     span_s = float(time_s[0]), float(time_s[-1])
-    fresh = np.append(True, np.diff(updates.value) != 0.0)
-    # A sensor whose values hardly ever repeat has then left an update out.
-    known = replace(updates, time_s=updates.time_s[fresh], value=updates.value[fresh]) if fresh.mean() >= 0.9 else updates
     possible, back = possible_responses(calibration, updates.period_s), inversion(calibration)
     fits = [
-        deconvolve(known, response, calibration.reading_noise_w, *span_s, stamps_s=stamps_s, parts=spans) for response in possible.responses
+        deconvolve(updates, response, calibration.reading_noise_w, *span_s, stamps_s=stamps_s, parts=spans)
+        for response in possible.responses
     ]
     share = possible.weighed(np.array([fit.evidence for fit in fits]))
     found = []
