@@ -29,7 +29,7 @@ class Solution:
     cost: float
 
 
-def _robust(error: Array, scale: Array | float) -> tuple[Array, Array]:
+def robust_residual(error: Array, scale: Array | float) -> tuple[Array, Array]:
     """Signed residual whose square is ρ(error/scale), and its derivative by the error, shapes of `error`."""
     z = error / scale
     bend = np.sqrt(1.0 + z * z / 2.0)
@@ -60,12 +60,12 @@ def solve(
 
     def residuals(shift: Array) -> Array:
         error = at(shift.tobytes())[0] - log_target
-        return np.concatenate([root_weight * _robust(error, scale)[0], shift / prior_width])
+        return np.concatenate([root_weight * robust_residual(error, scale)[0], shift / prior_width])
 
     def jacobian(shift: Array) -> Array:
         prediction, derivatives = at(shift.tobytes())
         assert derivatives is not None
-        slope = root_weight * _robust(prediction - log_target, scale)[1]
+        slope = root_weight * robust_residual(prediction - log_target, scale)[1]
         return np.concatenate([slope[:, None] * derivatives, np.diag(1.0 / prior_width)])
 
     # From a start at a limit least_squares may make no step at all.

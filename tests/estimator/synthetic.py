@@ -47,6 +47,7 @@ def known_bundle(gpu, groups=None, energies=None, host=None):
         widths=WIDTHS,
         log_shift=np.zeros(len(WIDTHS)),
         covariance=np.eye(len(WIDTHS)) * 0.01,
+        slow=np.zeros(1),
     )
     values = np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies
     power = PowerFit(
