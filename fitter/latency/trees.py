@@ -69,6 +69,6 @@ def fit_trees(inputs: Array, error: Array, beside: Array) -> Trees:
 
 def _of_few(column: Array) -> Array:
     """An input with at most MOST_VALUES values."""
-    values = np.unique(np.sort(column)[np.linspace(0, len(column) - 1, MOST_VALUES).round().astype(np.int64)])
+    values = np.unique(np.quantile(column, np.linspace(0.0, 1.0, MOST_VALUES), method="nearest"))
     nearest: Array = values[np.searchsorted(0.5 * (values[1:] + values[:-1]), column)]
     return nearest

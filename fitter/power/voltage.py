@@ -62,10 +62,7 @@ def infer_voltage(problem: PowerProblem) -> ClockTable | None:
 
 def _rise(grid_mhz: Array, knee: float, slope: float) -> Array:
     """V / V₀ − 1 over the grid."""
-    highest = float(grid_mhz[-1])
-    start = knee * highest
-    rise: Array = np.clip((grid_mhz - start) / max(highest - start, 1.0), 0.0, 1.0) * slope
-    return rise
+    return np.interp(grid_mhz, grid_mhz[-1] * np.array([knee, 1.0]), [0.0, slope])
 
 
 def _table(grid_mhz: Array, rise: Array) -> ClockTable:

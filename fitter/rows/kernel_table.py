@@ -443,10 +443,8 @@ def shared_weight(weight: Array, repeats: IntArray) -> Array:
 
     Repetitions together have the weight of the best one, because the equations have the same error in all trials of a kernel.
     """
-    total = np.bincount(repeats, weight)
-    best = np.zeros(len(total))
-    np.maximum.at(best, repeats, weight)
-    return weight * (best / np.where(total > 0.0, total, 1.0))[repeats]
+    same = pd.Series(weight).groupby(repeats)
+    return np.asarray(weight * (same.transform("max") / same.transform("sum")).fillna(0.0))
 
 
 def _repeats(table: Table, kernel_index: IntArray) -> IntArray:

@@ -6,7 +6,6 @@ each section (family, operator, precision), and the rows with the smallest hashe
 only, not on files, order or workers, so samples of parts join into the sample of the whole.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -41,8 +40,6 @@ SECTION_KERNELS: Final = 4000
 
 KERNEL_ROWS: Final = 24
 """Most rows of a kernel in a sample: some clocks with some repetitions each."""
-
-HASH_BYTES: Final = 8
 
 RejectedKind = tuple[str, bool]
 """Reason of a rejection, and whether it concerns only the power."""
@@ -108,7 +105,8 @@ def _pruned(sample: KernelSample, task: SampleTask) -> KernelSample:
 def pruned_rows(rows: KernelRows, task: SampleTask) -> KernelRows | None:
     """The remaining rows, sorted by section names and then by hashes; equal rows are merged."""
     sections = np.array([section_key(operator) for operator in rows.operators])
-    kernels = np.array([_hash(repr(operator), task.seed) for operator in rows.operators], dtype=np.uint64)
+    names = np.array([f"{task.seed} {operator!r}" for operator in rows.operators], dtype=object)
+    kernels = pd.util.hash_array(names, categorize=False)
     frame = pd.DataFrame({"kernel": kernels[rows.operator_index], "row": row_hashes(rows, task.seed)})
     frame["section"] = sections[rows.operator_index]
     frame = frame.sort_values(["section", "kernel", "row"], kind="stable").drop_duplicates()
@@ -158,11 +156,6 @@ def _counted(rejected: Iterable[RejectedRow]) -> dict[RejectedKind, RejectedRow]
         kind = (row.reason, row.power_only)
         counts[kind] = replace(counts[kind], count=counts[kind].count + row.count) if kind in counts else row
     return counts
-
-
-def _hash(text: str, seed: int) -> int:
-    key = seed.to_bytes(HASH_BYTES, "little")
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=HASH_BYTES, key=key).digest(), "little")
 
 
 Progress = Callable[[str], None]

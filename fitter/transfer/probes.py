@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from estimator.bundle.content import Bundle
 from estimator.model.coefficients import group_words
@@ -64,9 +65,7 @@ def choose_probes(candidates: Sequence[Operator], count: int, *, seed: int = 0) 
 
 def unknown_errors(points: Array) -> Array:
     """Covariance of the errors of kernels before any is measured [ln²], shape (n, n), for points of shape (n, f) in octaves."""
-    lengths = (points**2).sum(axis=1)
-    squared = np.maximum(lengths[:, None] + lengths[None, :] - 2.0 * points @ points.T, 0.0)
-    result: Array = SECTION_ERROR**2 + EQUATION_ERROR**2 * np.exp(-squared / (2.0 * 2.0**2))
+    result: Array = SECTION_ERROR**2 + EQUATION_ERROR**2 * np.exp(-cdist(points, points, "sqeuclidean") / (2.0 * 2.0**2))
     return result
 
 
