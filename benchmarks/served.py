@@ -168,18 +168,19 @@ HOST = {
 """Constants of each engine's host that are fitted, from these values on; others are 0."""
 
 
-LAYERS = 32
-"""Layers of the model, Llama-3.1-8B, to which the constant of the only engine is fitted that launches prompts layer by layer."""
+LAYERS, CHUNK = 32, 8192
+"""Layers of Llama-3.1-8B, to which the constant of the only engine is fitted that launches prompts layer by layer, and its chunk."""
 
 
 def slots_s(host: Mapping[str, float], estimates: Sequence[ServedEstimate], output: np.ndarray) -> np.ndarray:
     """Time in a slot [s] with a host's constants, from estimates without a host."""
     constant = {name: host.get(name, 0.0) for name in HostTime.__slots__}
     turns, running, gpus = output - 1.0, np.array([one.running for one in estimates]), np.array([one.gpus for one in estimates])
-    boards_s = np.array([one.slot_s for one in estimates])
+    boards_s, prompts = np.array([(one.slot_s, one.prompt / CHUNK) for one in estimates]).T
     beside = constant["overlapped_step_s"] + constant["overlapped_sequence_s"] * running
     own = constant["step_s"] + constant["sequence_s"] * running + constant["rank_s"] * (gpus - 1.0)
-    beside_s = turns * beside + running * LAYERS * constant["overlapped_layer_s"]
+    launched = np.maximum(np.minimum(turns, running), running * prompts) * LAYERS * constant["overlapped_layer_s"]
+    beside_s = turns * beside + launched
     return turns * own + running * constant["request_s"] + np.maximum(boards_s, beside_s)
 
 

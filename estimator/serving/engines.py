@@ -29,7 +29,7 @@ Seconds = Annotated[float, Span(0.0, 10.0, "s")]
 class HostTime:
     """Time of the host in which the boards wait: of a step, of each sequence in it, of each request, and of each GPU but one in a step.
 
-    overlapped_…   of a step, of each sequence in it, and of each layer of a request's prompt, which is launched without a CUDA graph,
+    overlapped_…   of a step, of each sequence in it, and of each layer in a step with prompts, which is launched without a CUDA graph,
                    while the boards compute: they wait where it takes longer
     spread         relative half width of the 90 % interval of all
     """

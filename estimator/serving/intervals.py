@@ -59,6 +59,7 @@ def steady_states(
     )
     load = Load(
         output=served.output,
+        chunks=served.prompt / served.engine.chunk,
         host=Host(*(seconds * moved for seconds in times)),
         queued=served.engine.queued,
         waiting_w=boards * interpolated(costs.decode.at, costs.waiting_w, all_slots[0]) * watts,

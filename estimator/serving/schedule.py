@@ -4,7 +4,8 @@ Requests of equal lengths run in b slots; a slot takes the next request when its
 tokens that follow the first, every slot turns over once, so b prompts come in:
 
     boards  = n · d + a + (b − 1) · p; d: a decoding step, a: the step of the own prompt, p: what another one adds
-    beside  = n · (o0 + o1 · b) + b · or: what the host does while the boards compute, of steps, sequences and requests
+    beside  = n · (o0 + o1 · b) + s · op: what the host does while the boards compute, of steps, sequences and the s steps with prompts:
+              one a request, at most n, but as many as b prompts of `chunks` steps fill
     slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + max(boards, beside); h: the host's time in which boards
             wait
     pace    time of a decoding step with the host = h0 + h1 · b + d + max(beside − boards, 0) / n
@@ -36,21 +37,21 @@ class StepCost(NamedTuple):
 
 
 class Host(NamedTuple):
-    """Time of the host [s]: of a step, of each sequence in it, of each request; and of these what it does while boards compute."""
+    """Time of the host [s]: of a step, of each sequence in it, of each request; and while boards compute, also of a step with prompts."""
 
     step_s: Array
     sequence_s: Array
     request_s: Array
     overlapped_step_s: Array | float = 0.0
     overlapped_sequence_s: Array | float = 0.0
-    overlapped_request_s: Array | float = 0.0
+    overlapped_prompt_s: Array | float = 0.0
 
 
 @frozen
 class Load:
     """Requests of one length on an engine.
 
-    output           tokens of a request, 2 or more
+    output, chunks   tokens of a request, 2 or more; steps that a prompt fills, less than one for a short one
     host, queued     its time; q
     waiting_w        power of all boards while they wait for the host [W]; rest_w: between requests
     decode, prompt   costs of a decoding step of b sequences, and of what one prompt adds to steps of b sequences
@@ -58,6 +59,7 @@ class Load:
     """
 
     output: int
+    chunks: float
     host: Host
     queued: float
     waiting_w: Array
@@ -100,7 +102,8 @@ def closed_loop(load: Load, running: Array) -> Cycle:
     """The steady state in which so many sequences run on average; below one, the boards rest between requests."""
     slots, busy = np.maximum(running, 1.0), np.minimum(running, 1.0)
     steps, decode, prompt, host = load.output - 1, load.decode(slots), load.prompt(slots), load.host
-    beside = steps * (host.overlapped_step_s + host.overlapped_sequence_s * slots) + slots * host.overlapped_request_s
+    launched = np.maximum(np.minimum(steps, slots), slots * load.chunks) * host.overlapped_prompt_s
+    beside = steps * (host.overlapped_step_s + host.overlapped_sequence_s * slots) + launched
     prompt_s = load.alone.seconds + (slots - 1.0) * prompt.seconds
     late = np.maximum(beside - steps * decode.seconds - prompt_s, 0.0)
     own = host.step_s + host.sequence_s * slots + late / steps

@@ -9,7 +9,7 @@ import pytest
 
 from estimator import ArgumentError, OperatingPointError, Serving, bundle_for, serve_llm
 from estimator.bundle.files import save_bundle
-from estimator.serving.engines import engine_names, load_engine
+from estimator.serving.engines import HostTime, engine_names, load_engine
 from estimator.vocabulary.resources import resource_folder
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
@@ -158,10 +158,10 @@ def test_each_further_gpu_takes_the_host_its_time():
 
 def test_prompts_are_launched_layer_by_layer():
     engine = load_engine("tensorrt-llm-1.0")
-    slow = replace(engine, host=replace(engine.host, overlapped_layer_s=0.1))
+    slow = replace(engine, host=HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, overlapped_layer_s=0.1, spread=0.0))
     bundle, gpu = bundle_for("h100")
     for model, layers in (("llama-3.1-8b", 32), ("qwen3-32b", 64)):
-        load = Serving(model=model, prompt=90, output=2, batch=3, engine=slow)
+        load = Serving(model=model, prompt=90, output=5, batch=3, engine=slow)
         assert serve_llm(load, bundle, gpu=gpu).slot_s == pytest.approx(3 * layers * 0.1, rel=1e-3)
 
 

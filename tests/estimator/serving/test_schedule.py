@@ -23,6 +23,7 @@ def drawn(seed):
 
     return Load(
         output=int(random.integers(2, 2000)),
+        chunks=float(random.choice([0.01, 0.3, 2.5])),
         host=host,
         queued=float(random.uniform()),
         waiting_w=np.array(100.0),
@@ -56,10 +57,11 @@ def test_the_boards_wait_for_what_the_host_does_beside_them_only_where_it_takes_
     load, random = drawn(seed), np.random.default_rng(seed)
     plain, steps = closed_loop(load, SLOTS), load.output - 1
     boards_s = steps * load.decode(SLOTS).seconds + SLOTS * load.prompt(SLOTS).seconds
-    of_step, of_sequence, of_request = random.uniform(0.0, [3e-2, 1e-3, 1.0])
-    host = load.host._replace(overlapped_step_s=of_step, overlapped_sequence_s=of_sequence, overlapped_request_s=of_request)
+    of_step, of_sequence, of_prompt = random.uniform(0.0, [3e-2, 1e-3, 1.0])
+    host = load.host._replace(overlapped_step_s=of_step, overlapped_sequence_s=of_sequence, overlapped_prompt_s=of_prompt)
     found = closed_loop(replace(load, host=host), SLOTS)
-    longer = np.maximum(steps * (of_step + of_sequence * SLOTS) + SLOTS * of_request - boards_s, 0.0)
+    with_prompts = [max(min(steps, slots), slots * load.chunks) for slots in SLOTS]
+    longer = np.maximum(steps * (of_step + of_sequence * SLOTS) + np.array(with_prompts) * of_prompt - boards_s, 0.0)
     assert found.slot_s == pytest.approx(plain.slot_s + longer)
     assert found.waiting_s == pytest.approx(plain.waiting_s + longer)
     assert steps * found.tpot_s + found.ttft_loaded_s == pytest.approx(found.slot_s)
