@@ -46,7 +46,8 @@ NAMES: Final = {
     "num_experts_per_tok": ("moe_k",),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
     "first_k_dense_replace": ("moe_layer_start_index",),
-    "moe_layer_freq": ("moe_layer_interval",),
+    "moe_layer_freq": ("moe_layer_interval", "interleave_moe_layer_step"),
+    "sliding_window": ("attention_chunk_size",),
     "rope_scaling": ("rope_parameters",),
 }
 """Other names of fields."""
@@ -285,7 +286,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        inter=fields.number("intermediate_size", None if kind.gated else 4 * hidden),
+        inter=fields.number("intermediate_size_mlp", fields.number("intermediate_size", None if kind.gated else 4 * hidden)),
         vocab=fields.number("vocab_size"),
         tied=fields.truth("tie_word_embeddings"),
         window=window if window_layers else 0,
@@ -330,8 +331,8 @@ def _longest(fields: _Fields) -> int:
 def _window_layers(kind: Kind, fields: _Fields, layers: int) -> int:
     listed = fields.get("layer_types")
     if listed is not None:
-        types = read(tuple[Annotated[str, Words(("full_attention", "sliding_attention"))], ...], listed, "layer_types")
-        return types[:layers].count("sliding_attention")
+        types = read(tuple[Annotated[str, Words(("full_attention", "sliding_attention", "chunked_attention"))], ...], listed, "layer_types")
+        return layers - types[:layers].count("full_attention")
     if kind.window == "upper":
         upper = layers - min(fields.number("max_window_layers", 28), layers)
         return upper if fields.truth("use_sliding_window") else 0

@@ -23,6 +23,7 @@ PUBLISHED = {
     "llama-3.2-1b": 1.2358, "llama-3.2-3b": 3.2127, "codellama-34b": 33.744, "mistral-nemo": 12.248, "mixtral-8x22b": 140.621,
     "qwen2.5-7b": 7.616, "qwen2.5-72b": 72.706, "qwen3-4b": 4.022, "qwen3-8b": 8.191, "qwen3-235b-a22b": 235.094,
     "phi-4": 14.660, "gemma-2-9b": 9.242, "gemma-3-27b": 27.009, "gpt-oss-20b": 20.915,
+    "llama-4-scout": 107.770, "llama-4-maverick": 400.712,
 }  # fmt: skip
 """Parameters [10^9] of shipped models.  Source: the safetensors index or the model card of each; DeepSeek-V3 without its further head."""
 
@@ -52,6 +53,10 @@ OTHERS = {
     "olmo-3-7b": (7.298, sized("olmo3", 4096, 32, 32, 32, 11008, 100278, sliding_window=4096)),
     "exaone-4-32b": (32.003, sized("exaone4", 5120, 64, 40, 8, 27392, 102400)),
     "apertus-8b": (8.053, sized("apertus", 4096, 32, 32, 8, 21504, 131072)),
+    "command-r": (34.981, sized("cohere", 8192, 40, 64, 64, 22528, 256000)),
+    "command-r7b": (8.028, sized("cohere2", 4096, 32, 32, 8, 14336, 256000, sliding_window=4096)),
+    "olmo-7b": (6.888, sized("olmo", 4096, 32, 32, 32, 11008, 50304)),
+    "phi-2": (2.780, sized("phi", 2560, 32, 32, 32, 10240, 51200)),
     "nemotron-4-340b": (341.029, sized("nemotron", 18432, 96, 96, 8, 73728, 256000)),
     "starcoder2-15b": (15.958, sized("starcoder2", 6144, 40, 48, 4, 24576, 49152, tie_word_embeddings=False)),
     "gemma-7b": (8.538, sized("gemma", 3072, 28, 16, 16, 24576, 256000)),
