@@ -95,7 +95,7 @@ def scored(case: str, probes: str, found: list[pd.DataFrame], target: float | No
 
 def selection_of(rows: KernelRows) -> Selection:
     """Kernel rows as a separate dataset."""
-    record = Dataset(name="table", sha256="0" * 64, kind="kernel table", rows=len(rows), used=len(rows), rejected={}, metadata={})
+    record = Dataset(name="table", sha256="0" * 64, kind="kernel table", rows=len(rows), used=len(rows), rejected={})
     return Selection(kernels=rows, workloads=None, rejected=(), startups=(), datasets=(record,), notes=())
 
 

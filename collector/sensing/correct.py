@@ -16,7 +16,7 @@ from collector.errors import SensorError
 from collector.sensing.baselines import naive_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.deconvolve import Deconvolved, Spans, deconvolve, unread_std_j, unseen_share
+from collector.sensing.deconvolve import Spans, deconvolve, unread_std_j, unseen_share
 from collector.sensing.known_sensor import inversion, possible_responses
 from collector.sensing.repeated import EnergySpan, RepeatedEnergy, contradiction, mixed, repeated_energy, sensor_notes
 from collector.sensing.response import SensorResponse
@@ -96,7 +96,16 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
     pause = pause[pause > 10.0 * updates.period_s]
     if len(pause):
         notes["gaps"] = f"{len(pause)} gap(s) in the polls, {pause.sum():.4g} s in all, of unknown power; cut the recording there"
-    part, response, whole = _integrated((time_s, power_w), updates, calibration)
+    begin, end = time_s[[0, -1]].tolist()
+    possible = possible_responses(calibration, updates.period_s)
+    parts = [deconvolve(updates, response, calibration.reading_noise_w, begin, end) for response in possible.responses]
+    probability = possible.weighed(np.array([part.evidence for part in parts]))
+    likeliest = int(np.argmax(probability))
+    part, response = parts[likeliest], possible.responses[likeliest]
+    energy_j, std_j = mixed(probability, [(part.energy_j, part.energy_std_j) for part in parts])
+    energy_j, std_j = inversion(calibration).energy(energy_j, std_j, end - begin)
+    naive = float(naive_energy(time_s, power_w, time_s[:1], time_s[-1:])[0])
+    whole = EnergySpan(start_s=begin, end_s=end, energy_j=energy_j, energy_std_j=std_j, naive_energy_j=naive)
     found = CorrectedRecording(
         method=DECONVOLUTION if part.well_posed else ESTIMATE,
         edge_s=part.edge_s,
@@ -117,22 +126,6 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
     return replace(found, power_w=power, power_std_w=std, notes=FrozenMapping({**notes, **about_sensor, **found.notes}))
 
 
-def _integrated(
-    polls: tuple[Array, Array], updates: BoardUpdates, calibration: SensorCalibration
-) -> tuple[Deconvolved, SensorResponse, EnergySpan]:
-    """Deconvolved power of a recording by the likeliest response, that response, and the energy over all responses."""
-    begin, end = polls[0][[0, -1]].tolist()
-    possible = possible_responses(calibration, updates.period_s)
-    parts = [deconvolve(updates, response, calibration.reading_noise_w, begin, end) for response in possible.responses]
-    probability = possible.weighed(np.array([part.evidence for part in parts]))
-    energy, std = mixed(probability, [(part.energy_j, part.energy_std_j) for part in parts])
-    energy, std = inversion(calibration).energy(energy, std, end - begin)
-    naive = float(naive_energy(*polls, polls[0][:1], polls[0][-1:])[0])
-    best = int(np.argmax(probability))
-    span = EnergySpan(start_s=begin, end_s=end, energy_j=energy, energy_std_j=std, naive_energy_j=naive)
-    return parts[best], possible.responses[best], span
-
-
 def energies_of(
     polls: tuple[Array, Array], calibration: SensorCalibration, spans: Sequence[Spans], stamps_s: Sequence[float]
 ) -> tuple[list[tuple[float, float]], Mapping[str, str]]:
@@ -143,18 +136,17 @@ def energies_of(
     sane = possible_power(polls[1])
     time_s, power_w = polls[0][sane], polls[1][sane]
     updates = board_updates(time_s, power_w, calibration)
-    span_s = float(time_s[0]), float(time_s[-1])
     possible, back = possible_responses(calibration, updates.period_s), inversion(calibration)
     fits = [
-        deconvolve(updates, response, calibration.reading_noise_w, *span_s, stamps_s=stamps_s, parts=spans)
+        deconvolve(updates, response, calibration.reading_noise_w, *time_s[[0, -1]].tolist(), stamps_s=stamps_s, parts=spans)
         for response in possible.responses
     ]
     share = possible.weighed(np.array([fit.evidence for fit in fits]))
     found = []
     for index, (starts, ends) in enumerate(spans):
-        parts = [(float(fit.parts_j[index]), float(fit.parts_std_j[index])) for fit in fits]
         limits = [_limits_j(updates, response, (starts, ends), stamps_s) for response in possible.responses]
-        energy, std = mixed(share, [(part_j, math.hypot(std_j, more_j)) for (part_j, std_j), more_j in zip(parts, limits, strict=True)])
+        parts = [(fit.parts_j[index], math.hypot(fit.parts_std_j[index], more_j)) for fit, more_j in zip(fits, limits, strict=True)]
+        energy, std = mixed(share, parts)
         energy, std = back.energy(energy, std, float((ends - starts).sum()))
         found.append((float(energy), float(std)))
     return found, sensor_notes(calibration, updates)

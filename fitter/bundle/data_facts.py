@@ -49,7 +49,7 @@ def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFram
 
     Data sets that share a clock have equal weights: boards differ more from day to day than within a measurement.
     """
-    rows = [{"name": one.name} | row for one in datasets for row in one.metadata.get(table) or ()]
+    rows = [{"name": one.name} | row for one in datasets for file in one.files for row in file.get(table) or ()]
     found = pd.DataFrame(rows, columns=["name", "sm_clock_mhz", column, "temperature_c"]).set_index("name").astype(float)
     known = found[(found["sm_clock_mhz"] > 0) & (found[column] > 0)]
     if not len(known):
@@ -145,7 +145,7 @@ def provenance_of(selection: Selection, seed: int) -> Provenance:
 def environment_of(selection: Selection) -> dict[str, str]:
     """Driver, board and programs from the data sets' metadata, and whether a board was simulated."""
     found: dict[str, str] = {}
-    for metadata in (dataset.metadata for dataset in selection.datasets):
+    for metadata in selection.files:
         gpu, campaign, versions = (metadata.get(name) or {} for name in ("gpu", "campaign", "versions"))
         facts = {"driver": metadata.get("driver"), "vbios": gpu.get("vbios"), "campaign": campaign.get("name")}
         facts |= {f"version of {name}": version for name, version in versions.items()}
@@ -155,13 +155,13 @@ def environment_of(selection: Selection) -> dict[str, str]:
 
 
 def sensor_of(selection: Selection) -> Mapping[str, Any] | None:
-    """The power sensor's characterisation from the first data set that has one."""
-    return next(filter(None, (dataset.metadata.get("sensor") for dataset in selection.datasets)), None)
+    """The power sensor's characterisation from the first file that has one."""
+    return next(filter(None, (file.get("sensor") for file in selection.files)), None)
 
 
 def board_uuid(selection: Selection) -> str:
     """The identity of the board if all data sets that name one name the same, else ""."""
-    found = {str(uuid)[:LONGEST_TEXT] for dataset in selection.datasets if (uuid := (dataset.metadata.get("gpu") or {}).get("uuid"))}
+    found = {str(uuid)[:LONGEST_TEXT] for file in selection.files if (uuid := (file.get("gpu") or {}).get("uuid"))}
     return found.pop() if len(found) == 1 else ""
 
 

@@ -318,12 +318,16 @@ class Startup:
     runs: int
 
 
+Files = tuple[Mapping[str, Any], ...]
+"""Metadata of files."""
+
+
 @frozen
 class Dataset:
     """Origin of rows: file name, digest of its bytes, kind, and number of used rows.
 
     `rejected`: fully rejected rows by reason, so that rows = used + Σ rejected.
-    `kind` is "kernel dataset", "kernel table", "block table" or "workload dataset"; `metadata` is the file's metadata.
+    `kind` is "kernel dataset", "kernel table", "block table" or "workload dataset"; `files` are the metadata of its files.
     """
 
     name: str
@@ -332,14 +336,19 @@ class Dataset:
     rows: int
     used: int
     rejected: Mapping[str, int]
-    metadata: Mapping[str, Any]
+    files: Files = ({},)
 
-    @property
-    def gain_std(self) -> float | None:
-        """Relative standard deviation of the gain of the power sensor, None without an external meter."""
-        sensor = self.metadata.get("sensor") or {}
-        gain, std = sensor.get("gain"), sensor.get("gain_std")
-        return float(std) / float(gain) if isinstance(gain, int | float) and isinstance(std, int | float) and gain > 0 else None
+
+def files_of(gpu: GpuSpec | None, files: Files) -> Files:
+    """The metadata of files that were measured on a GPU; of all files without one."""
+    return tuple(file for file in files if gpu is None or (file.get("gpu") or {}).get("specification") in (None, gpu.name))
+
+
+def _gain_std(file: Mapping[str, Any]) -> float:
+    """Relative standard deviation of the gain of a file's power sensor."""
+    sensor = file.get("sensor") or {}
+    gain, std = sensor.get("gain"), sensor.get("gain_std")
+    return std / gain if isinstance(gain, int | float) and isinstance(std, int | float) and gain > 0 else UNKNOWN_GAIN_STD
 
 
 UNKNOWN_GAIN_STD: Final = 0.05
@@ -377,8 +386,13 @@ class Selection:
 
     @property
     def gain_std(self) -> float:
-        """Relative standard deviation of the power sensor's gain: the largest of all data sets."""
-        return max((UNKNOWN_GAIN_STD if one.gain_std is None else one.gain_std for one in self.datasets), default=UNKNOWN_GAIN_STD)
+        """Relative standard deviation of the power sensor's gain: the largest of all files; a table's is unknown."""
+        return max(map(_gain_std, self.files), default=UNKNOWN_GAIN_STD)
+
+    @property
+    def files(self) -> list[Mapping[str, Any]]:
+        """The metadata of all files."""
+        return [file for one in self.datasets for file in one.files]
 
     @property
     def row_count(self) -> int:

@@ -1,6 +1,6 @@
 """Selection: reads data sets and returns accepted rows and rejected rows with reasons."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,7 +13,7 @@ from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
 from fitter.errors import InputError, SelectionError
 from fitter.rows import block_table, kernel_table, workload_dataset
 from fitter.rows.block_table import SWEEP, read_block_table
-from fitter.rows.columns import UNIQUE_COLUMNS, Dataset, KernelRows, Selection, WorkloadRows, join_rows
+from fitter.rows.columns import UNIQUE_COLUMNS, Dataset, Files, KernelRows, Selection, WorkloadRows, files_of, join_rows
 from fitter.rows.instruction_dataset import FAMILY, read_instruction_rows
 from fitter.rows.kernel_table import AT_LIMIT_SHARE, read_kernel_table
 from fitter.rows.partitions import parquet_files
@@ -61,7 +61,7 @@ def require_one_gpu(selection: Selection) -> str:
 
 def require_one_world(selection: Selection, sources: Iterable[Bundle] = ()) -> None:
     """Raise SelectionError for a mix of real and simulated boards, in the selection or between it and the bundles that it starts from."""
-    simulated = {dataset.metadata.get("simulated") is True: dataset.name for dataset in reversed(selection.datasets) if dataset.used}
+    simulated = {file.get("simulated") is True: one.name for one in reversed(selection.datasets) if one.used for file in one.files}
     if len(simulated) > 1:
         raise SelectionError(
             f"{simulated[True]} comes from a simulated board and {simulated[False]} does not: a bundle tells of one of them; fit them apart"
@@ -85,14 +85,14 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     path = path.resolve() if path.name in ("", "..") else path
     if path.is_dir() or is_kernel_dataset(path):
         dataset = read_kernel_dataset(path)
-        return _collected(Table.of(dataset.table, path, file_digest(path)), dataset.metadata, gpu)
+        return _collected(Table.of(dataset.table, path, file_digest(path)), dataset.files, gpu)
     known = _table_kind(path)
     if known is not None:
         kind, module, read = known
         table = open_table(path, module.COLUMNS)
         # The only mark of a simulation in a dataset of `collect` in another format.
         simulated = any(map(is_simulated_uuid, set(table.texts("gpu_uuid"))))
-        return _selection(table, kind, read(table, gpu), {"simulated": True} if simulated else {})
+        return _selection(table, kind, read(table, gpu), ({"simulated": simulated},))
     header = read_header(path)
     if header and header[0].lstrip().startswith(("{", "[")):
         raise InputError(f"{path}: JSON, no table of measurements; a workload file is for `estimate`")
@@ -115,20 +115,20 @@ def _table_kind(path: Path) -> tuple[str, Any, Callable[[Table, GpuSpec | None],
     return next((kind for kind in KINDS if set(kind[1].NEEDED) <= header), None)
 
 
-def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None) -> Selection:
+def _collected(table: Table, files: Files, gpu: GpuSpec | None) -> Selection:
     """A kernel dataset: kernels of libraries, generated ones, and sweeps over blocks."""
     swept = table.marked(SWEEP, "launch_mode")
     generated = table.marked(FAMILY, "family") & ~swept
     kinds = ((read_kernel_table, ~generated & ~swept), (read_instruction_rows, generated), (read_block_table, swept))
     rows = _merged([read(table.select(own), gpu) for read, own in kinds if own.any()])
-    return _selection(table, "kernel dataset", rows, metadata)
+    return _selection(table, "kernel dataset", rows, files_of(gpu, files))
 
 
-def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, object]) -> Selection:
+def _selection(table: Table, kind: str, rows: Selection, files: Files) -> Selection:
     """The rows of one data set with its record and with notes on the whole data set."""
     rejected = count_reasons(rows.rejected, power_only=False)
     used = len(table) - sum(rejected.values())
-    record = Dataset(name=table.name, sha256=table.sha256, kind=kind, rows=len(table), used=used, rejected=rejected, metadata=metadata)
+    record = Dataset(name=table.name, sha256=table.sha256, kind=kind, rows=len(table), used=used, rejected=rejected, files=files)
     notes, kernels, runs = [], rows.kernels, rows.workloads
     if kernels is not None:
         if not (np.isfinite(kernels.sm_clock_mhz) | np.isfinite(kernels.sm_clock_asked_mhz)).any():
@@ -144,7 +144,7 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, 
         unknown = [{entry.name for entry in workload.unknown} for workload in runs.workloads if workload.unknown]
         if unknown:
             notes.append(f"{len(unknown)} workloads hold operators that cannot be modelled: {', '.join(sorted(set.union(*unknown))[:5])}")
-    if record.metadata.get("complete") is False:
+    if any(file.get("complete") is False for file in files):
         notes.append("the campaign did not finish; `collect --resume` goes on with it")
     return replace(
         rows,

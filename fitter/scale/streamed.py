@@ -26,7 +26,7 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.values import frozen
 from fitter.errors import InputError, SelectionError
 from fitter.latency.groups import section_key
-from fitter.rows.columns import Dataset, KernelRows, Selection, compacted, join_rows
+from fitter.rows.columns import Dataset, KernelRows, Selection, compacted, files_of, join_rows
 from fitter.rows.instruction_dataset import FAMILY
 from fitter.rows.kernel_table import COLUMNS, NEEDED, read_kernel_table
 from fitter.rows.partitions import Partition, PartitionedTable, open_partitioned, parquet_files, read_batches
@@ -232,7 +232,7 @@ def _sampled(path: Path, table: PartitionedTable, gpu: GpuSpec | None, seed: int
         rows=found.read,
         used=kept,
         rejected=whole,
-        metadata=metadata or {},
+        files=files_of(gpu, (metadata or {},)),
     )
     return Selection(
         kernels=found.rows.in_collection(path.name),

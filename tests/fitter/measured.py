@@ -120,7 +120,7 @@ def power_rows(clock_mhz, **columns):
 def selection_of(kernels=None, workloads=None):
     """A selection of given rows without rejections."""
     records = [
-        Dataset(name=rows.sources[0], sha256=digit * 64, kind="kernel table", rows=len(rows), used=len(rows), rejected={}, metadata={})
+        Dataset(name=rows.sources[0], sha256=digit * 64, kind="kernel table", rows=len(rows), used=len(rows), rejected={})
         for rows, digit in ((kernels, "1"), (workloads, "2"))
         if rows is not None
     ]

@@ -91,7 +91,7 @@ def test_the_order_in_which_rows_were_written_changes_nothing(kind, unique):
 def measured(*metadata):
     """Some kernels, from data sets with this metadata."""
     selection = selection_of(kernel_rows(planted_bundle(), various_operators(6)))
-    return replace(selection, datasets=tuple(replace(selection.datasets[0], metadata=one) for one in metadata))
+    return replace(selection, datasets=tuple(replace(selection.datasets[0], files=(one,)) for one in metadata))
 
 
 def test_measured_tables_of_the_board_come_before_its_specification_and_are_merged_in_any_order():
@@ -120,7 +120,7 @@ def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_be
 def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_meter_narrows_them():
     selection = selection_of(kernel_rows(planted_bundle(), various_operators(30), noise=0.02))
     metered = {"sensor": {"gain": 0.95, "gain_std": 0.0095, "offset_w": -1.0}}
-    known = replace(selection, datasets=(replace(selection.datasets[0], metadata=metered),))
+    known = replace(selection, datasets=(replace(selection.datasets[0], files=(metered,)),))
     assert known.gain_std == pytest.approx(0.01)
     assert selection.gain_std == UNKNOWN_GAIN_STD
     wide, narrow = (calibrate(one, spec(), holdout=0.0).bundle.power for one in (selection, known))

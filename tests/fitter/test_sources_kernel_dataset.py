@@ -27,10 +27,10 @@ AT_1200 = {"sm_clock_mhz": 1200.0, "sm_clock_measured_mhz": 1200.0}
 def write(tmp_path):
     """Writes a kernel dataset; each row is given by the columns that differ from a good one."""
 
-    def writer(*changes, name="dataset.parquet"):
+    def writer(*changes, name="dataset.parquet", **metadata):
         rows = [a_row(f"{name}{i}", GEMM, **GOOD | {"trial": i} | change) for i, change in enumerate(changes)]
         path = tmp_path / name
-        write_kernel_dataset(rows, {"simulated": True}, path)
+        write_kernel_dataset(rows, {"simulated": True} | metadata, path)
         return path
 
     return writer
@@ -51,6 +51,16 @@ def test_measurements_and_a_simulated_board_do_not_become_one_bundle(write, tmp_
         require_one_world(read_selection([table]), [replace(load_bundle("a10-eager"), environment={"simulated": "true"})])
     with pytest.raises(SelectionError, match=r"dataset\.parquet comes from a simulated board and measured\.csv does not"):
         require_one_world(read_selection([table, write({})]))
+
+
+def test_a_folder_brings_what_its_files_say_of_the_wanted_gpu_alone(write, tmp_path):
+    """As `collect --gpu 0,1` writes it: not what the first file says of its own board, such as its power at rest."""
+    for uuid, name in {"GPU-1": "a100-pcie-40gb", "GPU-2": "h200-sxm", "GPU-3": "h200-sxm"}.items():
+        write({"gpu": name}, name=f"{uuid}.parquet", gpu={"uuid": uuid, "specification": name}, simulated=uuid == "GPU-3")
+    for paths in ([tmp_path], sorted(tmp_path.iterdir())):
+        assert [file["gpu"]["uuid"] for file in read_selection(paths, "h200-sxm").files] == ["GPU-2", "GPU-3"]
+    with pytest.raises(SelectionError, match="does not"):
+        require_one_world(read_selection([tmp_path], "h200-sxm"))
 
 
 def test_columns_arrive_as_measured_under_the_drivers_name_of_a_board(write):
@@ -106,7 +116,7 @@ def test_a_folder_of_files_is_one_data_set_with_a_name(write, tmp_path, monkeypa
     monkeypatch.chdir(folder)
     selection = read_selection([word])
     assert selection.datasets[0].name == "data"
-    assert selection.datasets[0].metadata["simulated"] is True
+    assert selection.files[0]["simulated"] is True
     assert len(selection.kernels) == 3
 
 
@@ -121,7 +131,7 @@ def test_a_simulated_board_and_flags_are_known_in_other_formats(write, tmp_path,
     else:
         frame.to_parquet(copy)
     selection = read_selection([copy])
-    assert selection.datasets[0].metadata.get("simulated", False) is simulated
+    assert selection.files[0].get("simulated", False) is simulated
     assert selection.kernels.weight.tolist() == [1.0, FLAGGED_WEIGHT]
     assert [row.reason for row in selection.rejected] == ["SHARED_BOARD"]
 

@@ -139,7 +139,7 @@ def test_a_bad_run_is_rejected_with_its_reason(read, tmp_path, run, reason, powe
 
 def test_a_run_without_energy_among_others_is_used_for_its_latency(read):
     reading = read({}, {"energy_j": "", "temperature_c": "51"}, {"energy_j": "-1", "temperature_c": "52"}, {"latency_s": "0"})
-    dataset = Dataset(name="runs.csv", sha256="", kind="workload dataset", rows=4, used=3, rejected={}, metadata={})
+    dataset = Dataset(name="runs.csv", sha256="", kind="workload dataset", rows=4, used=3, rejected={})
     selection = Selection(workloads=reading.rows, rejected=tuple(reading.rejected), datasets=(dataset,))
     told = selection_document(selection)
     assert told["rows"] == told["used"] + sum(told["rejected"].values())
