@@ -34,9 +34,9 @@ def tier_of(operators, error, own):
     for number in range(fold.max() + 1):
         train, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         left_out.set_rows(test, forecast(shapes, error, train, test, own).patterned())
-    pattern = (fit_pattern(shapes, np.arange(len(error)), own, error), 1.0)
-    quantiles = interval_quantiles(shapes, left_out, [], 1.0)
-    parts = GroupErrors(ln_error=error, left_out=np.abs(left_out.errors(1.0)), beyond_share=1.0, quantiles=quantiles, pattern=pattern)
+    pattern = fit_pattern(shapes, np.arange(len(error)), own, error)
+    quantiles = interval_quantiles(shapes, left_out, [], True)
+    parts = GroupErrors(ln_error=error, left_out=np.abs(left_out.errors(True)), corrected=True, quantiles=quantiles, pattern=pattern)
     return tier_document(shapes, parts, None, seed=0)
 
 

@@ -96,7 +96,7 @@ def longest_rows(shapes: ShapeErrors) -> IntArray:
 
 
 def interval_quantiles(
-    shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], share: float | None, expected: float = EQUATION_ERROR
+    shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], corrected: bool, expected: float = EQUATION_ERROR
 ) -> tuple[float, float, float]:
     """(near, far, beyond) of `estimator.model.residuals.TierErrors`.
 
@@ -104,7 +104,7 @@ def interval_quantiles(
     ones, forecast from the rest, empty without such a test.  expected: prior standard deviation of the residuals of the equations [ln];
     it matters if there are few shapes.
     """
-    error = np.abs(left_out.errors(share))
+    error = np.abs(left_out.errors(corrected))
     mean = shapes.mean(error)
     _, index = neighbours(shapes.points, shapes.points, SPREAD_NEIGHBOURS + 1)
     sigma = SPREAD_OFFSET + mean[index[:, 1:]].mean(axis=1) if index.shape[1] > 1 else SPREAD_OFFSET + mean
@@ -121,7 +121,7 @@ def interval_quantiles(
     tested = [rows for rows in largest if len(rows.bare)]
     if not tested:
         return near, max(far, near), half
-    walked = [rows.errors(share) / np.sqrt(np.maximum(rows.excess / BEYOND_OCTAVES, 1.0)) for rows in tested]
+    walked = [rows.errors(corrected) / np.sqrt(np.maximum(rows.excess / BEYOND_OCTAVES, 1.0)) for rows in tested]
     beyond = NEXT_GROWTH * max(_quantile(np.abs(error)) for error in walked) + _drift(walked)
     return near, max(far, near), beyond
 

@@ -14,9 +14,9 @@ from fitter.latency.residual_tier import (
     Forecast,
     GroupErrors,
     ShapeErrors,
-    best_share,
     fit_pattern,
     forecast,
+    helps,
     no_forecast,
     shape_errors,
     tier_document,
@@ -66,20 +66,19 @@ def group_errors(
 ) -> GroupErrors:
     """Forecast errors of a group's rows, with tiles from one source.
 
-    tested: all rows, each without its fold, then the largest forecast from the rest, last the longest rows forecast from
-    the rest, which set the width of intervals beyond the measured range, not the reach of neighbours.  features: of all rows by the fit.
+    tested: all rows, each without its fold, then the largest and the longest forecast from the rest, which set the width of intervals
+    beyond the measured range.  features: of all rows by the fit.
     expected: as for `refine_section`.
     """
-    share = used = best_share(tested[:-1])
+    corrected = used = helps(tested[0])
     pattern = None
     if features is not None:
         smooth = [rows.patterned() for rows in tested]
-        smooth_share = best_share(smooth[:-1])
-        if smooth_share is not None:
-            tested, used = smooth, smooth_share
-            pattern = (fit_pattern(shapes, np.arange(len(error)), features, error), smooth_share)
+        if helps(smooth[0]):
+            tested, used = smooth, True
+            pattern = fit_pattern(shapes, np.arange(len(error)), features, error)
     quantiles = interval_quantiles(shapes, tested[0], tested[1:], used, expected)
-    return GroupErrors(ln_error=error, left_out=np.abs(tested[0].errors(used)), beyond_share=share, quantiles=quantiles, pattern=pattern)
+    return GroupErrors(ln_error=error, left_out=np.abs(tested[0].errors(used)), corrected=corrected, quantiles=quantiles, pattern=pattern)
 
 
 def _tested(found: Forecast, index: IntArray) -> Forecast:

@@ -15,7 +15,6 @@ from estimator.model.residuals import (
     NEIGHBOURS,
     UNFILLED_WEIGHT,
     Pattern,
-    bounded,
     neighbour_error,
     patterned,
     points_of,
@@ -44,9 +43,6 @@ ERROR_DIGITS: Final = 4
 
 NOWHERE: Final = 1e3
 """Distance of the nearest shape if there are too few shapes [octave]."""
-
-BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Candidate shares of a correction that hold beyond the largest work [1]."""
 
 
 @frozen
@@ -107,9 +103,9 @@ class Forecast(Columns):
         """The same rows with the pattern in place of neighbours."""
         return replace(self, neighbours=self.pattern)
 
-    def errors(self, beyond_share: float | None) -> Array:
-        """ln(measured / prediction), shape (n,), with the correction by neighbours, or without (None)."""
-        return self.bare if beyond_share is None else self.bare - bounded(self.neighbours, self.excess, beyond_share)
+    def errors(self, corrected: bool) -> Array:
+        """ln(measured / prediction), shape (n,), with the correction by neighbours, or without."""
+        return self.bare - corrected * np.clip(self.neighbours, -LARGEST_CORRECTION, LARGEST_CORRECTION)
 
 
 def no_forecast(count: int) -> Forecast:
@@ -137,23 +133,9 @@ def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArr
     return Forecast(bare=ln_error[test], neighbours=near, distance=distance, excess=excess, pattern=pattern)
 
 
-def best_share(sets: Sequence[Forecast]) -> float | None:
-    """The share of the correction beyond the largest work with the best forecasts; None if neighbours make those of the first set worse.
-
-    sets: rows left out at random first, then the largest forecast from the rest; all sets have equal weights.  The common error of the
-    largest rows of a set does not count: it comes from a fit to smaller kernels, and a fit to all kernels removes it.  Otherwise neighbours
-    would be credited with a correction that is wrong where the equations are right.
-    """
-    filled = [rows for rows in sets if len(rows.bare)]
-
-    def loss(share: float) -> float:
-        found = [rows.errors(share) for rows in filled]
-        own = float(np.mean([np.abs(found[0]).mean(), *(np.abs(error - np.median(error)).mean() for error in found[1:])]))
-        return own * (1.0 + 0.05 * (1.0 - share) ** 2)  # relative penalty for giving up the full share
-
-    best = min(BEYOND_SHARES, key=loss)
-    useful = np.abs(filled[0].errors(best)).mean() < np.abs(filled[0].bare).mean()
-    return best if useful else None
+def helps(left_out: Forecast) -> bool:
+    """Whether the correction by neighbours makes forecasts of rows that were left out better."""
+    return bool(np.abs(left_out.errors(True)).mean() < np.abs(left_out.bare).mean())
 
 
 @frozen
@@ -162,16 +144,16 @@ class GroupErrors:
 
     ln_error   ln(measured / equations) of the fit
     left_out   |ln(measured / prediction)| when left out of it
-    beyond_share    share of the correction that holds beyond the largest work; None: no correction
+    corrected  whether neighbours correct the equations
     quantiles  near, far, beyond, as in `estimator.model.residuals.TierErrors`
-    pattern    in place of neighbours where phases are known, and its share beyond the largest work; None: neighbours only
+    pattern    in place of neighbours where phases are known; None: neighbours only
     """
 
     ln_error: Array
     left_out: Array
-    beyond_share: float | None
+    corrected: bool
     quantiles: tuple[float, float, float]
-    pattern: tuple[Pattern, float] | None = None
+    pattern: Pattern | None = None
 
 
 def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupErrors | None, *, seed: int) -> FrozenMapping[Any]:
@@ -197,13 +179,13 @@ def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupError
 
 
 def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, object]:
-    ln_error = shapes.mean(errors.ln_error)[keep] * (errors.beyond_share is not None)
+    ln_error = shapes.mean(errors.ln_error)[keep] * errors.corrected
     names = ("near", "far", "beyond")
     return {
-        **({} if errors.pattern is None else _pattern_document(*errors.pattern, shapes.index)),
+        **({} if errors.pattern is None else _pattern_document(errors.pattern, shapes.index)),
         "ln_error": tuple(np.round(ln_error, ERROR_DIGITS).tolist()),
         "left_out": tuple(np.round(shapes.mean(errors.left_out)[keep], ERROR_DIGITS).tolist()),
-        "beyond_share": 1.0 if errors.beyond_share is None else errors.beyond_share,
+        "beyond_share": 1.0,
         **{name: round(value, ERROR_DIGITS) for name, value in zip(names, errors.quantiles, strict=True)},
     }
 
@@ -246,12 +228,12 @@ def _beside(products: Sequence[Operator]) -> Array:
     return points_of("gemm", np.column_stack([batch, np.maximum(np.round(m * moves), 1.0), n, k]))
 
 
-def _pattern_document(known: Pattern, beyond_share: float, shape: IntArray) -> dict[str, FrozenMapping[Any]]:
+def _pattern_document(known: Pattern, shape: IntArray) -> dict[str, FrozenMapping[Any]]:
     """A pattern in the form that a bundle stores."""
     if isinstance(known, Kriging):
-        return {"kriging": kriging_document(known, shape, beyond_share)}
+        return {"kriging": kriging_document(known, shape)}
     columns = {name: tuple(getattr(known, name).tolist()) for name in ("feature", "threshold", "value")}
-    return {"trees": FrozenMapping({**columns, "beyond_share": beyond_share})}
+    return {"trees": FrozenMapping({**columns, "beyond_share": 1.0})}
 
 
 def fit_kriging(points: Array, features: PhaseFeatures, ln_error: Array) -> Kriging:
@@ -262,7 +244,7 @@ def fit_kriging(points: Array, features: PhaseFeatures, ln_error: Array) -> Krig
     return Kriging(points=points, features=features, weight=weight)
 
 
-def kriging_document(known: Kriging, shape: IntArray, beyond_share: float) -> FrozenMapping[Any]:
+def kriging_document(known: Kriging, shape: IntArray) -> FrozenMapping[Any]:
     """Kriging in the form that a bundle stores; shape (n,): index of each row's shape among the tier's points."""
     features = known.features
     shares = {name: features.shares[:, i] for i, name in enumerate(SHARES)}
@@ -273,6 +255,6 @@ def kriging_document(known: Kriging, shape: IntArray, beyond_share: float) -> Fr
             "tile_area": tuple(features.tile_area.tolist()) if features.tile_area.any() else (0.0,),
             "shares": FrozenMapping({name: tuple(np.round(column, 4).tolist()) for name, column in shares.items() if column.any()}),
             "weight": tuple(np.round(known.weight, 5).tolist()),
-            "beyond_share": beyond_share,
+            "beyond_share": 1.0,
         }
     )

@@ -131,5 +131,5 @@ def _tier(shapes: ShapeErrors, error: Array, seed: int) -> FrozenMapping[Any]:
     fold = folds_of(shapes, seed)
     rows = left_out(np.flatnonzero(fold == number) for number in range(FOLDS))
     largest = [left_out([largest_rows(shapes, share)]) for share in EXTRAPOLATED_SHARES]
-    errors = group_errors(shapes, error, [rows, *largest, no_forecast(0)], None, EQUATION_ERROR)
+    errors = group_errors(shapes, error, [rows, *largest], None, EQUATION_ERROR)
     return tier_document(shapes, errors, None, seed=seed)

@@ -20,7 +20,7 @@ from estimator.model.residuals import (
 from estimator.model.tier_records import MOST_UNPACKED, PackedTier
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.reader import plain as plain_of
-from fitter.latency.residual_tier import Forecast, GroupErrors, best_share, neighbours, shape_errors, tier_document
+from fitter.latency.residual_tier import GroupErrors, neighbours, shape_errors, tier_document
 from tests.estimator.synthetic import matmul
 from tests.fitter.measured import various_products
 
@@ -28,7 +28,7 @@ GROUP = "gemm.linear.bf16"
 
 
 def group_errors(ln_error, left_out):
-    return GroupErrors(ln_error=ln_error, left_out=left_out, beyond_share=1.0, quantiles=(2.0, 3.0, 0.4))
+    return GroupErrors(ln_error=ln_error, left_out=left_out, corrected=True, quantiles=(2.0, 3.0, 0.4))
 
 
 def document(operators, ln_error, left_out, named=None):
@@ -63,19 +63,6 @@ def test_corrections_are_bounded_and_never_larger_than_the_neighbours_error(erro
     found = bounded(np.array([error]), np.array([excess]), share)[0]
     assert abs(found) <= min(LARGEST_CORRECTION, abs(error) * (share if excess > 0.0 else 1.0))
     assert found * error >= 0.0
-
-
-def forecast_of(bare, neighbour, distance, excess):
-    count = len(bare)
-    return Forecast(bare=bare, neighbours=neighbour, distance=np.full(count, distance), excess=np.full(count, excess), pattern=neighbour)
-
-
-def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear_out():
-    error, blind = np.random.default_rng(0).normal(0.05, 0.03, (2, 400))
-    inside = forecast_of(error, error, 0.3, -3.0)
-    carries = best_share([inside, forecast_of(error, error, 0.8, 1.0)])
-    reverses = best_share([inside, forecast_of(-error, error, 0.8, 1.0)])
-    assert (carries, reverses, best_share([forecast_of(error - 0.05, 7.0 * blind, 0.3, -1.0)])) == (1.0, 0.0, None)
 
 
 def test_a_packed_tier_corrects_like_the_plain_one_and_nonsense_is_refused():

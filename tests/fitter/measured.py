@@ -127,11 +127,9 @@ def selection_of(kernels=None, workloads=None):
     return Selection(kernels=kernels, workloads=workloads, datasets=tuple(records))
 
 
-def written_tier(operators, error, pattern, beyond_share=1.0):
+def written_tier(operators, error, pattern):
     """The residual tier of these errors and their pattern, as a bundle holds it."""
-    parts = GroupErrors(
-        ln_error=error, left_out=np.abs(error), beyond_share=1.0, quantiles=(2.0, 3.0, 0.4), pattern=(pattern, beyond_share)
-    )
+    parts = GroupErrors(ln_error=error, left_out=np.abs(error), corrected=True, quantiles=(2.0, 3.0, 0.4), pattern=pattern)
     return json.loads(json.dumps(plain(tier_document(shape_errors(operators), parts, None, seed=0))))
 
 

@@ -19,7 +19,7 @@ def forecast_with(error, excess=0.0, distance=0.0):
 
 def quantiles(*rehearsed, scatter=0.03):
     inside = forecast_with(scatter * np.random.default_rng(0).standard_normal(COUNT))
-    return interval_quantiles(SHAPES, inside, [forecast_with(error, 1.0) for error in rehearsed], 1.0)
+    return interval_quantiles(SHAPES, inside, [forecast_with(error, 1.0) for error in rehearsed], True)
 
 
 def beyond(*rehearsed):
@@ -47,7 +47,7 @@ def test_one_rehearsal_shows_no_drift_and_none_leaves_the_error_inside():
 def test_nine_of_ten_kernels_lie_inside_whatever_the_scatter(scatter):
     rng = np.random.default_rng(1)
     error = scatter * rng.standard_normal(COUNT)
-    near, far, _ = interval_quantiles(SHAPES, forecast_with(error), [], 1.0)
+    near, far, _ = interval_quantiles(SHAPES, forecast_with(error), [], True)
     assert far >= near
     sigma = 0.01 + np.abs(error).mean()  # the scale of neighbours that all err alike
     assert 0.8 <= np.mean(np.abs(scatter * rng.standard_normal(10_000)) <= near * sigma) <= 0.97
@@ -81,8 +81,8 @@ def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_
 def test_few_shapes_have_one_width_that_the_bundle_states_as_it_was_found():
     shapes = shape_errors(list(SHAPES.operators[:20]))
     error = 0.1 * np.random.default_rng(4).standard_normal(20)
-    near, far, _ = interval_quantiles(shapes, forecast_with(error), [], 1.0, 0.06)
+    near, far, _ = interval_quantiles(shapes, forecast_with(error), [], True, 0.06)
     assert near == far
     assert near * (0.01 + np.abs(error).mean()) == pytest.approx(few_errors_half(np.abs(error), 0.06))
-    wide = interval_quantiles(shapes, forecast_with(error), [], 1.0, 0.3)[0]
+    wide = interval_quantiles(shapes, forecast_with(error), [], True, 0.3)[0]
     assert 1.5 * near < wide < 4.0 * near

@@ -51,10 +51,10 @@ def test_shares_of_a_kernels_time_add_up_unless_phases_overlap():
 OPERATORS, FEATURES = various_products(ROWS), features_of(ROWS, 0)
 
 
-def tier(error, beyond_share=1.0):
+def tier(error):
     """A tier of a bundle."""
     shapes = shape_errors(OPERATORS)
-    return written_tier(OPERATORS, error, fit_kriging(shapes.points[shapes.index], FEATURES, error), beyond_share)
+    return written_tier(OPERATORS, error, fit_kriging(shapes.points[shapes.index], FEATURES, error))
 
 
 def corrections(tiers, features, operators=OPERATORS):
@@ -73,7 +73,8 @@ def test_a_bundle_remembers_kriging_and_without_phases_the_neighbours_answer():
 
 
 def test_corrections_are_bounded_and_give_way_beyond_the_largest_work():
-    document = tier(np.full(ROWS, 2.0), beyond_share=0.0)
+    document = tier(np.full(ROWS, 2.0))
+    document["kriging"]["beyond_share"] = 0.0
     assert np.abs(corrections(document, FEATURES)[0]).max() <= LARGEST_CORRECTION
     larger = [matmul(1e5, 1e5, 1e5)]
     assert corrections(document, FEATURES.select(np.array([0])), larger)[0] == 0.0
