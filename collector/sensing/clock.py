@@ -182,7 +182,11 @@ def _candidates(changes: _Changes, few: int) -> Array:
 
 
 def _tracked(changes: _Changes, period: float, poll: float) -> tuple[UpdateClock, Updates]:
-    """The clock over all changes, and the updates: the ticks are counted, then a smoother follows the phase."""
+    """The clock over all changes, and the updates: the ticks are counted, then a smoother follows the phase.
+
+    Where a pause of the polls holds several updates, the reading after it is the last one.
+    """
+    changes = replace(changes, low=np.maximum(changes.low, changes.high - period))
     tick = _counted(changes, period)
     fits = [(*_walked(changes, tick, jitter, walk, period), jitter, walk) for jitter in JITTERS_S for walk in WALKS_S]
     _, slope, slope_std, time, jitter, walk = max(fits, key=lambda one: one[0])
@@ -200,11 +204,11 @@ def _tracked(changes: _Changes, period: float, poll: float) -> tuple[UpdateClock
 
 
 def _counted(changes: _Changes, period: float) -> Array:
-    """The tick of every change (n,), the last one in its bracket; the phase follows the brackets, and begins anew after a hole."""
+    """The tick of every change (n,); the phase is corrected by the distance of the tick from its bracket, and anew after a hole."""
     tick, last, phase = np.empty(len(changes)), -1e18, float(changes.middle[0])
     brackets = zip(changes.low.tolist(), changes.high.tolist(), changes.after_hole.tolist(), strict=True)
     for i, (low, high, after_hole) in enumerate(brackets):
-        here = max(float(round((high - 0.5 * min(high - low, period) - phase) / period)), last + 1.0)
+        here = max(float(round((0.5 * (low + high) - phase) / period)), last + 1.0)
         time = phase + here * period
         away = low - time if time < low else high - time if time > high else 0.0
         phase += 0.5 * (low + high) - time if after_hole else 0.8 * max(-0.3 * period, min(0.3 * period, away))
