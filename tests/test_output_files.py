@@ -143,14 +143,6 @@ def test_force_replaces_a_file_but_never_what_the_command_reads(tmp_path):
     assert "no folder" in fails("sweep", workload, BUNDLE, "-o", tmp_path / "no" / "a.json")
 
 
-def test_a_recording_stays_where_the_run_is_refused_before_its_first_kernel(tmp_path):
-    record = tmp_path / "run.rec"
-    record.write_text("mine")
-    assert run("collect", SIMULATED, "--freqs 17 --out", tmp_path / "d.parquet", "--record", record, "--force").status == 1
-    assert record.read_text() == "mine"
-    assert os.listdir(tmp_path) == ["run.rec"]
-
-
 def test_a_killed_writer_leaves_nothing_that_the_next_one_does_not_clear(tmp_path):
     target = tmp_path / "a.json"
     write_whole(target, b"old")

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -110,20 +109,6 @@ def test_the_ending_of_the_file_names_the_form_as_a_flag_does_and_csv_has_the_nu
     for row, result in zip(csv.DictReader(io.StringIO(printed["csv"])), json.loads(printed["json"]), strict=True):
         assert [row[name] for name in SUMMARY_FIELDS[:5]] == [str(result[name]) for name in SUMMARY_FIELDS[:5]]
         assert [float(row[name]) for name in VALUES] == [result[name] for name in VALUES]
-
-
-MORE_THAN_A_PIPE_HOLDS = 2**20
-
-
-def test_interruption_ends_with_130_and_one_line(bundle):
-    code = "import sys; from estimator.cli import main; sys.exit(main())"
-    words = [sys.executable, "-c", code, "/dev/stdin", "--bundle", bundle]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.stdin.write(" " * MORE_THAN_A_PIPE_HOLDS)  # returns once the command reads
-    process.stdin.flush()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=300)
-    assert (process.returncode, err.strip()) == (130, "estimate: interrupted")
 
 
 def test_a_cold_start_loads_nothing_heavy(bundle, workload):

@@ -19,10 +19,8 @@ from collector.devices.clock_record import left_records, write_record
 from tests.collector.interruption.campaign_process import INTERRUPTED
 from tests.collector.interruption.referee import (
     Contestant,
-    bout,
     check_failure,
     clock_back_s,
-    fill_disk,
     lose_board,
     open_arena,
     unplug_meter,
@@ -45,17 +43,6 @@ def found(arena):
     return {name: arena.boards.get(name) for name in TOUCHED}
 
 
-def test_kills_at_random_moments_lose_and_double_no_row(arena):
-    chance, fallen = random.Random(3), 0
-    while fallen < 3:
-        fallen += bout(arena, fallen, chance, blows=3 - fallen)
-    assert (arena.tally.lost, arena.tally.doubled) == (0, 0)
-
-
-def test_a_full_disk_loses_no_row(arena):
-    fill_disk(arena, 0, random.Random(1))
-
-
 def test_a_board_that_is_lost_gets_its_clock_back_when_it_returns(arena):
     lose_board(arena, 0, random.Random(2))
 
@@ -69,13 +56,6 @@ def began(arena, output, **changes):
     contestant = Contestant(arena, arena.order(output, **{"hold_after": 4, **changes}))
     contestant.listen(4)
     return contestant
-
-
-def by_error(arena, output):
-    """A sensor's file that cannot be used."""
-    broken = output.with_name("broken.json")
-    broken.write_text("{}")
-    return Contestant(arena, arena.order(output, sensor=broken)), 1
 
 
 def by_signal(ending):
@@ -153,9 +133,7 @@ def restore(arena):
 
 
 EXITS = {
-    "normal end": lambda arena, output: (Contestant(arena, arena.order(output)), 0),
     "end of the budget": lambda arena, output: (Contestant(arena, arena.order(output, budget_s=25.0)), 0),
-    "error": by_error,
     "Ctrl-C": by_signal(signal.SIGINT),
     "SIGTERM": by_signal(signal.SIGTERM),
     "SIGHUP": by_signal(signal.SIGHUP),
