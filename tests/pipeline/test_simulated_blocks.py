@@ -62,7 +62,7 @@ PRODUCT_CAMPAIGN = """
 family = "gemm"
 operator = "linear"
 precision = "fp16"
-count = 20
+count = 8
 [kernels.shape]
 batch = 1
 m = { low = 64, high = 8192, multiple = 8 }
@@ -80,5 +80,5 @@ def test_collect_fit_and_estimate_follow_each_other(tmp_path, repository, capsys
     verdict = capsys.readouterr().out.splitlines()
     assert verdict[0].endswith("the simulated a100-pcie-40gb at 900 to 1410 MHz")
     assert verdict[1].startswith("held-out kernels err by ")
-    assert " in energy on average (40 rows)" in verdict[1]
+    assert " in energy on average (16 rows)" in verdict[1]
     assert estimate([str(repository / "examples" / "gpt2-prefill.json"), *f"--bundle {bundle} --freq 900".split()]) == 0
