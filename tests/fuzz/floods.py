@@ -32,25 +32,13 @@ def equal_rows(path, rows=3_400_000):
             writer.write_table(batch, row_group_size=100_000)
 
 
-def equal_table(path, times=1):
-    """The same as a kernel table without metadata, so many times."""
-    batch = pa.table({"operator": ["linear"], "precision": ["bf16"], "gpu": ["a100-pcie-40gb"], "latency_s": [1e-4]})
-    for name in ("batch", "m", "n", "k"):
-        batch = batch.append_column(name, pa.array([64]))
-    rows = batch.take(pa.array(np.zeros(3_400_000, dtype=np.int64)))
-    with pq.ParquetWriter(path, rows.schema, compression="zstd") as writer:
-        for _ in range(times):
-            writer.write_table(rows)
-
-
-def long_texts(path, encoding=None):
+def long_texts(path):
     """8,000 texts of a megabyte, which differ in eight ways."""
     texts = pa.array(["x" * 1_000_000 + str(number) for number in range(8)])
     columns = {"operator": texts, "precision": pa.array(["bf16"] * 8), "latency_s": pa.array([1e-4] * 8)}
-    options = {"use_dictionary": False, "column_encoding": {"operator": encoding}} if encoding else {}
     batch = pa.table(columns)
-    with pq.ParquetWriter(path, batch.schema, compression="zstd", **options) as writer:
-        for _ in range(1000 if encoding is None else 40):
+    with pq.ParquetWriter(path, batch.schema, compression="zstd") as writer:
+        for _ in range(1000):
             writer.write_table(batch)
 
 
@@ -80,15 +68,6 @@ def nested(path):
     pq.write_table(pa.Table.from_arrays([inner] * len(names), names=names), path, compression="zstd")
 
 
-def long_lists(path):
-    """Kernel rows with a hundred thousand flags each."""
-    table = rows_to_table([a_row()] * 20, METADATA)
-    flags = pa.ListArray.from_arrays(
-        np.arange(21, dtype=np.int32) * 1_000_000, pa.array(["hot"] * 1_000_000).take(pa.array(np.zeros(20_000_000, dtype=np.int32)))
-    )
-    pq.write_table(table.set_column(table.schema.get_field_index("flags"), table.schema.field("flags"), flags), path, compression="zstd")
-
-
 def large_pages(path):
     """A billion bytes of zeros a column, in one page each."""
     zeros = pa.array(np.zeros(40_000_000))
@@ -116,15 +95,11 @@ def with_false_sizes(path, size):
 
 FLOODS = {
     "equal rows": equal_rows,
-    "equal table": equal_table,
-    "long table": lambda path: equal_table(path, 60),
     "long texts": long_texts,
-    "prefixes": lambda path: long_texts(path, "DELTA_BYTE_ARRAY"),
     "long ids": long_identities,
     "columns": many_columns,
     "row groups": many_groups,
     "nested": nested,
-    "long lists": long_lists,
     "large pages": large_pages,
     "false footer": false_footer,
 }
