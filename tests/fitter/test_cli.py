@@ -114,7 +114,7 @@ def test_a_rejected_row_is_told_and_counts_only_if_strict(tmp_path):
     assert document["errors"][0]["latency"]["mape"] < 5
     assert document["errors"][0]["power"] is None
     table.write_text(table.read_text().replace("fp32", "fp99", 1))
-    found, strict = (run(table, "-o", out, "--force --gpu a100-pcie-40gb", words) for words in ((), "--strict"))
+    found, strict = (run(table, "-o", out, "--force --holdout 0 --gpu a100-pcie-40gb", words) for words in ((), "--strict"))
     assert (found.status, strict.status) == (0, 3)
     assert "warning: 1 rows, or their power alone, were rejected; -v names them" in found.err
 
@@ -135,7 +135,7 @@ def test_special_files_are_refused_before_anything_is_read(tmp_path, monkeypatch
 def test_names_with_control_characters_take_over_no_terminal(tmp_path):
     table = small_table(tmp_path).rename(tmp_path / "\x1b[31mr\ned\u202e.csv")
     table.write_text(table.read_text().replace("fp32", "fp99", 1))
-    found = run(table, "-o", tmp_path / "b.json", "-v")
+    found = run(table, "-o", tmp_path / "b.json", "-v --holdout 0")
     for text in (found.out, found.err, run("show", tmp_path / "b.json").out, run("show", tmp_path / "b.json", "--json").out):
         assert "ed" in text
         assert all(character.isprintable() for character in text.replace("\n", ""))
