@@ -86,7 +86,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def settings_lines(settings: dict[str, Any]) -> list[str]:
     """Settings for people: one line each."""
-    return [f"{name:<13} {', '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in settings.items()]
+    return [f"{name:<22} {', '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in settings.items()]
 
 
 @contextmanager

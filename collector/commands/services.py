@@ -13,7 +13,7 @@ import click
 from collector.commands.options import FILE, config_option, output_options
 from collector.commands.output import Speaker, columns, settings_lines
 from collector.daemon.jobs import AT_ONCE, RUNNING, Board, Job, Overview, left_text, note_text, time_text
-from collector.daemon.settings import client_settings, read_settings
+from collector.daemon.settings import client_settings
 from collector.daemon.store import Store, has_database, open_store
 from collector.errors import DaemonError
 from estimator.options.command_line import DONE, FAILED, tell
@@ -21,10 +21,10 @@ from estimator.vocabulary.reader import plain
 
 
 @click.command("daemon")
-@click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
+@config_option
 @click.option("--check", is_flag=True, help="Print the settings and whether the boards are there; start nothing.")
 @output_options
-def daemon_command(config: Path, check: bool, speak: Speaker) -> None:
+def daemon_command(config: Path | None, check: bool, speak: Speaker) -> None:
     """Run queued campaigns, one at a time on each board, until a request to end.
 
     SIGTERM, Ctrl-C or `collect stop --daemon` end it after the running kernels; a second one at once.  Interrupted
@@ -34,7 +34,9 @@ def daemon_command(config: Path, check: bool, speak: Speaker) -> None:
     from collector.daemon.supervisor import serve
 
     import_module("pyarrow")  # without it every job would fail
-    settings = read_settings(config)
+    settings = client_settings(config, os.environ)
+    if not settings.gpus:
+        raise click.UsageError("name the boards in a --config FILE (docs/how-to/run-a-daemon.md)")
     if check:
         named_boards(settings.gpus)
         documents = {**plain(settings), "state_folder": str(settings.folder)}

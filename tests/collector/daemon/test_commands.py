@@ -68,18 +68,24 @@ def test_a_submission_prints_its_plan_and_keeps_its_campaign_in_the_state_folder
     assert capsys.readouterr().out == "job 1: cancelled\n"
 
 
+def test_a_daemon_finds_its_settings_as_its_clients_do(place, capsys, monkeypatch):
+    monkeypatch.setenv("WATTPRINT_CONFIG", str(place.config))
+    assert called("daemon --check") == 0
+    assert str(place.state) in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "status", "reason"),
     [
         ("stop", 2, "name a job"),
         ("stop 7", 1, "no job 7"),
         ("stop --daemon", 1, "no daemon has run there"),
-        ("daemon", 2, "--config"),
+        ("daemon --check", 2, "--config"),
     ],
 )
 def test_orders_that_cannot_be_are_one_line(words, status, reason, place, capsys):
     place.overview()
-    refused(capsys, status, reason, words if words == "daemon" else f"{words} --config {place.config}")
+    refused(capsys, status, reason, words if "check" in words else f"{words} --config {place.config}")
 
 
 def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place, capsys):
