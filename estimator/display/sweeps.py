@@ -58,7 +58,8 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
         table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[plain(row["tokens_per_j"], ".4g")] * tokens])
     rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
     remarks = [*rest, *together([row["gpus"] for row in rows]), *_elsewhere(rows)]
-    return f"{fixed}{simulated}{_too_large(points)}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
+    head = f"{fixed}{simulated}{_too_large(points)}\n".lstrip("\n")
+    return head + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
 
 
 def _elsewhere(rows: Sequence[Point]) -> list[str]:

@@ -249,7 +249,7 @@ def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[st
     from fitter.report.page import next_lines, selection_lines
     from fitter.report.verdict import error_table, family_table, verdict_lines
 
-    lines = [*verdict_lines(bundle, calibration), "", *family_table(calibration).lines(), ""]
+    lines = [*verdict_lines(bundle, calibration), *family_table(calibration).lines(), ""]
     lines += selection_lines(calibration.selection)
     if options["verbose"] and calibration.errors:
         rows = [*calibration.errors, *calibration.summary().values()]
