@@ -95,7 +95,7 @@ def measures(cycle: Cycle, copies: int, asked: Array, most_w: float) -> Columns:
     """Values of all copies with limits of their intervals, `…_low` and `…_high`; asked (n,): requests in flight of a copy, nan at a rate.
 
     Requests beyond those that run wait for a slot, which adds to the time to the first token.  Copies without a request keep step with the
-    others.  most_w: what the boards of a copy hold.
+    others.  most_w: what the boards of a copy hold.  At a rate no more tokens leave than are requested.
     """
     used = np.fmin(asked, 1.0)
     queue_s = np.fmax(asked / cycle.running - 1.0, 0.0) * cycle.slot_s
@@ -115,6 +115,7 @@ def measures(cycle: Cycle, copies: int, asked: Array, most_w: float) -> Columns:
     high_w = columns["power_w_high"]
     return {
         **columns,
+        "tokens_per_s_high": np.where(np.isnan(asked), columns["tokens_per_s"], columns["tokens_per_s_high"]),
         "power_w_high": np.where(columns["power_w"] <= most_w * copies, np.minimum(high_w, most_w * copies), high_w),
         "ttft_s_high": latest,
         "ttft_loaded_s": (cycle.ttft_loaded_s + queue_s)[0],

@@ -217,6 +217,7 @@ def test_a_rate_below_the_most_is_served_within_the_power_limit(words):
     assert [one["state"] for one in found] == [""] * 4
     assert found[3]["power_w"] == pytest.approx(most["power_w"], rel=1e-3)
     for one in found:
+        assert one["tokens_per_s_low"] <= one["tokens_per_s"] == one["tokens_per_s_high"]
         assert one["slot_s"] * one["tokens_per_s"] == pytest.approx(one["output"] * one["running"])
         assert one["prompt_energy_j"] + one["output_energy_j"] == pytest.approx(one["output"] * one["energy_per_token_j"])
 
