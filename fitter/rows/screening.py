@@ -13,7 +13,7 @@ from collector.dataset.schema import FLAGS
 from estimator.questions.estimates import least_clocks
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.vocabulary.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
+from estimator.vocabulary.specifications import canonical_gpu_name, is_named, load_gpu
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator
@@ -171,8 +171,8 @@ class Screen:
         self.specs = list(dict.fromkeys(spec for spec in found if spec is not None))
         number = {spec: place for place, spec in enumerate(self.specs)}
         self.gpu_index = np.array([-1 if spec is None else number[spec] for spec in found])[codes]
-        known = f"known: {', '.join(gpu_names())}; or its file: --gpu FILE.toml"
-        self.reject(self.gpu_index < 0, "UNKNOWN_GPU", lambda i: f"{texts[codes[i]][:80]!r}; {known}")
+        listed = "`estimate gpus` lists all; or name its file: --gpu FILE.toml"
+        self.reject(self.gpu_index < 0, "UNKNOWN_GPU", lambda i: f"{texts[codes[i]][:80]!r}; {listed}")
         if asked is not None:
             self.reject(self.gpu_index != number.get(asked, -1), OTHER_GPU, lambda i: texts[codes[i]][:80])
 

@@ -23,7 +23,7 @@ def recorded(tiny_file, sensor_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     options = f"--freqs 900 --campaign {tiny_file} --sensor {sensor_file} --seed 1 --quiet".split()
     dataset, recording = folder / "first.parquet", folder / "run.recording"
-    assert main([*options, *f"--gpu {BOARD} --pmd sim --out {dataset} --record {recording}".split()]) == 0
+    assert main([*options, *f"--gpu {BOARD} --out {dataset} --record {recording}".split()]) == 0
     return dataset, recording, options
 
 
@@ -34,7 +34,7 @@ def replayed(recording, options, out):
 def test_recording_leaves_the_run_as_it_is_and_a_replay_gives_the_same_dataset_to_the_byte(recorded, tmp_path):
     dataset, recording, options = recorded
     assert replayed(recording, options, tmp_path / "again.parquet") == 0
-    assert main([*options, *f"--gpu {BOARD} --pmd sim --out {tmp_path / 'plain.parquet'}".split()]) == 0
+    assert main([*options, *f"--gpu {BOARD} --out {tmp_path / 'plain.parquet'}".split()]) == 0
     assert {path.read_bytes() for path in tmp_path.iterdir()} == {dataset.read_bytes()}
     assert sorted(path.name for path in dataset.parent.iterdir()) == ["first.parquet", "run.recording"]
 
