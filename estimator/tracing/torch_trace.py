@@ -192,7 +192,7 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
         _refuse_scans(request, job.model)
         request = replace(request, runtime=request.runtime or ("compiled" if job.compiled else "eager"))
         job = _laid_out(torch, request, job)
-        if compiles.called:
+        if compiles.called or job.compiled:  # a module imported before has compiled its own
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # its own compiler would hide the operations
         run, moments = _runner(torch, request, job)
         held = Held()
