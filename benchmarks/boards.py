@@ -11,7 +11,7 @@ halves         half of the H100's runs → the other half
 specification  A100 → H100 by specification, runs from 20 ms on; without the rules of `estimator.model.silicon`
 diffusion      Stable Diffusion 1.5 and XL of ML.ENERGY: UNets and what is between them, decoder, both texts; "/busy": measured above 0.9 of
                the limit; "host's pace": the launch cost that batch 1, which is left out, shows
-zeus           training on a V100 under limits: time over that at 250 W, and power; from batch 32 on
+zeus           training under limits: time over that at the highest one, and power; from batch 32 on
 vidur          products of vidur by length of the kernel
 energy         power at rest; power of kernels below the limit, and times of those at it, whose energy sets their clock: a product on a
                small board; products and attention of AIConfigurator on GB200 and H200
@@ -50,6 +50,8 @@ OWN = {
     "a100-sxm-40gb": ("a100-pcie-40gb-eager", "a100-sxm-80gb"),
     "a100-sxm-80gb": ("a100-sxm-80gb",),
     "h100-sxm": ("a100-pcie-40gb-eager", "h100-sxm"),
+    "a40": ("a10-eager",),
+    "quadro-rtx-6000": ("a10-eager",),
     "v100-pcie-32gb": ("a100-pcie-40gb-eager", "v100-pcie-32gb"),
 }
 """Bundles with which a board is forecast."""
@@ -199,38 +201,39 @@ def asked(
     return {"predicted_latency": seconds, "predicted_power": joules / seconds, **stated}
 
 
-def training(network_name: str, batch: int) -> Workload:
-    """A training step in fp32."""
+def training(network_name: str, batch: int, precision: str) -> Workload:
+    """A training step."""
     if network_name == "resnet50":
         fields = {"model": "resnet-101", "batch": batch, "settings": {"depths": [3, 4, 6, 3]}}
     else:
         sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
         fields = {"model": "bert-large", "batch": batch, "sequence": 384, "settings": sizes}
-    return traced(json.dumps({**fields, "phase": "train", "precision": "fp32"}))
+    return traced(json.dumps({**fields, "phase": "train", "precision": precision}))
 
 
 def zeus(data: Path, bundles: Path) -> Iterator[Score]:
     """Training under limits: ratios of times need no knowledge of the input pipeline."""
-    rows = pd.read_csv(data / "independent" / "zeus_power_limit_training.csv")
-    rows = rows[rows["dataset"].isin(["imagenet", "squad"]) & (rows["batch"] >= 32)]
-    gpu = load_gpu("v100-pcie-32gb")
-    free = rows[rows["power_limit_w"] == 250].set_index(["network", "batch"])["time_per_epoch_s"]
-    capped = rows[rows["power_limit_w"] < 250]
+    v100 = pd.read_csv(data / "independent" / "zeus_power_limit_training.csv").assign(gpu="v100-pcie-32gb", precision="fp32")
+    every = pd.concat([v100, pd.read_csv(ROOT / "benchmarks" / "published" / "training.csv")])
+    every = every[every["dataset"].isin(["imagenet", "squad"]) & (every["batch"] >= 32)]
 
-    def slowed(bundle: Bundle) -> pd.DataFrame:
+    def slowed(rows: pd.DataFrame, bundle: Bundle) -> pd.DataFrame:
+        gpu, limit = load_gpu(rows["gpu"].iloc[0]), rows["power_limit_w"].max()
+        free = rows[rows["power_limit_w"] == limit].set_index(["network", "batch"])["time_per_epoch_s"]
         found = []
-        for row in capped.itertuples():
-            work = [(training(row.network, row.batch), 1)]
-            slow, fast = (asked(bundle, gpu, work, float(limit)) for limit in (row.power_limit_w, 250.0))
+        for row in rows[rows["power_limit_w"] < limit].itertuples():
+            work = [(training(row.network, row.batch, row.precision), 1)]
+            slow, fast = (asked(bundle, gpu, work, float(watt)) for watt in (row.power_limit_w, limit))
             slow["predicted_latency"] /= fast["predicted_latency"]
             measured = {"measured_latency": row.time_per_epoch_s / free[row.network, row.batch], "measured_power": row.power_w}
             found.append({**slow, **measured, "what": f"{row.network} {row.batch} {row.power_limit_w:g} W"})
         return pd.DataFrame(found).drop(columns=["std_latency", "std_power"])
 
-    for way, bundle in named_bundles(gpu.name, bundles):
-        yield scored("zeus", way, slowed(bundle))
+    for gpu, rows in every.groupby("gpu"):
+        for way, bundle in named_bundles(str(gpu), bundles):
+            yield scored("zeus", f"{gpu} from {way}", slowed(rows, bundle))
     with without("the rules, rest power known"):
-        yield scored("zeus", f"{way}, without the rules for power", slowed(bundle))
+        yield scored("zeus", f"{gpu} from {way}, without the rules for power", slowed(rows, bundle))
 
 
 CLASSES_S = (0.0, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, np.inf)
@@ -270,12 +273,12 @@ def cube(edge: float, precision: str) -> Workload:
 
 
 def energy(data: Path, bundles: Path) -> Iterator[Score]:
-    """Rest power by rule or table; power of kernels, and times of those at the limit, whose energy sets their clock."""
+    """Rest power by rule; power of kernels, and times of those at the limit, whose energy sets their clock."""
     source = load_bundle(bundles / "a100-pcie-40gb-eager.json")
     for gpu, watt in REST_W.items():
-        spec = load_gpu(gpu)
+        spec = replace(load_gpu(gpu), idle_w=None)
         rest: Array = board_tables(source, spec).rest_w(np.array([spec.sm_clock_limit_mhz]))
-        yield scored("energy", f"rest power of {gpu}", pd.DataFrame({"predicted_power": rest, "measured_power": [watt]}))
+        yield scored("energy", f"rest power of {gpu} by rule", pd.DataFrame({"predicted_power": rest, "measured_power": [watt]}))
     for gpu, (name, edge, rate) in THROTTLED.items():
         spec = load_gpu(gpu)
         seconds = asked(load_bundle(bundles / f"{name}.json"), spec, [(cube(edge, "fp16"), 1)], spec.power_limit_w)["predicted_latency"]

@@ -1,6 +1,6 @@
 """Speed-ups by torch.compile: forecast against those that Transformers' documentation publishes (default mode, PyTorch 2.0.1, fp32).
 
-    build/torch/bin/python benchmarks/compiled_models.py [--bundle a100-pcie-40gb-eager] [--vision] [--json]
+    build/torch/bin/python benchmarks/compiled_models.py [--bundle a100-pcie-40gb-eager] [--vision] [--language] [--json]
 
 Needs PyTorch (`make test-torch` installs it).  A line for every GPU and model: published and forecast speed-ups at 1, 4 and 16 images, and
 our eager time over the published one by the bundle that `estimate --gpu` takes for fp32 (1 image waits for the host); then the mean and the
@@ -11,6 +11,9 @@ settings of PyTorch: convolutions in tf32 where the GPU has it, products in fp32
 weights (benchmarks/published: vision.csv, configurations in vision.json), in the lines of `published.py` for each GPU, runtime and layout,
 convolutional and with attention.  One minute.  timm's mixed precision (fp16) casts weights at each forward pass, has norms in fp32,
 and keeps sums with what they return in fp32; its attention is fused in inference, MobileViT's and PVT's of Transformers is not.
+
+--language: published eager language models in the same lines (benchmarks/published/language.csv), times of prefills and of tokens, energy
+of tokens.  Half a minute.
 """
 
 import json
@@ -141,16 +144,36 @@ def inferences() -> Iterator[dict[str, object]]:
     yield from (scored(group, found) for group, found in groups.items())
 
 
+def language() -> Iterator[dict[str, object]]:
+    """The lines of eager language models."""
+    groups = defaultdict(list)
+    for row in rows_of("language"):
+        sizes = {name: int(row[name]) for name in ("batch", "sequence")}
+        named = {name: row[name] for name in ("model", "phase", "precision", "attention")}
+        workload = trace_workload(TraceRequest(**named, **sizes, runtime="eager"))
+        bundle, gpu = near(row["gpu"], (row["precision"],))
+        found = estimate(workload, bundle, gpu=gpu, power_cap_w=float(row["power_cap_w"]) if row["power_cap_w"] else None)[0]
+        ours, deviation = 1e3 * found.latency_s, found.latency_s_std_elsewhere / found.latency_s
+        if row["unit"] == "J":
+            ours, deviation = found.energy_j, found.energy_j_std_elsewhere / found.energy_j
+        group = " ".join((row["gpu"], row["phase"], row["attention"], row["unit"], "from 16 on" if sizes["batch"] >= 16 else "to 8"))
+        ratio = ours / float(row["value"])
+        what = f"{row['model']} {sizes['batch']}"
+        groups[group].append(Compared(group, what, ratio, abs(math.log(ratio)) < NORMAL_90 * deviation))
+    yield from (scored(group, found) for group, found in groups.items())
+
+
 @click.command()
 @click.option("--bundle", "bundle_name", metavar="NAME|FILE", default="a100-pcie-40gb-eager", show_default=True)
 @click.option("--vision", is_flag=True, help="timm's inferences instead.")
+@click.option("--language", "llm", is_flag=True, help="Eager language models instead.")
 @click.option("--json", "as_json", is_flag=True)
-def main(bundle_name: str, vision: bool, as_json: bool) -> None:
+def main(bundle_name: str, vision: bool, llm: bool, as_json: bool) -> None:
     """Print speed-ups beside the published ones."""
     if find_spec("torch") is None:
         click.echo("skipped: PyTorch is not installed; `make test-torch` installs it in build/torch", err=True)
         return
-    show(inferences() if vision else speed_ups(bundle_name), as_json)
+    show(inferences() if vision else language() if llm else speed_ups(bundle_name), as_json)
 
 
 if __name__ == "__main__":

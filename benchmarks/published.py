@@ -52,7 +52,7 @@ class Compared(NamedTuple):
 
 
 def rows_of(table: str) -> list[Row]:
-    """The rows of a table, "kernels" or "served"."""
+    """The rows of a table by its name."""
     with (FOLDER / f"{table}.csv").open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
 

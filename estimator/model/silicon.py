@@ -33,8 +33,10 @@ CORE_REST_W: Final = 11.0
 CORE_REST_W_PER_GHZ: Final = 4.95
 """Rest power of an A100's SMs: leakage, which grows with V³, and the clock tree's, with f·V².  Source: its idle table, within 0.3 W."""
 
-MEMORY_REST_W: Final[dict[str, float]] = {"hbm": 18.5, "gddr": 55.0}
-"""Rest power of memory and board for each TB/s of bandwidth [W].  Source: idle tables of A100 and H100; an A10 at rest."""
+HBM_REST_W: Final = 18.5
+GDDR_REST_W: Final = 1.1
+"""Rest power of memory and board for each TB/s of HBM [W], and for each GiB of GDDR, which stands for its chips [W].  Sources: idle tables
+of A100 and H100; with GDDR_ENERGY, whole models of A10, A100 and H100, forecast from each other."""
 
 LEAKAGE_SHARE: Final = 0.26
 REST_W_PER_GHZ: Final = 4.75
@@ -46,9 +48,9 @@ REFERENCE_FLOP_PER_CLOCK: Final = 2048.0
 FLOP_PER_CLOCK: Final[dict[str, float]] = {"8.6": 1024.0, "8.9": 1024.0, "9.0": 4096.0, "12.0": 1024.0}
 """That width by compute capability where boards are sold with a lower rate (GeForce, L20, H20): the units are the same (assumed)."""
 
-GDDR_ENERGY: Final = 1.3
-"""Energy of a byte of GDDR over one of HBM [1], which has shorter wires.  Chosen on whole models of A10, A100 and H100, forecast from each
-other (at 1.25 they err least; 1 and 1.45 are alike); decoding on L40, RTX 4090 and RTX 5090 asks for more."""
+GDDR_ENERGY: Final = 1.7
+"""Energy of a byte of GDDR over one of HBM [1], which has shorter wires.  Whole models of A10, A100 and H100, forecast from each other,
+take 1.3 with more rest power for the A10, or 2 with less, alike; decoding and training on A40, L40 and RTX 4090 ask for 2 or more."""
 
 WIDTH_SHARE: Final = 0.5
 """Share of a tensor core's energy for operands, which wider units use more often [1]."""
@@ -80,8 +82,9 @@ def _rest_voltage(idle: ClockTable) -> ClockTable:
 
 
 def usual_rest_w(gpu: GpuSpec, sm_clock_mhz: Array, voltage_ratio: Array) -> Array:
-    """Rest power of a board without an idle table [W], shape of the clocks: memory by its bandwidth, the core by its SMs."""
-    memory = MEMORY_REST_W["gddr" if gpu.memory.startswith("gddr") else "hbm"] * gpu.dram_bytes_per_s / 1e12
+    """Rest power of a board without an idle table [W], shape of the clocks: memory by bandwidth or size, the core by its SMs."""
+    gddr = gpu.memory.startswith("gddr")
+    memory = GDDR_REST_W * gpu.dram_bytes / 2**30 if gddr else HBM_REST_W * gpu.dram_bytes_per_s / 1e12
     core = CORE_REST_W * voltage_ratio**3 + CORE_REST_W_PER_GHZ * sm_clock_mhz / 1e3 * voltage_ratio**2
     rest: Array = memory + gpu.num_sms / REFERENCE_SMS * core
     return rest
