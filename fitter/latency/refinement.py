@@ -8,7 +8,7 @@ import numpy as np
 from estimator.model.kriging import PhaseFeatures
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
-from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
+from fitter.latency.intervals import EXTRAPOLATED_SHARE, FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
 from fitter.latency.residual_tier import (
     FEWEST_POINTS,
     Forecast,
@@ -39,7 +39,7 @@ def refine_section(
     fold = folds_of(shapes, seed)
     errors = {named: section.errors(fit, named=named) for named in _ways(section)}
     by_fold = _left_out(section, fit, trusted, [trusted[fold == number] for number in range(FOLDS)], same=len(trusted) > MOST_FITTED)
-    beyond = (*(largest_rows(shapes, share) for share in EXTRAPOLATED_SHARES), longest_rows(shapes))
+    beyond = largest_rows(shapes, EXTRAPOLATED_SHARE), longest_rows(shapes)
     extrapolated = [_left_out(section, fit, trusted, [trusted[rows]]) for rows in beyond]
     tiers: dict[str, FrozenMapping[Any]] = {}
     std: dict[str, float] = {}
