@@ -7,8 +7,7 @@ Phases of one candidate tile (units as in `estimator.model.phases`):
               PORT_BYTES for each SM if few SMs work
     dram      weights / BW,  dram_activations  activations / BW
     loop      rounds of resident blocks · kk · STEP_CLOCKS   the serial reduction loop; without tensor cores a
-              block's math at the rate of its own warps, which for small tiles are fewer than the sub-partitions of an SM,
-              or the latency of its loads
+              block's math or the latency of its loads
     prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline, waves counted as for math
     quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
     epilogue  output / BW, of persistent blocks in part among dram_activations,
@@ -113,10 +112,6 @@ class Gemm:
     elements along n (default_mma_core_sm75.h: PitchLinearWarpRakedThreadMap).  So a load touches eight or four lines of 128 bytes; one line
     a clock, and the mean of both, are assumed.  Published times of such products check it (docs/model.md)."""
 
-    TWO_WARP_EDGE, TWO_WARP_SHARE = 64.0, 0.5
-    """Without tensor cores: edge of the square tile with two warps, which use half of an SM's four sub-partitions, and that share; all
-    other tiles use all four.  Source: launch sizes in NeuSight's tables of A100 and V100 (sgemm_64x64: 64 threads; others: 128 or 256)."""
-
     OUTPUT_IN_THE_OPEN = -0.5
     """Exponent of the blocks of an SM in the share of output that no other block hides: a persistent block stores its output while it
     multiplies the next tile.  With −1 only the last block's output is exposed, with 0 all.  Chosen on published products of H100 and
@@ -210,8 +205,7 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     if gpu.architecture in SHARING_ARCHITECTURES:
         even = np.maximum(blocks / sms, 1.0)
         hidden = np.where(on_tensor & ~is_split, 1.0 - even**Gemm.OUTPUT_IN_THE_OPEN, 0.0)
-    own_share = np.where((tiles.tile_m == Gemm.TWO_WARP_EDGE) & (tiles.tile_n == Gemm.TWO_WARP_EDGE), Gemm.TWO_WARP_SHARE, 1.0)
-    cuda_loop = np.ceil(blocks / (sms * Gemm.MOST_SHARING)) * np.maximum(block_clocks / own_share, steps * Gemm.CUDA_STEP_CLOCKS)
+    cuda_loop = np.ceil(blocks / (sms * Gemm.MOST_SHARING)) * np.maximum(block_clocks, steps * Gemm.CUDA_STEP_CLOCKS)
     beside = np.where(on_tensor, sharing, Gemm.MOST_SHARING)
     stored_byte = outputs * np.where(is_split, Gemm.PARTIAL_BYTES, c.output_byte / outputs) * tiles.split / blocks
     partial_byte = np.where(is_split, 2.0 * Gemm.PARTIAL_BYTES * tiles.split * outputs, 0.0)

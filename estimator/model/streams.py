@@ -157,11 +157,6 @@ A10 and H100 within 10 % (before 50)."""
 
 VOLTA: Final = "volta"
 
-L2_COPIES: Final[dict[str, float]] = {"8.0": 1.5}
-"""Mean number of copies of a line in L2 when a row is read again, by compute capability; elsewhere one.  A100's L2 has two partitions,
-and each also caches lines that its own SMs read from the other's memory: if lines are spread evenly, every second one is held twice.
-Source: NVIDIA A100 Tensor Core GPU Architecture (whitepaper), L2 cache; the mean is ours."""
-
 
 @arrays
 class StreamColumns(Columns):
@@ -230,8 +225,7 @@ def stream_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
 def _read_again(c: StreamColumns, gpu: GpuSpec) -> Array:
     """Bytes that cross DRAM a second time, shape (n,): later passes over rows that meanwhile left L2."""
     under_way = np.where(c.rows > 0, np.minimum(c.blocks, c.resident * gpu.num_sms) * c.read_byte / c.blocks, 0.0)
-    held = under_way * L2_COPIES.get(gpu.compute_capability, 1.0)
-    again: Array = c.read_byte * (c.passes - 1.0) * warm_dram_share(held / gpu.l2_bytes)
+    again: Array = c.read_byte * (c.passes - 1.0) * warm_dram_share(under_way / gpu.l2_bytes)
     return again
 
 
