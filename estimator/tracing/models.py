@@ -173,7 +173,7 @@ def remedy() -> str:
 def stored_format(quant: Fields) -> str:
     """The format of all groups of a quantised model.  Raises FaultError for a method without a known kernel."""
     top = facts(quant)
-    method = (top.get("quant_method") or top.get("quant_algo") or "without quant_method").lower()
+    method = (top.get("quant_method") or top.get("quant_algo") or "none").lower()
     known = formats().methods
     rules = next((known[name] for name in known if re.match(rf"{name}(_|$)", method)), None)
     if rules is None:

@@ -66,7 +66,7 @@ CASES = [
 def test_a_method_has_its_format_or_is_refused_by_name(stored, expected):
     config = {"name": "m", "torch_dtype": "bfloat16", "quantization_config": stored}
     if expected is None:
-        named = "LLM.int8" if "load_in_8bit" in stored else stored.get("quant_method", "without quant_method")
+        named = "LLM.int8" if "load_in_8bit" in stored else stored.get("quant_method", "none")
         with pytest.raises(WorkloadError, match=f"m: quant_method = .*{named}.* name one as --weights"):
             read_weights(config)
     else:
