@@ -197,8 +197,8 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
         model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(model, torch.nn.Module):
             raise WorkloadError(f"{request.model}: must return a torch.nn.Module, or one with its inputs; got {type(model).__name__}")
-        if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-            raise WorkloadError(f"{request.model}: torch.jit hides a part of it; return the model as it is before torch.jit.script")
+        if any(isinstance(part, torch.jit.ScriptModule) or ".ao.nn.quantized." in type(part).__module__ for part in model.modules()):
+            raise WorkloadError(f"{request.model}: torch.jit or torch.ao hides a part of it; return the model before it (--weights)")
         compiled = any(hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) for part in model.modules())
         model = model._orig_mod if hasattr(model, "_orig_mod") else model
         sizes = {name: getattr(request, name) for name in SIZES if inputs is None or name in wanted}

@@ -46,6 +46,10 @@ def decides():
 def scripted():
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.jit.script(torch.nn.Linear(8, 8))), torch.ones(2, 8)
 
+def quantised():
+    with torch.device("cpu"):
+        return torch.nn.Sequential(torch.ao.nn.quantized.dynamic.Linear(8, 8)), torch.ones(2, 8)
+
 def wrong():
     return 3
 
@@ -262,7 +266,8 @@ def test_a_module_without_inputs_is_given_tokens(traced):
     [
         ("FILE:decides", {}, "decides by the content of a tensor"),
         ("FILE:wrong", {}, "must return a torch.nn.Module"),
-        ("FILE:scripted", {}, "torch.jit hides a part of it; return the model as it is before torch.jit.script"),
+        ("FILE:scripted", {}, "torch.jit or torch.ao hides a part of it; return the model before it (--weights)"),
+        ("FILE:quantised", {}, "torch.jit or torch.ao hides a part of it"),
         ("FILE:missing", {}, "nothing to call"),
         ("FILE:fails", {}, "ValueError: line one"),
         ("FILE:heading", {}, "ValueError: what is wrong: a field"),
