@@ -53,6 +53,12 @@ class ModelConfig:
         found = self.weights.get("quantization_config")
         return found if isinstance(found, Mapping) else {}
 
+    @property
+    def precision(self) -> str:
+        """Precision of weights that are stored as numbers; "" if none is stated, or one that no model computes in."""
+        stated = str(self.weights.get("dtype") or self.weights.get("torch_dtype"))
+        return {name: precision for precision, name in TENSOR_TYPES.items() if precision != "tf32"}.get(stated, "")
+
 
 def model_names() -> tuple[str, ...]:
     """Names of the shipped configurations."""
@@ -284,7 +290,7 @@ class TraceRequest:
     batch       sequences or images
     sequence    tokens of a sequence; in decode the tokens that the new one attends to, including itself; 0: the usual number
     phase       one of PHASES
-    precision   precision of weights and activations; "": as the configuration stores the weights, else bf16
+    precision   precision of weights and activations; "": as the configuration states for the weights, else bf16
     weights     format of the layers' weights, a name of `estimate llm --weights`, instead of the configuration's; excludes precision
     attention   "eager": separate kernels; "flash": one fused kernel; "": own code with scaled_dot_product_attention, else "eager"
     runtime     one of RUNTIMES; "": compiled if the own code says so (torch.compile), else eager

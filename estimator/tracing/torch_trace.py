@@ -175,7 +175,10 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     config = None if user_code else load_model_config(request.model)
     stored = {} if config is None or request.precision or request.weights else config.quantised
     narrow = _narrow_format(request, stored)
-    request = checked_request(replace(request, precision=request.precision or narrow.replace(WIDENED, "")))
+    precision = request.precision or narrow.replace(WIDENED, "")
+    if not (precision or narrow or config is None):
+        precision = config.precision
+    request = checked_request(replace(request, precision=precision))
     if config is not None and not request.attention:
         request = replace(request, attention=CONFIGURED_ATTENTION)
     torch = _load("torch")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -89,6 +90,9 @@ def test_a_configuration_file_keeps_its_fields_and_leaves_weights_and_code_alone
     path.write_text(json.dumps(document))
     config = load_model_config(str(path))
     assert (config.model_type, config.architecture, dict(config.config)) == ("gpt2", "GPT2Model", {"n_layer": 3})
+    for weights, precision in (({"dtype": "float16"}, "fp16"), ({"dtype": "auto"}, ""), ({}, ""), ({"torch_dtype": "float8_e4m3fn"}, "")):
+        assert replace(config, weights=weights).precision == precision
+    assert config.precision == "fp32"
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -131,7 +135,7 @@ def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(tmp_path):
     path = tmp_path / "w.json"
     path.write_text(out)
     workload = read_workload(path)
-    assert workload.name == "gpt2-prefill-b1-s16-bf16-eager"
+    assert workload.name == "gpt2-prefill-b1-s16-fp32-eager"  # as its weights are stored
     assert printed(path, "--bundle a100-pcie-40gb-eager")["latency_s"] > 0.0
 
 
