@@ -326,11 +326,6 @@ def _warp_row(gpu: GpuSpec) -> float:
     return Stream.VOLTA_WARP_ROW if gpu.architecture == VOLTA else Stream.WARP_ROW
 
 
-def exposed_loads(loads: float) -> float:
-    """Loads of a loop unrolled by four whose latency shows: those of a step are under way together, the remaining ones alone."""
-    return loads // Stream.UNROLLED + loads % Stream.UNROLLED
-
-
 def norm_loads(dim: float) -> float:
     """Number of dependent loads of a block in one pass over a row of a norm, for its slowest warp.
 
@@ -344,7 +339,8 @@ def norm_loads(dim: float) -> float:
     if rest % lanes and most % unrolled == 0.0:
         return most / unrolled + unrolled - 1.0
     some_have_fewer, some_have_most = Stream.NORM_THREADS - rest >= lanes, rest > 0.0
-    return max(exposed_loads(most) * some_have_most, exposed_loads(fewest) * some_have_fewer)
+    exposed_most, exposed_fewest = (loads // unrolled + loads % unrolled for loads in (most, fewest))
+    return max(exposed_most * some_have_most, exposed_fewest * some_have_fewer)
 
 
 def reduction_blocks(operator: Operator, gpu: GpuSpec) -> tuple[float, float, float, float]:
@@ -352,7 +348,7 @@ def reduction_blocks(operator: Operator, gpu: GpuSpec) -> tuple[float, float, fl
 
     A warp sums a row, 16 rows a block, or as many of its lanes as have something to load; from the length on that gives each thread of a
     whole block 16 elements, a block does.  Where that were 256 elements a thread, as many blocks share a row as an SM each has places for,
-    with 16 elements or more a thread.  Loads are unrolled by four, as those of norms: sums of few long rows on H200 boards confirm it.
+    with 16 elements or more a thread.
     Source: Reduce.cuh (setReduceConfig, set_block_dimension).
     """
     (rows, dim), threads = operator.shape, Stream.REDUCTION_THREADS
@@ -362,9 +358,9 @@ def reduction_blocks(operator: Operator, gpu: GpuSpec) -> tuple[float, float, fl
     if dim < Stream.REDUCTION_LEAST * threads:
         lanes = min(2.0 ** math.floor(math.log2(dim / vector)), Stream.WARP_LANES)
         each = min(2.0 ** math.floor(math.log2(rows)), threads / lanes)
-        return math.ceil(rows / each), resident, exposed_loads(math.ceil(dim * each / (threads * loads))), lanes
+        return math.ceil(rows / each), resident, math.ceil(dim * each / (threads * loads)), lanes
     shares = 1
     if dim >= Stream.REDUCTION_MOST * threads:
         fill, own = resident * gpu.num_sms / rows, dim / threads
         shares = math.ceil(max(min(fill, own / Stream.REDUCTION_LEAST), own / Stream.REDUCTION_MOST))
-    return rows * shares, resident, exposed_loads(math.ceil(dim / (shares * threads * loads))), threads
+    return rows * shares, resident, math.ceil(dim / (shares * threads * loads)), threads

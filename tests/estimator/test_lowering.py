@@ -358,15 +358,15 @@ def test_a_window_of_all_keys_is_none(name, operator, queries):
     "rows, dim, blocks, loads",
     [
         # Reduce.cuh: 16 warps a block, a row each; a block a row from 8,192 on; from 131,072 on as many as fill 132 SMs, at most a
-        # block for 8,192 elements and at least one for 131,072.  Of 38 loads nine steps of four are under way together, two alone.
+        # block for 8,192 elements and at least one for 131,072.
         (1000, 64, 63, 1),
         (3, 64, 2, 1),
-        (200, 8191, 13, 16),
-        (200, 8192, 200, 1),
-        (1, 131071, 1, 16),
-        (1, 151936, 19, 1),
-        (300, 151936, 600, 11),
-        (2000, 1 << 20, 16000, 16),
+        (200, 8191, 13, 64),
+        (200, 8192, 200, 4),
+        (1, 131071, 1, 64),
+        (1, 151936, 19, 4),
+        (300, 151936, 600, 38),
+        (2000, 1 << 20, 16000, 64),
     ],
 )
 def test_a_sum_has_the_blocks_that_pytorch_gives_it(rows, dim, blocks, loads):
