@@ -50,7 +50,8 @@ FLOP_PER_CLOCK: Final[dict[str, float]] = {"8.6": 1024.0, "8.9": 1024.0, "9.0": 
 
 GDDR_ENERGY: Final = 1.7
 """Energy of a byte of GDDR over one of HBM [1], which has shorter wires.  Whole models of A10, A100 and H100, forecast from each other,
-take 1.3 with more rest power for the A10, or 2 with less, alike; decoding and training on A40, L40 and RTX 4090 ask for 2 or more."""
+take 1.3 with more rest power for the A10, or 2 with less, alike; decoding and training on A40, L40 and RTX 4090 ask for 2 or more.
+Chosen between, with all of these in view."""
 
 WIDTH_SHARE: Final = 0.5
 """Share of a tensor core's energy for operands, which wider units use more often [1]."""

@@ -4,8 +4,9 @@ Requests of equal lengths run in b slots; a slot takes the next request when its
 tokens that follow the first, every slot turns over once, so b prompts come in:
 
     boards  = n · d + a + (b − 1) · p; d: a decoding step, a: the step of the own prompt, p: what another one adds
-    beside  = n · (o0 + o1 · b) + s · op: what the host does while the boards compute: for steps, for sequences, and for s steps with
-              prompts, s = max(min(n, b), b · chunks).  Prompts share a step where they outnumber the steps; long ones need several
+    beside  = n · (o0 + o1 · b) + s · op: what the host does while the boards compute: o0 for each step, o1 for each sequence in it, op
+              for each of the s steps with prompts, s = max(min(n, b), b · chunks).  Prompts share a step where they outnumber the
+              steps; long ones need several
     slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + max(boards, beside); h: the host's time in which boards
             wait
     pace    time of a decoding step with the host = h0 + h1 · b + d + max(beside − boards, 0) / n
