@@ -4,6 +4,7 @@ These are for shares and sums over workloads.  The equations in `estimator.model
 passes and cache hits.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -87,6 +88,11 @@ def expert_load(operator: Operator) -> ExpertLoad:
     draw them; that GPU then has the most loaded expert beside average ones.
     """
     tokens, _, _, topk, experts, _, ep, skew, _ = operator.shape
+    return _expert_load(tokens, topk, experts, ep, skew)
+
+
+@lru_cache(maxsize=65536)
+def _expert_load(tokens: float, topk: float, experts: float, ep: float, skew: float) -> ExpertLoad:
     if not skew:
         pairs = tokens * topk / ep
         found = min(experts / ep, pairs)

@@ -5,6 +5,7 @@ held-out errors and the stated uncertainty.  The bundle's coefficients then come
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,7 +42,7 @@ from fitter.latency.groups import NO_SIBLINGS, expected_error
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.priors import EQUATION_ERROR
-from fitter.rows.columns import Selection, with_rejected
+from fitter.rows.columns import KernelRows, Selection, WorkloadRows, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.anchor import anchored
 from fitter.transfer.prior_bundle import TransferSource, transfer_notes, transfer_source
@@ -130,7 +131,7 @@ def calibrate(
         block_models=blocks,
         uncertainty=stated,
     )
-    held_out = {kind: _with_stated(rows, predict_rows(bundle, getattr(selection, kind))) for kind, rows in held_out.items()}
+    held_out = {kind: _with_stated(left_out, bundle, getattr(selection, kind)) for kind, left_out in held_out.items()}
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
     warnings = (*_poor(selection, bundle, held_out, errors), *few, *remarks, *unfit)
@@ -222,10 +223,10 @@ def _held_out(
     return {kind: pd.concat(parts).sort_index() for kind, parts in found.items()}
 
 
-def _with_stated(rows: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    """Held-out predictions with standard deviations from the fit without these rows, else from the finished bundle (`own`)."""
-    stated = own.loc[rows.index]
-    return rows.assign(std_latency=rows["std_latency"].fillna(stated["std_latency"]), std_power=stated["std_power"])
+def _with_stated(left_out: pd.DataFrame, bundle: Bundle, rows: KernelRows | WorkloadRows) -> pd.DataFrame:
+    """Held-out predictions of some of `rows` with standard deviations from the fit without them, else from the finished bundle."""
+    stated = predict_rows(bundle, rows.select(left_out.index.to_numpy())).set_index(left_out.index)
+    return left_out.assign(std_latency=left_out["std_latency"].fillna(stated["std_latency"]), std_power=stated["std_power"])
 
 
 def _uncertainty(
@@ -234,9 +235,10 @@ def _uncertainty(
     """The `uncertainty` section of groups of kernels, from held-out rows."""
     expected = {"latency": {} if source is None else source.siblings.error, "power": {}}
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
-    if draft.kernel_fit is not None:
+    if draft.kernel_fit is not None and selection.kernels is not None:
+        used = Counter(group_key(selection.kernels.operators[i]) for i in np.unique(selection.kernels.operator_index))
         stated["latency"]["groups"] = {
-            key: _of_few(std, _distinct(selection, key), expected_error(key, expected["latency"]))
+            key: _of_few(std, sum(used[own] for own in used if longest_prefix(own, {key})), expected_error(key, expected["latency"]))
             for key, std in draft.kernel_fit.group_std.items()
         }
     if selection.kernels is not None and "kernels" in held_out:
@@ -307,13 +309,6 @@ def _group_scale(group: str, seen: Array, usual: float, expected: Mapping[str, f
     if len(seen) < FEWEST_LOCAL:
         return few_errors_half(seen, prior) / NORMAL_90
     return 0.5 * (root + float(np.quantile(seen, 0.9)) / NORMAL_90)
-
-
-def _distinct(selection: Selection, group: str) -> int:
-    """Different kernels among the rows of a group and its classes."""
-    rows = selection.kernels
-    used = [] if rows is None else [rows.operators[i] for i in np.unique(rows.operator_index)]
-    return sum(longest_prefix(group_key(operator), {group}) is not None for operator in used)
 
 
 def _of_few(std: float, count: int, expected: float) -> float:

@@ -18,7 +18,6 @@ from fitter.latency.residual_tier import (
     forecast,
     helps,
     no_forecast,
-    shape_errors,
     tier_document,
 )
 from fitter.latency.section import MOST_FITTED, KernelSection, SectionFit
@@ -35,7 +34,7 @@ def refine_section(
 
     expected: prior standard deviation of the residuals of the equations [ln].
     """
-    shapes = shape_errors([section.operators[i] for i in trusted])
+    shapes = section.shapes.of(trusted)
     fold = folds_of(shapes, seed)
     errors = {named: section.errors(fit, named=named) for named in _ways(section)}
     by_fold = _left_out(section, fit, trusted, [trusted[fold == number] for number in range(FOLDS)], same=len(trusted) > MOST_FITTED)
@@ -44,7 +43,7 @@ def refine_section(
     tiers: dict[str, FrozenMapping[Any]] = {}
     std: dict[str, float] = {}
     for group, index in section.served(fit, trusted).items():
-        own = shape_errors([section.operators[i] for i in index])
+        own = section.shapes.of(index)
         parts: dict[bool, GroupErrors] = {}
         for named, error in errors.items():
             tested = [by_fold[named].select(index), *(_tested(one[named], index) for one in extrapolated)]
@@ -107,7 +106,7 @@ def _left_out(
                 own_train, own_test = np.flatnonzero(~held), np.flatnonzero(held)
                 if not len(own_test):
                     continue
-                shapes = shape_errors([section.operators[i] for i in index])
+                shapes = section.shapes.of(index)
                 features = section.features(part, index, named=named) if len(shapes.operators) >= FEWEST_POINTS else None
                 all_rows.set_rows(index[own_test], forecast(shapes, error[index], own_train, own_test, features))
     return found

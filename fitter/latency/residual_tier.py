@@ -62,6 +62,11 @@ class ShapeErrors:
         counts = np.bincount(self.index, minlength=len(self.operators))
         return np.bincount(self.index, values, len(self.operators)) / np.maximum(counts, 1)
 
+    def of(self, rows: IntArray) -> "ShapeErrors":
+        """The shapes of some of the rows."""
+        kept, index = np.unique(self.index[rows], return_inverse=True)
+        return ShapeErrors(operators=tuple(self.operators[i] for i in kept), index=index, points=self.points[kept], work=self.work[kept])
+
 
 def shape_errors(operators: Sequence[Operator]) -> ShapeErrors:
     """Rows gathered by shape."""

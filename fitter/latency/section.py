@@ -25,6 +25,7 @@ from fitter.latency.group_fit import (
     fit_group,
     kernel_problem,
 )
+from fitter.latency.residual_tier import shape_errors
 from fitter.latency.tile_choice import fit_choice
 from fitter.priors import FLOOR_WIDTH, around
 from fitter.rows.columns import KernelRows
@@ -56,6 +57,7 @@ class KernelSection:
         self.key = key
         self.rows = rows
         self.operators = rows.row_operators()
+        self.shapes = shape_errors(self.operators)
         _, by, library = key.partition(BY)
         self.leaves = [group_key(operator).partition(BY)[0] + by + library for operator in self.operators]
         self.gpu = gpu
@@ -109,9 +111,9 @@ class KernelSection:
 
     def features(self, fit: SectionFit, index: IntArray, *, named: bool) -> PhaseFeatures:
         """Phase features of the rows `index`, with the same tiles."""
-        found, rows = self.times(fit, named=named).select(index), self.rows.select(index)
-        ratio = warm_ratio(found.phases, self.gpu, rows.l2_warm)
-        return phase_features(found.phases, found.coefficients, rows.clock_mhz(self.gpu) * HZ_PER_MHZ, ratio)
+        found, clock_mhz = self.times(fit, named=named).select(index), self.rows.clock_mhz(self.gpu)[index]
+        ratio = warm_ratio(found.phases, self.gpu, self.rows.l2_warm[index])
+        return phase_features(found.phases, found.coefficients, clock_mhz * HZ_PER_MHZ, ratio)
 
     def _candidates(self, index: IntArray) -> KernelProblem:
         """The rows `index`, or a random choice of many, with their possible tiles."""

@@ -4,7 +4,7 @@ The equation has few coefficients for all kernels together, so leaving out a few
 therefore use the same equation, corrected by the other kernels only.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -36,20 +36,20 @@ COMMON_ROWS: Final = 5.0
 
 
 def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
-    """Add power tiers to the bundle's residual tiers with rows that have a power.
+    """Add power tiers to the bundle's residual tiers, which have none, with rows that have a power.
 
     A power tier holds the common error of the group's rows, its slope over power and the correction by neighbours.
     Slope and neighbours are kept only if they reduce errors of left-out kernels.
     """
     if bundle.power is None or not bundle.residuals:
         return bundle
-    bare = replace(bundle, residuals={key: _without_power(tier) for key, tier in bundle.residuals.items()})
-    measured_w, predicted_w = predict_kernel_rows(bare, rows)[["measured_power", "predicted_power"]].to_numpy().T
+    rows = rows.select(np.isfinite(rows.power_w))
+    measured_w, predicted_w = predict_kernel_rows(bundle, rows)[["measured_power", "predicted_power"]].to_numpy().T
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.log(measured_w / predicted_w)
     operators = rows.row_operators()
     served = [group if np.isfinite(one) else None for group, one in zip(served_groups(bundle, rows), error, strict=True)]
-    tiers = dict(bare.residuals)
+    tiers = dict(bundle.residuals)
     for group, index in members(served).items():
         if group is None or group not in bundle.residuals:
             continue
@@ -111,10 +111,6 @@ STEEPEST: Final = 0.7
 
 LEAST_SCATTER: Final = 0.01
 """Least scatter of repeated power measurements [ln]."""
-
-
-def _without_power(tier: Mapping[str, Any]) -> FrozenMapping[Any]:
-    return FrozenMapping({name: value for name, value in tier.items() if name != POWER_TIER})
 
 
 def _tier(shapes: ShapeErrors, error: Array, seed: int) -> FrozenMapping[Any]:

@@ -213,8 +213,9 @@ def workload_precision(workload: Workload) -> str:
 
 def served_groups(bundle: Bundle, rows: KernelRows) -> list[str | None]:
     """The coefficient group of each row, None without one."""
-    names = [longest_prefix(group_key(operator), bundle.groups) for operator in rows.operators]
-    return [names[i] for i in rows.operator_index]
+    keys = [group_key(operator) for operator in rows.operators]
+    served = {key: longest_prefix(key, bundle.groups) for key in set(keys)}
+    return [served[keys[i]] for i in rows.operator_index]
 
 
 def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
