@@ -36,8 +36,6 @@ TOPOLOGIES: Final = ("ring", "switch")
 MOST_MODULES: Final = 4096
 """Most modules of a run."""
 GIGA: Final = 1e9
-LINKS: Final = ("topology", "local_share")
-"""Options that need --link-gbps."""
 Row = dict[str, object]
 
 
@@ -109,7 +107,7 @@ def counts_command(**options: Any) -> int:
         return _scaled(kernels, table, constant, options, form)
     rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=options["integration"])
     outside = clock_warning(bundle.clocks_mhz, clock) if bundle else ()
-    others: dict[str, object] = {}
+    others: Row = {}
     if options["against"] is not None:
         _, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
         others |= scaling(alone, total, modules, exponent)
@@ -131,7 +129,7 @@ def counts_command(**options: Any) -> int:
     else:
         text = rows_table(flat) + document_text(head | others)
     click.echo(text, nl=False)
-    return _reported(warnings, simulated_notes(bundle) if bundle else (), options)
+    return say(warnings, simulated_notes(bundle) if bundle else (), options) or DONE_WITH_WARNINGS * (not total.complete)
 
 
 def _check_modules(options: Options) -> None:
@@ -141,7 +139,7 @@ def _check_modules(options: Options) -> None:
         raise click.UsageError(f"--modules is at most {MOST_MODULES}")
     if max(modules) == 1 and (options["integration"] or options["against"] or not alone):
         raise click.UsageError("--integration, --against and --link-gbps are for --modules of 2 and more")
-    if alone and (len(modules) > 1 or any(options[name] is not None for name in LINKS)):
+    if alone and (len(modules) > 1 or (options["topology"], options["local_share"]) != (None, None)):
         raise click.UsageError("several --modules, --topology and --local-share need --link-gbps: the time on N modules follows from it")
     if options["against"] and not alone:
         raise click.UsageError("--against is a run on one module; with --link-gbps COUNTS are that run")
@@ -168,15 +166,7 @@ def _scaled(kernels: "list[CountedKernel]", table: "EnergyTable", constant_w: fl
     click.echo(rows_text(rows, form), nl=False)
     local = "spread evenly over the modules" if share is None else f"{100 * share:g} % local"
     assumed = f"assumed: the DRAM's traffic is {local}, and nothing else than links limits the scaling"
-    return _reported(warnings, (assumed,), options)
-
-
-def _reported(warnings: Sequence[str], notes: Sequence[str], options: Options) -> int:
-    """Write warnings and notes; returns the exit status: 3 if work is missing from the energy, and if --strict."""
-    from estimator.counts.counted_energy import NONE
-
-    status = say(warnings, notes, options)
-    return DONE_WITH_WARNINGS if any(NONE in line for line in warnings) else status
+    return say(warnings, (assumed,), options) or DONE_WITH_WARNINGS * (not one.complete)
 
 
 def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, float]":

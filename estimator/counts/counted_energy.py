@@ -24,9 +24,6 @@ from estimator.vocabulary.values import frozen
 PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")
 """Parts of the energy; instructions include their issue, constant is the board's power at rest and its additional power while it works."""
 
-NONE: Final = "taken as none"
-"""Part of the warnings about work that an energy lacks."""
-
 
 @frozen
 class Integration:
@@ -46,7 +43,10 @@ INTEGRATIONS: Final[Mapping[str, Integration]] = {
 
 @frozen
 class CountedEnergy:
-    """All launches of a kernel, or of several: time [s], energy and its standard deviation [J], and the energy by part [J]."""
+    """All launches of a kernel, or of several: time [s], energy and its standard deviation [J], and the energy by part [J].
+
+    complete: whether a total holds all work, as far as known.
+    """
 
     name: str
     launches: float
@@ -54,6 +54,7 @@ class CountedEnergy:
     energy_j: float
     energy_std_j: float
     parts_j: Mapping[str, float]
+    complete: bool = True
 
     @property
     def power_w(self) -> float:
@@ -96,7 +97,7 @@ def counted_energies(
         raise CountsError(f"{modules} modules: say with --integration how they hang together")
     together = INTEGRATIONS[integration] if isinstance(integration, str) else integration
     together = together if modules > 1 and together else Integration(link_pj_per_bit=0.0)
-    warnings = _foreign(kernels, table)
+    warnings, lacking = _foreign(kernels, table), _lacking(kernels, table)
     rows, weights = [], []
     spread: dict[str, float] = {}
     for kernel in kernels:
@@ -105,19 +106,16 @@ def counted_energies(
         weights.append(weight)
         for name, std in table.energies.spread_j(kernel.activity).items():
             spread[name] = spread.get(name, 0.0) + std * kernel.launches
-    time_s = math.fsum(row.time_s for row in rows)
     total = CountedEnergy(
         name="total",
         launches=math.fsum(row.launches for row in rows),
-        time_s=time_s,
+        time_s=math.fsum(row.time_s for row in rows),
         energy_j=math.fsum(row.energy_j for row in rows),
         energy_std_j=_std(table.energies, np.sum(weights, axis=0), spread.values()),
         parts_j={part: math.fsum(row.parts_j[part] for row in rows) for part in PARTS},
+        complete=not lacking,
     )
-    missing = sorted({name for kernel in kernels for name in kernel.missing})
-    if missing:
-        warnings.append(f"not counted, {NONE}: {', '.join(missing)}")
-    return tuple(rows), total, tuple(warnings)
+    return tuple(rows), total, (*warnings, *lacking)
 
 
 def _energy(
@@ -157,18 +155,25 @@ def _part(term: str) -> str:
 
 
 def _foreign(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
-    """Remarks on classes and events without their own energy.  Raises CountsError if no other energy can replace it."""
-    energies, terms = table.energies, table.energies.terms
+    """Remarks on classes without their own energy.  Raises CountsError if no other energy can replace it."""
+    energies = table.energies
     counted = sorted({name for kernel in kernels for name in kernel.activity.instructions})
     if missing := [name for name in counted if not energies.price(name).name]:
         raise CountsError(f"{table.name} has no energy of {', '.join(missing[:8])}; it knows {', '.join(energies.classes)}")
     rare = [name for name in counted if energies.price(name).name == RARE != name]
     warnings = [f"no energy of their own, taken at that of rare ones: {', '.join(rare[:8])}"] if rare else []
     doubtful = {name: energies.doubt(name) for name in counted if name not in rare and energies.doubt(name)}
-    warnings += [f"energy of {name} is of low confidence: {doubt}" for name, doubt in doubtful.items()]
-    levels = sorted({level for kernel in kernels for level in kernel.activity.transactions if TRANSACTION + level not in terms})
-    if levels:
-        warnings.append(f"no energy of transactions of {', '.join(levels)}: {NONE}")
-    if STALL not in terms and any(kernel.activity.stalls for kernel in kernels):
-        warnings.append(f"{table.name} has no energy of a stall: {NONE}")
-    return warnings
+    return [*warnings, *(f"energy of {name} is of low confidence: {doubt}" for name, doubt in doubtful.items())]
+
+
+def _lacking(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
+    """Work that the energy lacks."""
+    terms = table.energies.terms
+    lacking = {
+        "no energy of transactions of": {
+            level for one in kernels for level in one.activity.transactions if TRANSACTION + level not in terms
+        },
+        "no energy of": {"stalls" for one in kernels if one.activity.stalls and STALL not in terms},
+        "not counted:": {name for one in kernels for name in one.missing},
+    }
+    return [f"{what} {', '.join(sorted(names))}; taken as none" for what, names in lacking.items() if names]
