@@ -219,3 +219,11 @@ def test_an_option_of_one_value_is_given_once(name, words):
     status, told, err = run(name, words)
     assert (status, told, err.count("\n"), "it is given more than once; give it once" in err) == (2, "", 1, True), err
     assert run(name, words, "--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "name, words", [("estimate llm", "gpt2 --best --gpu h100"), ("estimate", "x.json --gpu --json"), ("fit", "x -o --help")]
+)
+def test_an_option_takes_no_other_option_as_its_value(name, words):
+    status, told, err = run(name, words)
+    assert (status, told, err.count("\n"), "its value is missing" in err) == (2, "", 1, True), err

@@ -96,8 +96,15 @@ def with_usual_options(command: click.Command) -> click.Command:
 
 
 def _parsed(command: click.Command, context: click.Context, arguments: list[str]) -> list[str]:
-    """The words that click leaves over.  Raises BadParameter for an option of one value that is given again: click takes the last one."""
-    given = command.make_parser(context).parse_args([*arguments])[2]
+    """The words that click leaves over.
+
+    Raises BadParameter for an option whose value is another option, and for one of one value that is given again: click takes the last one.
+    """
+    values, _, given = command.make_parser(context).parse_args([*arguments])
+    names = {name for parameter in command.get_params(context) for name in parameter.opts}
+    for option in given:
+        if isinstance(option, click.Option) and names.intersection(values[option.name] if option.multiple else [values[option.name]]):
+            raise click.BadParameter("its value is missing: another option follows", context, option)
     left = type(command).parse_args(command, context, arguments)
     for option in given:
         once = isinstance(option, click.Option) and not option.multiple and (not option.is_flag or option.secondary_opts)
