@@ -202,11 +202,11 @@ class Sweep(Values[Array]):
     @np.errstate(all="ignore")
     def notes_of(self) -> list[tuple[int, str]]:
         """The notes, each with the index of its case."""
-        waits = np.maximum(1.0 - self.gpu_s / self.latency_s, 0.0)
+        waits = np.maximum(1.0 - self.gpu_s / self.latency_s, 0.0).round(2)
         host_ln = np.sqrt(launch_weight(self.launch_bound_share)) * self.label("launch_ln_std")
         assumed = host_ln > np.sqrt(0.5) * np.log(self.latency_s_high / self.latency_s_low) / (2.0 * NORMAL_90)  # half of the variance
         lines = self._case_lines("notes")
-        for first, i in self._first(assumed | (self.launch_bound_share > 0.3)):
+        for first, i in self._first((assumed | (self.launch_bound_share > 0.3)) & (waits > 0.0)):
             case = self.cases[i]
             doubt = f", assumed ± {case.launch_ln_std:.0%}: most of the latency's ±" if assumed[first] else ""
             cost = f"{1e6 * case.launch_s:.3g} µs an operator (--host-launch-us)"

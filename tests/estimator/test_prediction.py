@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from numpy.testing import assert_allclose
 
-from estimator import estimate, load_bundle, load_gpu
+from estimator import estimate, load_bundle, load_gpu, sweep
 from estimator.uncertainty.laboratory import HOST_S, HOST_STD
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.workload import UnknownOperator
@@ -39,6 +39,9 @@ def test_a_small_workload_waits_for_the_host(bundle):
     assert_allclose(answer.latency_s, 30e-6 * launches, rtol=0.02)
     assert any("for the host's launches, 30 µs an operator (--host" in line for line in answer.notes)
     assert estimate(SMALL, bundle, sm_clock_mhz=1410, host_launch_s=0.0)[0].latency_s < 0.5 * answer.latency_s
+    points = sweep(SMALL, bundle, sm_clock_mhz=1410)
+    told = [any("GPU waits" in line for _, line in replace(points, gpu_s=share * points.latency_s).notes) for share in (0.99, 0.998)]
+    assert told == [True, False], "no wait of 0 % is told"
 
 
 @pytest.mark.parametrize("workload", [BIG, SMALL])
