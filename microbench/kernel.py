@@ -243,9 +243,9 @@ class Kernel:
     """The cache that sets a launch's footprint, and the share (to stay in it) or multiple (to miss it) of its size."""
 
     def refusal(self, architecture: str) -> str:
-        """Reason with the kernel's name why an architecture cannot run it; "" if it can."""
+        """Reason why an architecture cannot run it, without its name; "" if it can."""
         reason = self.support.refusal(architecture)
-        return f"{self.name} cannot run on {architecture}: {reason}" if reason else ""
+        return f"cannot run on {architecture}: {reason}" if reason else ""
 
     def digest(self) -> str:
         """SHA-256 of the text, as hexadecimal digits."""

@@ -65,7 +65,7 @@ class LoadGroup:
         if not reasons:
             raise FaultError(f"= {list(self.without)!r} leaves none of the kernels", "without")
         if all(reasons):
-            raise FaultError(f"asks for what none has: {reasons[0]}")
+            raise FaultError(f"asks for what none has: {self.named()[0].name}: {reasons[0]}")
 
     def named(self) -> list[Named]:
         """The kernels and copies of the group, in the catalogue's order."""
@@ -76,14 +76,8 @@ class LoadGroup:
         asked = (("mode", self.modes, one.modes), ("pattern", (self.pattern,), one.patterns), ("level", (self.level,), one.levels))
         for key, wanted, there in asked:
             if not set(wanted) & set(there):
-                return f"{one.name} has no {key} {' or '.join(wanted)}; it has {', '.join(there)}"
+                return f"no {key} {' or '.join(wanted)}; there is {', '.join(there)}"
         return ""
-
-    def modes_left_out(self, running: Sequence[Named]) -> dict[str, int]:
-        """Unsupported modes of kernels that run in another mode of the group, with the names and counts."""
-        names = {mode: [one.name for one in running if mode not in one.modes] for mode in self.modes}
-        why = "(`collect kernels` lists those of each); launched in the others"
-        return {f"{few(lacking)}: no launch mode {mode} {why}": len(lacking) for mode, lacking in names.items() if lacking}
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
@@ -161,9 +155,8 @@ class GeneratedLoad:
 
     def identity(self) -> tuple[str | int, ...]:
         """Values that identify this load in a campaign."""
-        launch = self.launch
-        lanes, blocks, threads = launch.active_lanes, launch.blocks, launch.threads_per_block
-        return (self.kernel.name, self.module.level, self.module.architecture, launch.mode, launch.pattern, lanes, blocks, threads)
+        own, launch = (self.kernel.name, self.module.level, self.module.architecture), self.launch
+        return (*own, launch.mode, launch.pattern, launch.active_lanes, launch.blocks, launch.threads_per_block)
 
     def told(self) -> tuple[str | int, ...]:
         """Its identity, the digest of its machine code and the turns of its loop; equal values mean the same load."""
@@ -231,28 +224,31 @@ def generated_loads(
     fails.
     """
     chosen = [group.named() for group in groups]
-    architecture, skipped = "", {}
+    architecture = ""
+    lacking: dict[str, dict[str, None]] = {}
     modules: dict[str, CompiledModule] = {}
     try:
         architecture = architecture_of(gpu)
         modules = _assembled(groups, chosen, architecture, toolchain)
     except UnsupportedError as error:
-        if left_out := list(dict.fromkeys(one.name for named in chosen for one in named if isinstance(one, Kernel))):
-            skipped[f"{few(left_out)}: {error}"] = len(left_out)
+        lacking[str(error)] = dict.fromkeys(one.name for named in chosen for one in named if isinstance(one, Kernel))
         chosen = [[one for one in named if isinstance(one, CopyLoad)] for named in chosen]
     loads: dict[tuple[str | int, ...], Load] = {}
     for group, named in zip(groups, chosen, strict=True):
-        running = []
         for one in named:
             reason = one.refusal(architecture) or _complaint(one, modules, group.level) or group.lacks(one)
+            partly = [
+                f"no launch mode {mode} (`collect kernels` lists those of each); launched in the others"
+                for mode in group.modes
+                if mode not in one.modes
+            ]
+            for why in [reason] if reason else partly:
+                lacking.setdefault(why, {})[one.name] = None
             if reason:
-                skipped[reason] = 1
-            else:
-                running.append(one)
-        skipped |= group.modes_left_out(running)
-        for one in running:
-            for load in [one] if isinstance(one, CopyLoad) else _launched(one, group, gpu, modules[group.level], seed, skipped):
+                continue
+            for load in [one] if isinstance(one, CopyLoad) else _launched(one, group, gpu, modules[group.level], seed, lacking):
                 loads.setdefault(load.identity(), load)
+    skipped = {f"{few([*names])}: {reason}": len(names) for reason, names in lacking.items() if names}
     return tuple(sorted(loads.values(), key=lambda load: isinstance(load, CopyLoad))), skipped
 
 
@@ -272,11 +268,11 @@ def _assembled(
 def _complaint(one: Named, modules: Mapping[str, CompiledModule], level: str) -> str:
     """The difference of a kernel's machine code from its declaration; "" without one."""
     reason = isinstance(one, Kernel) and body_complaint(one.expectation, modules[level].entries[one.name], level)
-    return f"{one.name} at {level}: {reason}" if reason else ""
+    return f"at {level}: {reason}" if reason else ""
 
 
 def _launched(
-    kernel: Kernel, group: LoadGroup, gpu: GpuSpec, module: CompiledModule, seed: int, skipped: dict[str, int]
+    kernel: Kernel, group: LoadGroup, gpu: GpuSpec, module: CompiledModule, seed: int, lacking: dict[str, dict[str, None]]
 ) -> list[GeneratedLoad]:
     """The loads of a kernel: one for each launch of each supported mode."""
     loads = []
@@ -285,7 +281,7 @@ def _launched(
             entry, pattern = module.entries[kernel.name], cast(Pattern, group.pattern)
             launches = plan_launches(kernel, gpu, entry, mode, pattern=pattern, seed=seed, sm_shares=group.sm_shares)
         except LaunchError as error:
-            skipped[str(error)] = 1
+            lacking.setdefault(str(error), {})[kernel.name] = None
             continue
         threads = launches[0].threads_per_block
         resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)

@@ -44,7 +44,7 @@ def plan_launches(
     resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)
     if not resident:
         raise LaunchError(
-            f"{kernel.name}: a block of {threads} threads with {entry.registers} registers and {entry.shared_bytes} bytes of shared memory "
+            f"a block of {threads} threads with {entry.registers} registers and {entry.shared_bytes} bytes of shared memory "
             f"does not fit an SM of {gpu.name}"
         )
 
@@ -99,8 +99,7 @@ def region_bytes(kernel: Kernel, gpu: GpuSpec, blocks: int, resident: int) -> in
         return min(max(region, kernel.min_region_bytes), MAX_REGION_BYTES)
     if region < kernel.min_region_bytes:
         raise LaunchError(
-            f"{kernel.name}: {blocks} blocks leave each {budget:.0f} bytes of {cache.upper()}, {kernel.min_region_bytes} is the least; "
-            f"use fewer blocks"
+            f"{blocks} blocks leave each {budget:.0f} bytes of {cache.upper()}, {kernel.min_region_bytes} is the least; use fewer blocks"
         )
     return region
 

@@ -25,9 +25,9 @@ INDENT: Final = "    "
 def module_text(kernels: Iterable[Kernel], architecture: str) -> str:
     """One PTX module with the entries of several kernels.  Raises UnsupportedError for a kernel that the architecture cannot run."""
     chosen = list(kernels)
-    for reason in (kernel.refusal(architecture) for kernel in chosen):
-        if reason:
-            raise UnsupportedError(reason)
+    for kernel in chosen:
+        if reason := kernel.refusal(architecture):
+            raise UnsupportedError(f"{kernel.name} {reason}")
     header = f".version {ARCHITECTURES[architecture].ptx}\n.target {architecture}\n.address_size 64\n"
     declarations = "\n".join(dict.fromkeys(kernel.declarations for kernel in chosen if kernel.declarations))
     return "\n".join([header, declarations, *(kernel.text for kernel in chosen)])
