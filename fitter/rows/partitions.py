@@ -39,14 +39,13 @@ class Partition:
 
 @frozen
 class PartitionedTable:
-    """A partitioned data set: partitions in the order of the files, number of files, and the schema of its first file.
+    """A partitioned data set: partitions in the order of the files, and the schemas of the files.
 
     `sha256` is the digest of the files' names, sizes and footers, which hold the place and the statistics of every
     column chunk: reading all bytes twice would double the time of a fit.
     """
 
-    files: int
-    schema: pa.Schema
+    schemas: tuple[pa.Schema, ...]
     sha256: str
     parts: tuple[Partition, ...]
 
@@ -70,7 +69,7 @@ def open_partitioned(path: Path) -> PartitionedTable:
     parts = tuple(part for own, _, _ in read for part in own)
     if not parts:
         raise InputError(f"{path}: holds no rows")
-    return PartitionedTable(files=len(read), schema=read[0][1], sha256=digest, parts=parts)
+    return PartitionedTable(schemas=tuple(schema for _, schema, _ in read), sha256=digest, parts=parts)
 
 
 def read_batches(partition: Partition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from collector.dataset.parquet import MOST_BYTES, decoded_bytes, read_footer
 from collector.dataset.reader import conforming, is_collected, kernel_metadata, measured_twice
-from collector.dataset.schema import KERNEL_COLUMNS
+from collector.dataset.schema import KERNEL_COLUMNS, Metadata
 from collector.errors import DatasetError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.values import frozen
@@ -52,7 +52,7 @@ class SampleTask:
     gpu: the GPU to keep, also the GPU of tables without such a column.
     """
 
-    collected: Mapping[str, object] | None
+    collected: Metadata | None
     gpu: GpuSpec | None
     seed: int
     section_kernels: int = SECTION_KERNELS
@@ -69,12 +69,14 @@ class KernelSample:
     rejected: Mapping[RejectedKind, RejectedRow]
 
 
+Progress = Callable[[str], None]
+
 Results = Callable[[Callable[[Partition], KernelSample], Sequence[Partition]], Iterator[KernelSample]]
 """Applies a task to every partition and yields the results in their order, as `map` does."""
 
 
 def sample_of(
-    partitions: Sequence[Partition], task: SampleTask, results: Results = map, progress: Callable[[str], None] = lambda text: None
+    partitions: Sequence[Partition], task: SampleTask, results: Results = map, progress: Progress = lambda text: None
 ) -> KernelSample:
     """The sample of all partitions."""
     total = KernelSample(rejected={})
@@ -133,13 +135,13 @@ def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: 
         twice = measured_twice(content)
         if twice:
             raise DatasetError(f"{partition.path.name}: row {twice[0][:80]} occurs more than once; give every measurement once")
-        content = conforming(content, dict(task.collected), partition.path).select([name for name in KERNEL_COLUMNS if name in COLUMNS])
+        content = conforming(content, task.collected, partition.path).select([name for name in KERNEL_COLUMNS if name in COLUMNS])
     table = Table.of(content, partition.path, first=first)
     if task.collected is not None:
         table = table.select(~table.marked(FAMILY, "family"))
     found = read_kernel_table(table, task.gpu)
-    rows, rejected = found.kernels, found.rejected
-    return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=_counted(rejected))
+    rows = found.kernels
+    return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=_counted(found.rejected))
 
 
 def _joined(left: KernelSample, right: KernelSample) -> KernelSample:
@@ -156,9 +158,6 @@ def _counted(rejected: Iterable[RejectedRow]) -> dict[RejectedKind, RejectedRow]
         kind = (row.reason, row.power_only)
         counts[kind] = replace(counts[kind], count=counts[kind].count + row.count) if kind in counts else row
     return counts
-
-
-Progress = Callable[[str], None]
 
 
 def open_workers(scheduler: str | None) -> AbstractContextManager[Results]:
@@ -197,7 +196,7 @@ def read_streamed(datasets: Sequence[str], gpu_name: str | None, seed: int, sche
     with open_workers(scheduler) as results:
         for path in map(Path, datasets):
             table = open_partitioned(path) if parquet_files(path) else None
-            if table is not None and set(NEEDED) <= set(table.schema.names):
+            if table is not None and set(NEEDED) <= set(table.schemas[0].names):
                 if beside := sorted(path.glob("*.csv*")):
                     raise InputError(f"{path}: {beside[0].name} lies beside data that are read in pieces; move it, and name it by itself")
                 parts.append(_sampled(path, table, gpu, seed, results, progress))
@@ -207,8 +206,8 @@ def read_streamed(datasets: Sequence[str], gpu_name: str | None, seed: int, sche
 
 
 def _sampled(path: Path, table: PartitionedTable, gpu: GpuSpec | None, seed: int, results: Results, progress: Progress) -> Selection:
-    metadata = kernel_metadata(table.schema, path) if is_collected(table.schema) else None
-    found = sample_of(table.parts, SampleTask(collected=metadata, gpu=gpu, seed=seed), results, progress)
+    files = tuple(kernel_metadata(schema, path) for schema in table.schemas) if is_collected(table.schemas[0]) else ()
+    found = sample_of(table.parts, SampleTask(collected=files[0] if files else None, gpu=gpu, seed=seed), results, progress)
     rejected = tuple(sorted(found.rejected.values(), key=lambda row: (-row.count, row.reason, row.power_only)))
     whole = count_reasons(rejected, power_only=False)
     if found.rows is None:
@@ -216,7 +215,7 @@ def _sampled(path: Path, table: PartitionedTable, gpu: GpuSpec | None, seed: int
         raise SelectionError(f"{path}: no usable row among {found.read:,} ({counts})")
     kept = len(found.rows)
     notes = [
-        f"{found.read:,} rows of {table.files:,} files streamed in {len(table.parts):,} partitions; {found.used:,} passed the screening",
+        f"{found.read:,} rows of {len(table.schemas):,} files streamed in {len(table.parts):,} partitions; {found.used:,} passed screening",
         "sha256 is that of the files' names, sizes and footers, not of all their bytes",
     ]
     passed_over = found.read - found.used - sum(whole.values())
@@ -228,11 +227,11 @@ def _sampled(path: Path, table: PartitionedTable, gpu: GpuSpec | None, seed: int
     record = Dataset(
         name=path.name,
         sha256=table.sha256,
-        kind="kernel table" if metadata is None else "kernel dataset",
+        kind="kernel dataset" if files else "kernel table",
         rows=found.read,
         used=kept,
         rejected=whole,
-        files=files_of(gpu, (metadata or {},)),
+        files=files_of(gpu, files or ({},)),
     )
     return Selection(
         kernels=found.rows.in_collection(path.name),

@@ -12,6 +12,7 @@ from estimator.vocabulary.gpu import simulated_uuid
 from fitter.errors import SelectionError
 from fitter.rows.kernel_table import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW
 from fitter.rows.selection import read_selection, require_one_world
+from fitter.scale.streamed import read_streamed
 from tests.collector.dataset_rows import a_row, write_kernel_dataset
 from tests.estimator.synthetic import matmul
 
@@ -39,6 +40,14 @@ def write(tmp_path):
 def read(path):
     selection = read_selection([path])
     return selection.kernels, list(selection.rejected)
+
+
+def test_data_in_pieces_have_every_files_sensor(write, tmp_path):
+    for name, std in (("a", 0.01), ("b", 0.03)):
+        write({}, name=f"{name}.parquet", sensor={"gain": 1.0, "gain_std": std})
+    streamed = read_streamed([str(tmp_path)], None, 0, None, str)
+    assert streamed.gain_std == read_selection([tmp_path]).gain_std == 0.03
+    assert list(streamed.files) == list(read_selection([tmp_path]).files)
 
 
 def test_measurements_and_a_simulated_board_do_not_become_one_bundle(write, tmp_path):
