@@ -90,7 +90,7 @@ class ServedEstimate:
     prompt_energy_j, output_energy_j   of a request: what its prompt adds, and the rest with all waiting
     running           sequences on average; busy: share of the time that the boards compute
     parts             shares of the time by kind of kernel, and "waiting"; beside them "prompts": what prompts add to the steps
-    validity          as of an Estimate
+    validity          as of an Estimate; None without values
     """
 
     model: str
@@ -110,7 +110,7 @@ class ServedEstimate:
     sm_clock_mhz: float
     memory: Memory
     state: str = ""
-    validity: Validity = "forecast"
+    validity: Validity | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -172,7 +172,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     }
     points = [(i, batch, clock, mhz) for i, batch in enumerate(batches or (None,)) for clock, mhz in enumerate(board.asked_mhz.tolist())]
     if not memory.sequences:
-        state = _too_large(served, board, memory)
+        state = f"{_too_large(served, board, memory)}; {_remedy(serving, board, batches[:1])}"
         return [
             ServedEstimate(**common, batch=batch, asked_clock_mhz=mhz, sm_clock_mhz=mhz, state=state, warnings=(state,))
             for _, batch, _, mhz in points
@@ -195,6 +195,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
         step = int(np.searchsorted(costs.decode.at, values["running"] / copies * (1.0 - ROUNDING)))
         settled_mhz = clocks_mhz[clock, i].item()
         validity, warnings, notes = remarks(costs, min(step, len(costs.decode.at) - 1), place[clock], settled_mhz, above[clock, i])
+        values["validity"] = "extrapolated" if validity == "measured" and served.layout.gpus > NODE_GPUS else validity
         found.append(
             ServedEstimate(
                 **common,
@@ -202,7 +203,6 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 asked_clock_mhz=mhz,
                 sm_clock_mhz=settled_mhz,
                 state=state,
-                validity="extrapolated" if validity == "measured" and served.layout.gpus > NODE_GPUS else validity,
                 warnings=(*((state,) if state else _crowded(batch, values["running"], memory)), *warnings),
                 notes=(*_notes(serving, served, board, values["busy"]), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
@@ -222,8 +222,8 @@ def _served(serving: Serving, batches: Sequence[int]) -> Served:
     sizes = [(name, getattr(serving, name)) for name in ("prompt", "output", "tensor_parallel", "expert_parallel")]
     for name, value in (*sizes, *(("batch", one) for one in batches)):
         low = 1 + (name == "output")
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise OperatingPointError(f"{name} = {value!r:.40}: a whole number of at least {low} is needed")
+        if type(value) is not int or value < low:
+            raise OperatingPointError(f"{name} = {value!r:.40} ({type(value).__name__}): an int of at least {low} is needed")
     if serving.rate is not None and not 0.0 < real(serving.rate, "rate", "requests per second") < math.inf:
         raise OperatingPointError(f"rate = {serving.rate!r}: requests per second must be a positive number")
     config = read_config(serving.model)
@@ -259,22 +259,21 @@ def _memory(served: Served, board: Board) -> Memory:
 
 
 def _too_large(served: Served, board: Board, memory: Memory) -> str:
-    """Why a model does not fit, and what would."""
+    """Why a model does not fit."""
     least = memory.weights_byte + memory.reserve_byte + memory.cache_per_token_byte * (served.prompt + served.output)
     return (
         f"does not fit: weights ({memory.weights_byte / GIB:.1f} GiB), reserve and one request take {least / GIB:.1f} GiB of each GPU, the "
-        f"engine has {served.engine.memory_share:.0%} of {board.gpu.dram_bytes / GIB:.0f} GiB; {_remedy(served, board)}"
+        f"engine has {served.engine.memory_share:.0%} of {board.gpu.dram_bytes / GIB:.0f} GiB"
     )
 
 
-def _remedy(served: Served, board: Board) -> str:
+def _remedy(serving: Serving, board: Board, batches: Sequence[int]) -> str:
     for ranks in (2, 4, 8, 16, 32):
-        wider = replace(served, layout=replace(served.layout, tensor_parallel=ranks))
+        wider = replace(serving, tensor_parallel=ranks)
         try:
-            served.architecture.check(wider.layout)
-            if ranks > served.layout.tensor_parallel and _memory(wider, board).sequences:
-                return f"--tensor-parallel {ranks} fits"
-        except EstimatorError:  # this model cannot be divided so
+            if _memory(_served(wider, batches), board).sequences and serve_many(wider, board, batches):
+                return f"--tensor-parallel {ranks} fits" + f", beyond the {NODE_GPUS} GPUs of a node" * (ranks > NODE_GPUS)
+        except EstimatorError:  # this model cannot be divided so, or these boards do not run it
             continue
     return "take fewer bits (--weights), shorter requests or a larger GPU"
 

@@ -29,14 +29,8 @@ WIDENED_IN_MARLIN: Final = {("vllm", "w4a16_mxfp4"): "int4_wo"}
 """Formats of experts that a library runs by the kernel of another format with as many bytes: vLLM's Marlin widens mxfp4 as it widens int4.
 Source: vLLM 0.18 (VLLM_MXFP4_USE_MARLIN).  Without it gpt-oss-120b under vLLM 0.18 on 8 H200 errs by 38 instead of 6 % in time."""
 
-STATIC: Final = "products in fp8 as measured, less (negative counts) what a given scale saves of their conversion"
-
 NODE_GPUS: Final = 8
 """Most GPUs of one node whose collectives are published (AIConfigurator)."""
-
-SEVERAL_NODES: Final = "{} GPUs: collectives of more than {} GPUs of one node were not measured, and links between nodes are slower"
-
-UNTABLED: Final = "no table has the experts' kernels of {}: the geometric mean of TensorRT-LLM's time and the least one"
 
 Launch = tuple[Operator, float]
 
@@ -106,20 +100,21 @@ def step_workload(
     run = _Pass(model=architecture, weights=weights, layout=layout, step=step, library=library, skew=skew)
     launches = [*_products(run), *_attention(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))
-    routing = f"assumed routing: loads of the experts follow a power law with exponent {skew:g} (0: equal loads)"
     own = architecture.experts and library in OWN_EXPERTS and weights.experts not in COMMON_EXPERTS
-    notes = (
-        *((routing,) if architecture.experts else ()),
-        *((UNTABLED.format(library),) if own else ()),
-        *((STATIC,) if weights.static else ()),
-    )
+    several = f"{layout.gpus} GPUs: collectives of more than {NODE_GPUS} of one node were not measured, and links between nodes are slower"
+    notes = {
+        f"assumed routing: loads of the experts follow a power law with exponent {skew:g} (0: equal loads)": architecture.experts,
+        f"no table has the experts' kernels of {library}: the geometric mean of TensorRT-LLM's time and the least one": own,
+        "products in fp8 as measured, less (negative counts) what a given scale saves of their conversion": weights.static,
+        "weights in float32 are served in 16 bit: engines convert them": weights.converted,
+    }
     return Workload(
         name=architecture.name,
         model_family=architecture.family,
         operators=operators,
         counts=counts,
-        warnings=(SEVERAL_NODES.format(layout.gpus, NODE_GPUS),) if layout.gpus > NODE_GPUS else (),
-        notes=notes,
+        warnings=(several,) if layout.gpus > NODE_GPUS else (),
+        notes=tuple(line for line, holds in notes.items() if holds),
         gpus=layout.gpus,
     )
 

@@ -6,7 +6,6 @@ from typing import Final
 
 from estimator.tracing.models import (
     EXPERTS_ALONE,
-    SIXTEEN_BIT,
     Fields,
     chosen_format,
     facts,
@@ -17,7 +16,7 @@ from estimator.tracing.models import (
     weight_byte,
 )
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, SIXTEEN_BIT
 from estimator.vocabulary.reader import FaultError, read
 from estimator.vocabulary.values import frozen
 
@@ -34,6 +33,7 @@ class Weights:
 
     kept: kinds of matrices that stay in 16 bit, with the share of the layers in which they do [1].
     narrow_byte: storage of a weight that does not [byte].  sixteen: name of the 16-bit format in the checkpoint.
+    converted: whether the checkpoint holds float32, which engines convert to 16 bit.
     """
 
     layer: str
@@ -43,6 +43,7 @@ class Weights:
     kept: tuple[tuple[str, float], ...] = ()
     narrow_byte: float = 2.0
     sixteen: str = SIXTEEN
+    converted: bool = False
 
     @property
     def name(self) -> str:
@@ -85,6 +86,7 @@ def read_weights(config: Fields, weights: str | None = None, kv: str | None = No
             kept=() if weights else _kept(quant, config),
             narrow_byte=weight_byte(found, {} if weights else quant),
             sixteen=weights if weights in SIXTEEN_BIT else formats().stored.get(str(dtype), SIXTEEN),
+            converted=not weights and dtype == "float32",
         )
     except FaultError as fault:
         raise WorkloadError(f"{config.get('name') or config.get('model_type')}: {fault}") from None

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, canonical_precision
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, PRECISION_ALIASES, SIXTEEN_BIT, canonical_precision
 from estimator.vocabulary.reader import MAX_FILE_BYTES, FaultError, Span, Text, Words, plain, read, read_file
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
@@ -57,7 +57,7 @@ class ModelConfig:
     def precision(self) -> str:
         """Precision of weights that are stored as numbers; "" if none is stated, or one that no model computes in."""
         stated = str(self.weights.get("dtype") or self.weights.get("torch_dtype"))
-        return {name: precision for precision, name in TENSOR_TYPES.items() if precision != "tf32"}.get(stated, "")
+        return PRECISION_ALIASES[stated] if stated in TENSOR_TYPES.values() else ""
 
 
 def model_names() -> tuple[str, ...]:
@@ -263,8 +263,6 @@ LOGITS: Final = ("last", "all")
 
 TENSOR_TYPES: Final = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Type of the weights by precision; narrower precisions are traced in 16 bits and then applied to the layers that support them."""
-
-SIXTEEN_BIT: Final = ("bf16", "fp16")
 
 NARROW_BASE: Final = "bf16"
 """Precision of the trace of a model that computes in 8 or 4 bits."""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from estimator.transforms import INNER, LIGHT
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, canonical_precision
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, SIXTEEN_BIT, canonical_precision
 from estimator.vocabulary.workload import COMPLETED, CORRECTED, Footprint, Operator, Workload, main_precision, make_operator, merge_counts
 
 ATTENTION_FORMS: Final = ("eager", "flash")
@@ -27,7 +27,6 @@ SCORE_RULES: Final = frozenset({f"{COMPLETED}causal_where", f"{CORRECTED}causal_
 SCALINGS: Final = ("scalar_pow", "scalar_mul", "scalar_div", "div", "other")
 """Element-wise operators that scale scores; at most one of them runs in each block."""
 
-SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
 NARROW: Final = frozenset(name for name, one in FORMATS.items() if one.weight_byte < 2.0)
 """Precisions that only linear layers, convolutions and stored keys and values support."""
 

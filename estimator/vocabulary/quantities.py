@@ -64,6 +64,8 @@ FORMATS: Final[dict[str, NumberFormat]] = {
 BYTES_PER_ELEMENT: Final[dict[str, float]] = {name: one.element_byte for name, one in FORMATS.items()}
 """Storage of one element [byte] by precision; weights of products may have another."""
 
+SIXTEEN_BIT: Final = ("bf16", "fp16")
+
 RATES: Final = tuple(name for name, one in FORMATS.items() if one.rate == name)
 """Formats with a peak rate of their own."""
 

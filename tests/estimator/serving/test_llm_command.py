@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 
 from estimator import ArgumentError, OperatingPointError, Serving, bundle_for, serve_llm
@@ -75,6 +76,11 @@ def test_the_headline_names_the_format_of_the_checkpoint():
     half = Serving(model=BIG | {"torch_dtype": "float16"}, prompt=128, output=128, batch=1)
     found = serve_llm(half, bundle_for("h200")[0])
     assert (found.weights, found.kv) == ("fp16", "fp16")
+    for weights, told in ((None, True), ("bf16", False)):
+        found = serve_llm(
+            replace(half, model=BIG | {"torch_dtype": "float32", "num_hidden_layers": 8}, weights=weights), bundle_for("h200")[0]
+        )
+        assert (found.weights, any("float32 are served in 16 bit" in line for line in found.notes)) == ("bf16", told)
     assert "gpt-oss-20b (mxfp4, cache bf16) on" in run("gpt-oss-20b --gpu h200 --prompt 128 --output 128 --batch 1")[1]
 
 
@@ -314,7 +320,8 @@ def test_what_does_not_fit_says_so_in_its_headline(tmp_path):
     assert len(error.splitlines()) == 1
     status, out, error = run(config, "--gpu a100 --prompt 64 --output 64 --best energy_per_token")
     assert (status, "does not fit" in out.splitlines()[0], "limits" in error) == (3, True, False)
-    assert answers(config, "--gpu a100 --prompt 64 --output 64 --batch 1")["tokens_per_s"] is None
+    found = answers(config, "--gpu a100 --prompt 64 --output 64 --batch 1")
+    assert (found["tokens_per_s"], found["validity"]) == (None, None)
     status, out, _ = run("llama-3-8b", LOAD, "--rate 10000.0")
     assert (status, "overloaded" in out.splitlines()[0]) == (3, True)
     found = answers("llama-3-8b", LOAD, "--batch 5000")
@@ -367,6 +374,20 @@ def test_python_gives_what_the_command_gives():
         serve_llm(serving, bundle, gpu=gpu, sm_clock_mhz=[900.0, 1410.0])
     with pytest.raises(ArgumentError):
         serve_llm("llama-3-8b", bundle)
+    with pytest.raises(OperatingPointError, match=r"prompt = .*512.*\(int64\): an int of at least 1 is needed"):
+        serve_llm(replace(serving, prompt=np.int64(512)), bundle, gpu=gpu)
+
+
+@pytest.mark.parametrize(
+    "layers, weights, link, hint",
+    [(80, None, 3e11, "--tensor-parallel 2 fits"), (640, None, 3e11, "--tensor-parallel 16 fits, beyond the 8 GPUs of a node"),
+     (80, None, 0.0, "take fewer bits"), (80, "nvfp4", 0.0, "take fewer bits")],
+)  # fmt: skip
+def test_what_is_said_to_fit_is_answered(layers, weights, link, hint):
+    bundle, gpu = bundle_for("a100")
+    serving = Serving(model=BIG | {"num_hidden_layers": layers}, prompt=64, output=64, batch=1)
+    board = replace(gpu or bundle.gpu, link_bytes_per_s=link)
+    assert f"; {hint}" in serve_llm(serving, bundle, gpu=board).state
 
 
 @pytest.mark.parametrize(("batch", "least", "most"), [(1, 1.0, 1.0), (64, 1.1, 1.5)])
