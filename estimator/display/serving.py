@@ -110,7 +110,7 @@ def _full(answer: "ServedEstimate") -> str:
 
 
 def _verdict(answer: "ServedEstimate") -> str:
-    return answer.state.partition(":")[0] or answer.validity
+    return answer.state.partition(":")[0] or str(answer.validity)
 
 
 def _table(answers: Sequence["ServedEstimate"]) -> str:

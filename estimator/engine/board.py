@@ -7,11 +7,11 @@ from typing import Final, TypedDict
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, PowerCoefficients
+from estimator.bundle.content import Bundle, HostCost, PowerCoefficients
 from estimator.model.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
 from estimator.model.power import POWER_TERMS, SWITCHING_EXPONENT, BoardTables, Leakage, PowerModel, carried_factors
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD, UNLIMITED_W, Held
-from estimator.uncertainty.laboratory import scale_of
+from estimator.uncertainty.laboratory import host_of, scale_of
 from estimator.vocabulary.errors import ArgumentError, OperatingPointError, real, reals, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -50,7 +50,8 @@ class Board:
     """A GPU with a bundle and the requested settings.
 
     asked_mhz    SM clocks (c,) [MHz]
-    limit_w      power limit; held: what a throttled board draws of it; launch_s: the host's time to launch one operator
+    limit_w      power limit; held: what a throttled board draws of it
+    host         its host, as far as known; launch_s: its time to launch one operator, or the asker's [s]
     scale        factor on the times by the bundle's coefficients (`estimator.uncertainty.laboratory`) [1]
     collection   the collection to which the scale belongs; None: their mean
     efficiency   module → share of its published rate, in place of the fitted coefficient
@@ -65,6 +66,7 @@ class Board:
     held: Held
     scale: float
     collection: str | None
+    host: HostCost
     launch_s: float
     efficiency: Mapping[str, float]
     model: PowerModel | None
@@ -73,13 +75,13 @@ class Board:
 
     @property
     def own_host(self) -> bool:
-        """Whether the launch cost is the asker's, not that of the bundle's host."""
-        return self.launch_s != self.bundle.host.launch_s
+        """Whether the launch cost is the asker's."""
+        return self.launch_s != self.host.launch_s
 
     @property
     def launch_ln_std(self) -> float:
         """Uncertainty of ln(launch_s); 0 if it is the asker's."""
-        return 0.0 if self.own_host else float(np.fmax(self.bundle.host.launch_ln_std, 0.0))
+        return 0.0 if self.own_host else float(np.fmax(self.host.launch_ln_std, 0.0))
 
 
 def open_board(
@@ -101,7 +103,7 @@ def open_board(
     require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
     require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
     spec = gpu or bundle.gpu
-    limit_w, tables = power_limit(power_cap_w, spec), bundle.once(board_tables, spec)
+    limit_w, tables, host = power_limit(power_cap_w, spec), bundle.once(board_tables, spec), host_of(bundle, spec)
     return Board(
         bundle=bundle,
         gpu=spec,
@@ -110,7 +112,8 @@ def open_board(
         held=held_limit(bundle, spec, limit_w),
         scale=bundle.once(scale_of, collection),
         collection=collection,
-        launch_s=bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s),
+        host=host,
+        launch_s=host.launch_s if host_launch_s is None else host_launch(host_launch_s),
         efficiency=efficiency or {},
         model=power_model(bundle, spec),
         tables=tables if idle_power is None else with_idle_power(tables, idle_power, limit_w),

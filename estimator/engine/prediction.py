@@ -192,7 +192,7 @@ def _shares(prepared: Prepared, block_s: Array) -> Array:
 
 
 def _latency_s(prepared: Prepared, gpu_s: Array) -> Array:
-    return smooth_maximum(gpu_s, prepared.host_s[:, None], prepared.board.bundle.host.overlap_exponent)
+    return smooth_maximum(gpu_s, prepared.host_s[:, None], prepared.board.host.overlap_exponent)
 
 
 def _power_w(prepared: Prepared, clock_mhz: Array, gpu_s: Array, latency_s: Array) -> Array:
@@ -280,13 +280,13 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         board_curves = curves(prepared)
         settled = board_curves.settled_mhz(np.arange(len(free.power_w))[:, None], board.held.power_w, asked, free.power_w)
         points = evaluate(prepared, settled)
-    launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
+    launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.host.overlap_exponent)
     shares = _shares(prepared, points.block_s)
     unseen = any(kind.unseen(prepared.priors) for kind in prepared.kinds)  # most workloads have none, and need no other clock
     usual_s = _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])) if unseen else points.block_s[:, :1]
     latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
     latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
-    host_ln = np.zeros(settled.shape) if board.own_host else host_elsewhere_std(board.bundle, launch_share)
+    host_ln = np.zeros(settled.shape) if board.own_host else host_elsewhere_std(board.host, launch_share)
     latency_ln_far = np.hypot(np.hypot(latency_ln, ELSEWHERE_STD["latency"] * np.sqrt(1.0 - launch_share)), host_ln)
     running = np.clip(1.0 - board.tables.rest_w(settled) / points.power_w, 0.0, 1.0)  # a waiting board draws its rest power
     power_ln_far = np.hypot(np.hypot(power_ln, ELSEWHERE_STD["power"]), host_ln * running)

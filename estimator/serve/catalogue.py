@@ -23,6 +23,7 @@ from estimator.serving.engines import engine_names
 from estimator.tracing.models import model_names
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.transforms.rewriting import ATTENTION_FORMS
+from estimator.uncertainty.laboratory import UNKNOWN_HOST
 from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
@@ -94,6 +95,7 @@ class Catalogue:
                 for key, bundle in self.bundles.items()
             ],
             "gpus": [{**_board(gpu), "gpu": name, "bundle": self.nearest(gpu)} for name, gpu in self.gpus.items()],
+            "unknown_host_us": UNKNOWN_HOST.launch_s / MICROSECONDS,
             "models": self.models,
             "engines": self.engines,
             "most_bytes": most_bytes,

@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle.content import Bundle
+from estimator.bundle.content import Bundle, HostCost
 from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
 
 ELSEWHERE_STD: Final = {"latency": 0.09, "power": 0.05}
@@ -18,21 +19,24 @@ ELSEWHERE_STD: Final = {"latency": 0.09, "power": 0.05}
 shape differ by 7 % (A100, 54 shapes) and 11 % (H100, 11) on average between AIConfigurator's tables and vidur's profiles, most of it a
 factor common to all (3 and 12 %).  Power: sensors of one type differ by 5 % from board to board (docs/model.md)."""
 
-HOST_S: Final = 36e-6
-HOST_STD: Final = 0.5
-"""Time to launch an operator of eager PyTorch on an unknown host [s], and its standard deviation from one to another [ln]: 19 and 36 µs on
-the hosts of the EnergAIzer artifact, some 51 µs on those of ML.ENERGY's diffusion runs."""
+UNKNOWN_HOST: Final = HostCost(launch_s=36e-6, launch_ln_std=0.5, source="assumed: no run of a whole workload shows it")
+"""Eager PyTorch on an unknown host: 19 and 36 µs an operator on the hosts of the EnergAIzer artifact, some 51 µs on those of ML.ENERGY's
+diffusion runs."""
 
 
-def host_elsewhere_std(bundle: Bundle, launch_share: Array) -> Array:
+def host_of(bundle: Bundle, gpu: GpuSpec) -> HostCost:
+    """The host behind a bundle on the GPU of its runs; other GPUs stand in other hosts."""
+    return bundle.host if gpu.name == bundle.gpu.name else UNKNOWN_HOST
+
+
+def host_elsewhere_std(host: HostCost, launch_share: Array) -> Array:
     """Standard deviation of ln(latency) because another laboratory has another host, in the shape of the launches' share in the latency.
 
     T = (G^p + L^p)^(1/p) rises by ln(1 − h + h·e^(pδ)) / p where L rises by e^δ; h: launch share, δ: the 90 % limit of ln(L), above the
-    bundle's host or, where that one is faster, an unknown one.  A bundle whose host is assumed states HOST_STD already.
+    bundle's host or, where that one is faster, an unknown one, whose deviation is stated already.
     """
-    host = bundle.host
-    faster = max(np.log(HOST_S / host.launch_s), 0.0) if host.launch_s else 0.0
-    limit = faster + NORMAL_90 * np.sqrt(max(HOST_STD**2 - np.fmax(host.launch_ln_std, 0.0) ** 2, 0.0))
+    faster = max(np.log(UNKNOWN_HOST.launch_s / host.launch_s), 0.0) if host.launch_s else 0.0
+    limit = faster + NORMAL_90 * np.sqrt(max(UNKNOWN_HOST.launch_ln_std**2 - np.fmax(host.launch_ln_std, 0.0) ** 2, 0.0))
     p = host.overlap_exponent
     std: Array = np.logaddexp(np.log1p(-launch_share), np.log(launch_share) + p * limit) / (p * NORMAL_90)
     return std

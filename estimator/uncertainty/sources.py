@@ -60,14 +60,14 @@ def error_sources(
     launch_share: share of the host in the latency, a number or shape (c,).  shares: shares of the GPU time by group of kernels ("" for
     those without one), numbers or shape (c,).  outside: sources for unseen conditions (precisions, another board, far clocks), for
     GPU-bound kernels.  A bundle without stated errors gives nan; a bundle without a power error of launch-bound runs uses the error of all
-    runs.  launch_ln_std: that of a launch cost that no run showed.
+    runs.  launch_ln_std: that of the launch cost.
     """
     if quantity == "power" and bundle.power is None:
         return {"unknown": np.nan}
     stated: StatedErrors = bundle.uncertainty.get(quantity, {})
     sources = _kernel_sources(bundle, quantity, shares)
     if quantity == "latency" or "launch" in stated:
-        launch = stated["launch"] if "launch" in stated else np.hypot(joined(sources.values()), launch_ln_std)
+        launch = np.hypot(stated["launch"] if "launch" in stated else joined(sources.values()), launch_ln_std)
         weight = launch_weight(launch_share)
         own = np.sqrt(1.0 - weight)
         sources = dict[str, Loading]({name: own * loading for name, loading in sources.items()}, launch=np.sqrt(weight) * launch)

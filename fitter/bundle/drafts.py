@@ -78,8 +78,7 @@ def draft_from_rows(
         sections = {group: _section(group, values, fit.groups.get(group)) for group, values in groups.items()}
         own = collection_records(fit.scales, [kernels])
         empty = prior_bundle(gpu)
-        host = empty.host if source is None else source.host
-        empty = replace(empty, groups=sections, latency_parameters=_covariance(fit.groups), collections=own, host=host)
+        empty = replace(empty, groups=sections, latency_parameters=_covariance(fit.groups), collections=own)
         bundle = with_power(empty, power)
     else:
         served = _serving(start, fit, workloads)

@@ -19,6 +19,7 @@ from estimator.bundle.content import (
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
 from estimator.model.coefficients import LAMBDAS, longest_prefix, parameter_targets
 from estimator.model.power import POWER_TERMS, capacitance_f, module_rates, tensor_rate
+from estimator.uncertainty.laboratory import UNKNOWN_HOST
 from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -26,7 +27,7 @@ from fitter.latency.collections import Scales
 from fitter.latency.runs import LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PICO, TERMS
-from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
+from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, WorkloadRows
 
 
@@ -37,7 +38,7 @@ def prior_bundle(gpu: GpuSpec) -> Bundle:
         version="0.0.0",
         gpu=gpu,
         provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
-        host=HostCost(launch_s=HOST_LAUNCH.centre, launch_ln_std=HOST_LAUNCH.width, source="assumed: no run of a whole workload shows it"),
+        host=UNKNOWN_HOST,
         groups={group: prior_section(group, values) for group, values in prior_groups(gpu).items()},
         clocks_mhz=(gpu.sm_clock_max_mhz, gpu.sm_clock_max_mhz),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, HostCost, PowerCoefficients
+from estimator.bundle.content import Bundle, PowerCoefficients
 from estimator.engine.board import board_tables, carried_power
 from estimator.model.coefficients import BY, longest_prefix
 from estimator.model.power import SWITCHING_EXPONENT, BoardTables, carried_factors
@@ -18,7 +18,7 @@ from estimator.vocabulary.values import frozen
 from fitter.latency.groups import Siblings
 from fitter.latency.lent_priors import moved_values
 from fitter.power.solver import PICO, usual_priors
-from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
+from fitter.priors import GROUP_PRIORS
 
 
 @frozen
@@ -29,7 +29,6 @@ class TransferSource:
     gpu        the GPU of the bundle
     siblings   its coefficients, adapted to the target's architecture, with their errors
     power      power coefficients, carried to the target, None without them; powered: the GPUs that they are of
-    host       launch cost of the host behind the bundle, with the width of its prior
     tables     voltage and rest power of the target
     """
 
@@ -38,7 +37,6 @@ class TransferSource:
     powered: str
     siblings: Siblings
     power: PowerCoefficients | None
-    host: HostCost
     tables: BoardTables
 
 
@@ -58,7 +56,6 @@ def transfer_source(bundle: Bundle, *more: Bundle, target: GpuSpec) -> TransferS
         gpu=bundle.gpu,
         siblings=Siblings(values=values, error=equation_errors(bundle, measured)),
         power=mean_power(powers) if powers else None,
-        host=replace(bundle.host, launch_ln_std=HOST_LAUNCH.width, source=f"that of the host behind {bundle.name}"),
         tables=tables,
     )
 

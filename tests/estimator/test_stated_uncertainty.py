@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimator import best, estimate, load_bundle, write_workload
+from estimator import best, estimate, load_bundle, load_gpu, write_workload
 from estimator.bundle.files import save_bundle
 from tests.estimator.estimating import question, run
 from tests.estimator.synthetic import transformer
@@ -43,6 +43,10 @@ def test_a_launch_cost_that_no_run_showed_is_as_uncertain_as_its_prior_unless_gi
     assert known.launch_bound_share > 0.9
     assert known.latency_s_std / known.latency_s == pytest.approx(0.5, abs=0.1)
     assert given.latency_s_std < 0.5 * known.latency_s_std
+    hosts = (bundle.host, replace(bundle.host, launch_s=1e-3))  # other GPUs stand in other hosts
+    one, other = (estimate(bound, replace(bundle, host=host), gpu=load_gpu("a10"))[0] for host in hosts)
+    assert (one.latency_s, one.latency_s_std) == (other.latency_s, other.latency_s_std)
+    assert one.latency_s_std / one.latency_s == pytest.approx(0.5, abs=0.1)
     told = [[line.partition(" an operator ")[2] for line in one.notes if "the host's launches" in line] for one in (known, given)]
     assert told == [["(--host-launch-us), assumed ± 50%: most of the latency's ±"], ["(--host-launch-us)"]]
 

@@ -15,7 +15,7 @@ from fitter.cli import main
 from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.lent_priors import moved_values
 from fitter.latency.runs import fit_latency
-from fitter.priors import HOST_LAUNCH, kernel_priors
+from fitter.priors import kernel_priors
 from fitter.rows.selection import read_selection
 from fitter.transfer.prior_bundle import equation_errors, lent_groups, transfer_source
 from fitter.transfer.probes import choose_probes
@@ -168,12 +168,6 @@ def test_power_of_several_priors_is_their_mean_at_any_reference_clocks():
     both, other = transfer_source(a100, a10, target=target).power, transfer_source(a10, target=target).power
     for term, joule in both.event_energy_j.items():
         assert joule == pytest.approx(0.5 * (alone.event_energy_j[term] + other.event_energy_j[term])), term
-
-
-def test_a_fit_of_kernels_alone_takes_the_host_of_its_prior_as_one_of_many():
-    host = transfer_source(load_bundle("a100-pcie-40gb-eager"), target=load_gpu("a10")).host
-    assert host.launch_s == load_bundle("a100-pcie-40gb-eager").host.launch_s
-    assert (host.launch_ln_std, host.source) == (HOST_LAUNCH.width, "that of the host behind a100-pcie-40gb-eager")
 
 
 def test_runs_move_what_another_board_lends_further_than_what_was_measured_on_their_own():
