@@ -36,6 +36,7 @@ from estimator import estimate, load_bundle
 from estimator.bundle.content import Bundle
 from estimator.engine.board import board_tables
 from estimator.tracing.models import TraceRequest
+from estimator.uncertainty.laboratory import host_of
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
@@ -173,7 +174,7 @@ def diffusion(data: Path, bundles: Path) -> Iterator[Score]:
     for gpu, own in rows.groupby("gpu"):
         spec = load_gpu(str(gpu))
 
-        def of_host(bundle: Bundle, launch_s: float, own: pd.DataFrame = own, spec: GpuSpec = spec) -> pd.DataFrame:
+        def of_host(bundle: Bundle, launch_s: float | None, own: pd.DataFrame = own, spec: GpuSpec = spec) -> pd.DataFrame:
             rows = list(own.itertuples())
             found = [asked(bundle, spec, pipeline(row.model, row.batch, data), row.power_limit_w, launch_s) for row in rows]
             measured = {"measured_latency": own["latency_s"].array, "measured_power": own["power_w"].array}
@@ -181,11 +182,11 @@ def diffusion(data: Path, bundles: Path) -> Iterator[Score]:
 
         busy = (own["power_w"] > 0.9 * own["power_limit_w"]).array
         for way, bundle in named_bundles(str(gpu), bundles):
-            found = of_host(bundle, bundle.host.launch_s)
+            found = of_host(bundle, None)
             yield scored(f"diffusion {gpu}", way, found)
             yield scored(f"diffusion {gpu}/busy", way, found[busy], f"diffusion {gpu}")
-            first = found.iloc[0]
-            paced = of_host(bundle, float(bundle.host.launch_s * first["measured_latency"] / first["predicted_latency"])).iloc[1:]
+            first, launch_s = found.iloc[0], host_of(bundle, spec).launch_s
+            paced = of_host(bundle, float(launch_s * first["measured_latency"] / first["predicted_latency"])).iloc[1:]
             yield scored(f"diffusion {gpu}", f"{way}, host's pace from batch 1", paced)
 
 
