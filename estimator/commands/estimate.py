@@ -38,11 +38,11 @@ def estimate_command(**options: Any) -> int:
     from estimator.display.estimates import kernel_table, result_document
     from estimator.display.sweeps import csv_pieces, sweep_table
     from estimator.display.text import json_of_each
-    from estimator.engine.prediction import predict
     from estimator.questions.estimates import estimates_of
+    from estimator.questions.judging import predicted
     from estimator.questions.sweeping import joined_sweeps, table
 
-    predictions = [predict([one.variant.workload], one.board()) for one in asked]
+    predictions = [predicted(one) for one in asked]
     points = joined_sweeps([table([one.variant], prediction) for one, prediction in zip(asked, predictions, strict=True)])
     check_finite(points)
     most = options["kernels"] if len(points) == len(asked) else 0

@@ -11,7 +11,7 @@ import numpy as np
 from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std, value_of
 from estimator.questions.sweeping import Sweep, joined_sweeps, pieces_of
 from estimator.uncertainty.validity import why_no_time
-from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.errors import OperatingPointError, real, require
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.vocabulary.values import frozen
 
@@ -75,6 +75,7 @@ def best(
     """
     if goal not in QUANTITIES:
         raise OperatingPointError(f"unknown goal {goal!r}; known: {', '.join(QUANTITIES)}")
+    require(asked, (Asked, Sequence), "asked", "an Asked, or several")
     given = [asked] if isinstance(asked, Asked) else asked
     questions = [
         at_clocks(one, tuple((one.gpu or one.bundle.gpu).clocks_mhz().tolist())) if one.sm_clock_mhz is None else one for one in given
@@ -88,14 +89,15 @@ def best(
         reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings)
         raise OperatingPointError(f"no point can be chosen by {goal}: {reason}")
     fits = np.isfinite(value)
-    limits = (points.power_w, power_limit_w, "W"), (points.latency_s / MILLISECONDS, latency_limit_s / MILLISECONDS, "ms")
+    most_ms = real(latency_limit_s, "latency_limit_s", "s") / MILLISECONDS
+    limits = (points.power_w, real(power_limit_w, "power_limit_w", "W"), "W"), (points.latency_s / MILLISECONDS, most_ms, "ms")
     for column, limit, _ in limits:
         fits &= (column <= limit) | math.isinf(limit)
     if not fits.any():
         least = (
             f"{limit:g} {unit} (least: {np.nanmin(column, initial=math.inf):.4g} {unit})"
             for column, limit, unit in limits
-            if limit < math.inf
+            if not math.isinf(limit)
         )
         raise OperatingPointError(f"no point keeps {' and '.join(least)}; allow more, or other clocks, batches and GPUs")
     in_memory = fits & ~np.array([bool(lines) for lines in points.label("too_large")])
@@ -173,8 +175,9 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """A table for notebooks, in SI units."""
-        sides = [f"{escape(one.cases[one.case[0]].workload)}, {one.asked_clock_mhz[0]:g} MHz" for one in (self.left, self.right)]
-        rows = [["", *sides, "ratio (90 % interval)"]]
+        sides = [(one.cases[0], f"{one.sm_clock_mhz[0]:.0f} MHz") for one in (self.left, self.right)]
+        names = (filter(None, (case.workload, case.gpu, case.precision, case.attention, clock, case.validity)) for case, clock in sides)
+        rows = [["", *(escape(", ".join(words)) for words in names), "ratio (90 % interval)"]]
         for name, gain in self.ratios.items():
             values = [f"{value_of(one, name)[0]:.4g}" for one in (self.left, self.right)]
             rows.append([f"{name} [{UNITS[name]}]", *values, f"{gain.ratio:.3g} ({gain.low:.3g} to {gain.high:.3g})"])

@@ -12,7 +12,7 @@ from estimator.bundle.content import Bundle
 from estimator.engine.board import Settings, open_board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.power import module_activity
-from estimator.questions.judging import Asked
+from estimator.questions.judging import Asked, predicted
 from estimator.questions.sweeping import VALUES, Values, table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import Validity
@@ -142,7 +142,7 @@ def roofline_latency_s(asked: Asked) -> Array:
 
     nan if the GPU has no rate for a precision.  Raises the errors of `estimate`.
     """
-    prediction = predict([asked.variant.workload], asked.board())
+    prediction = predicted(asked)
     prepared = prediction.prepared
     return prepared.counts @ roofline_seconds(prepared.workloads[0], prepared.board.gpu, prediction.sm_clock_mhz[0])
 

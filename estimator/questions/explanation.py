@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from estimator.engine.prediction import Prepared, predict
+from estimator.engine.prediction import Prepared
 from estimator.model.coefficients import COLUMN
 from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
 from estimator.model.timeline import ideal_seconds, kernel_seconds
 from estimator.questions.estimates import Estimate, estimates_of
-from estimator.questions.judging import Asked, at_clocks
+from estimator.questions.judging import Asked, predicted
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array
 from estimator.vocabulary.values import frozen
 
@@ -81,8 +81,8 @@ class Explanation:
 
 def explain(asked: Asked) -> Explanation:
     """Explain the estimate at the first requested clock.  Raises the errors of `estimate`."""
-    prediction = predict([asked.variant.workload], at_clocks(asked, asked.sm_clock_mhz and asked.sm_clock_mhz[:1]).board())
-    prepared, (result,) = prediction.prepared, estimates_of(prediction)
+    prediction = predicted(asked)
+    prepared, (result, *_) = prediction.prepared, estimates_of(prediction)
     parts_j = {part: watt * result.latency_s for part, watt in prediction.power_parts_w(0).items()}
     held = _held_share(parts_j, result)
     times, watts = prediction.kernels(0)

@@ -16,11 +16,12 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.engine.board import Board, BoardSettings, open_board
-from estimator.engine.prediction import predict
+from estimator.engine.prediction import Prediction, predict
 from estimator.questions.sweeping import Sweep, table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.sources import CLOCK_SLOPE_STD, joined
 from estimator.uncertainty.unseen import Loading
+from estimator.vocabulary.errors import reals, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
@@ -54,6 +55,12 @@ class Asked:
     efficiency: Mapping[str, float] | None = None
     idle_power: tuple[float, float] | None = None
 
+    def __post_init__(self) -> None:
+        require(self.variant, Variant, "variant", "a Variant, as variants gives it")
+        require(self.bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
+        if self.sm_clock_mhz is not None:
+            object.__setattr__(self, "sm_clock_mhz", tuple(reals(self.sm_clock_mhz, "sm_clock_mhz", "MHz").tolist()))
+
     def board(self) -> Board:
         """The board under these settings.  Raises the errors of `estimate`."""
         return open_board(self.bundle, gpu=self.gpu, **self.settings())
@@ -85,9 +92,15 @@ class Judged:
         return joint
 
 
+def predicted(asked: Asked) -> Prediction:
+    """Predict.  Raises the errors of `estimate`."""
+    require(asked, Asked, "a query", "an Asked: Asked(variant=variants(workload)[0], bundle=bundle)")
+    return predict([asked.variant.workload], asked.board())
+
+
 def judged(asked: Asked) -> Judged:
     """Predict, with error sources.  Raises the errors of `estimate`."""
-    prediction = predict([asked.variant.workload], asked.board())
+    prediction = predicted(asked)
     points, of_time, of_power = table([asked.variant], prediction), prediction.latency[0], prediction.power[0]
     felt, delayed = _through_limit(points, joined(of_time.values()), joined(of_power.values()))
     slope = np.log(points.sm_clock_mhz / prediction.prepared.board.gpu.sm_clock_max_mhz)

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
+from types import NoneType
 from typing import Any
 
 from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
 from estimator.transforms.rewriting import checked_formats, with_attention, with_precision
-from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.errors import WorkloadError, require
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Workload
 
@@ -49,6 +50,8 @@ def variants(
     Raises WorkloadError if a size is requested and the present one is unknown, and if the workload cannot be converted to a
     size, precision or form.
     """
+    require(workload, Workload, "workload", "a Workload, as read_workload gives it")
+    require(at, (Sizes, NoneType), "at", "a Sizes(batch=8, sequence=512)")
     present = at or sizes_in_name(workload.name)
     sizes = _sizes(workload, present, _several(batch), _several(sequence))
     return tuple(

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from estimator import (
+    Asked,
     EstimatorError,
+    best,
     compare,
     estimate,
+    explain,
     load_bundle,
     load_gpu,
     read_workload,
@@ -48,6 +51,15 @@ WRONG = {
         lambda: variants(replace(WORKLOAD, name="w"), batch=(2,)),
         "in Python at=Sizes(batch=8, sequence=512)",
     ),
+    "a mapping for sizes": (lambda: variants(WORKLOAD, at={"batch": 1}, batch=(2,)), "at must be a Sizes("),
+    "a workload for a variant": (lambda: Asked(variant=WORKLOAD, bundle=BUNDLE), "variant must be a Variant, as variants gives it"),
+    "a name for a query's bundle": (lambda: replace(CAPPED, bundle="a10"), "bundle must be a Bundle"),
+    "a text for a query's clock": (lambda: replace(CAPPED, sm_clock_mhz="900"), "sm_clock_mhz must be a number"),
+    "workloads to compare": (lambda: compare(WORKLOAD, WORKLOAD), "a query must be an Asked"),
+    "a workload to explain": (lambda: explain(WORKLOAD), "a query must be an Asked"),
+    "a workload to choose for": (lambda: best(WORKLOAD), "asked must be an Asked, or several"),
+    "a text for a limit": (lambda: best(question(WORKLOAD, BUNDLE), latency_limit_s="20"), "latency_limit_s must be a number in s"),
+    "nan for a limit": (lambda: best(question(WORKLOAD, BUNDLE), power_limit_w=float("nan")), "no point keeps nan W"),
     "no file": (lambda: read_workload(ANY), "path must be the name of a workload file"),
     "a number for a rule set": (lambda: read_workload(EXAMPLE, completion=3), "completion must be True or False"),
     "no name of a bundle": (lambda: load_bundle(ANY), "name_or_path must be the name of a bundle"),
@@ -67,3 +79,4 @@ def test_an_argument_of_the_wrong_kind_is_named(case):
 def test_numbers_of_every_kind_are_clocks(clocks):
     answers = estimate(WORKLOAD, BUNDLE, sm_clock_mhz=clocks)
     assert [answer.asked_clock_mhz for answer in answers] == [float(clock) for clock in np.atleast_1d(clocks)]
+    assert explain(question(WORKLOAD, BUNDLE, sm_clock_mhz=clocks)).result == answers[0]

@@ -125,9 +125,11 @@ def test_the_fit_moves_all_tied_parameters():
 
 def test_a_notebook_shows_both_sides_of_a_comparison_and_their_ratio_as_text():
     hostile = replace(ASKED.variant, workload=replace(ASKED.variant.workload, name="<script>"))
-    found = compare(replace(ASKED, sm_clock_mhz=(900.0,)), replace(ASKED, variant=hostile, sm_clock_mhz=(1410.0,)))
+    found = compare(replace(ASKED, sm_clock_mhz=(900.0,)), replace(ASKED, variant=hostile, sm_clock_mhz=(1410.0,), power_cap_w=150.0))
     html = found._repr_html_()
     assert "<script>" not in html
+    for one in (found.left, found.right):  # the clock that runs under the limit
+        assert f", {one.cases[0].gpu}, {one.sm_clock_mhz[0]:.0f} MHz, {one.cases[0].validity}</td>" in html
     for value in (found.left.latency_s[0], found.right.power_w[0]):
         assert f"<td>{value:.4g}</td>" in html
     assert f"{found.ratios['energy'].ratio:.3g} (" in html
