@@ -104,6 +104,8 @@ def open_board(
     require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
     spec = gpu or bundle.gpu
     limit_w, tables, host = power_limit(power_cap_w, spec), bundle.once(board_tables, spec), host_of(bundle, spec)
+    if limit_w < spec.power_limit_w and bundle.power is None:
+        raise OperatingPointError(f"bundle {bundle.name} has no power coefficients: the clock under a cap is unknown; leave the cap out")
     return Board(
         bundle=bundle,
         gpu=spec,

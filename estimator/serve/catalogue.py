@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import bundle_names, head_of, load_bundle
+from estimator.bundle.files import bundle_names, head_of, load_bundle, told_apart
 from estimator.display.text import Document
 from estimator.formats import read_workload, workload_from_bytes
 from estimator.serve.local_site import RequestError
@@ -172,7 +172,7 @@ def open_catalogue(files: Sequence[str], bundles: Sequence[str], gpus: Sequence[
     sources = {"given": given.values(), "example": examples}
     return Catalogue(
         workloads={f"{source}-{number}": one for source, workloads in sources.items() for number, one in enumerate(workloads)},
-        bundles={f"bundle-{number}": bundle for number, bundle in enumerate(found.values())},
+        bundles={f"bundle-{number}": bundle for number, bundle in enumerate(told_apart(list(found.values())))},
         gpus={name: load_gpu(name) for name in (*gpu_names(), *gpus)},
         models=tuple(filter(is_served, model_names())),
         engines=engine_names(),

@@ -88,13 +88,14 @@ function stated(id) {
 }
 
 // An invalid number is reported: otherwise the result would seem to include it.
-function checkFields() {
-  for (const field of get("settings").querySelectorAll("input[type=number]")) {
+function checkFields(form) {
+  for (const field of get(form).querySelectorAll("input[type=number]")) {
     if (!field.checkValidity()) throw new Error(`${field.labels[0].textContent}: ${field.validationMessage}`);
   }
 }
 
 function statedSizes() {
+  checkFields("settings");
   const batch = stated("at-batch");
   return batch === null ? null : { batch, sequence: stated("at-sequence") ?? 0 };
 }
@@ -103,7 +104,7 @@ function showClocks() {
   const own = choices.bundles.find((bundle) => bundle.key === get("bundle").value);
   const board = choices.gpus.find((gpu) => gpu.gpu === get("gpu").value) || own;
   get("gpu").options[0].text = `${own.gpu} (the bundle's own)`;
-  const [low, high] = board === own ? own.fitted_clocks_mhz : [0, Infinity]; // a forecast has no fitted clocks
+  const [low, high] = board.gpu === own.gpu ? own.fitted_clocks_mhz : [0, Infinity]; // a forecast has no fitted clocks
   setScale("clock", board.clocks_mhz, Math.min(Math.max(board.usual_clock_mhz, low), high), "");
   get("power-cap").placeholder = String(board.power_limit_w);
   get("host-launch").placeholder = String(board.gpu === own.gpu ? own.host_launch_us : choices.unknown_host_us);
@@ -203,7 +204,6 @@ function turned(action) {
 
 async function ask() {
   asking?.abort();
-  checkFields();
   asking = new AbortController();
   const answer = await post("api/answer", question(), asking.signal);
   show(answer);
@@ -367,7 +367,7 @@ async function askServed() {
   serving = new AbortController();
   const number = (id) => Number(get(id).value);
   try {
-    if (!get("served-settings").checkValidity()) throw new Error("A number of the served model is missing or out of range.");
+    checkFields("served-settings");
     showServed(await post("api/served", {
       model: get("llm").value,
       gpu: get("llm-gpu").value,
@@ -433,7 +433,9 @@ function listen() {
   }
   const changed = (at) => () => turned(() => showWorkload(at()));
   get("workload").addEventListener("change", changed(() => null));
-  for (const name of ["at-batch", "at-sequence"]) get(name).addEventListener("change", changed(statedSizes));
+  const restated = changed(statedSizes);
+  get("at-batch").addEventListener("change", restated);
+  get("at-sequence").addEventListener("change", () => get("at-batch").value && restated()); // a batch may follow
   const take = (files) => turned(() => load([...files]));
   get("file").addEventListener("change", async (event) => {
     await take(event.target.files);

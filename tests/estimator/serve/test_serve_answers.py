@@ -82,8 +82,12 @@ def test_sizes_of_a_file_that_states_none_can_be_stated(served):
 
 def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
     path = tmp_path / "times.json"
-    save_bundle(replace(load_bundle(BUNDLE), name="times", power=None), path)
-    document = known(answer_document(Question(workload="example-0", bundle="bundle-0"), open_catalogue([], [str(path)], [])))
+    save_bundle(replace(load_bundle(BUNDLE), power=None), path)
+    catalogue = open_catalogue([], [str(path)], [])
+    assert len({(bundle.name, bundle.version) for bundle in catalogue.bundles.values()}) == len(
+        catalogue.bundles
+    )  # names alike are told apart
+    document = known(answer_document(Question(workload="example-0", bundle="bundle-0"), catalogue))
     assert [document["estimate"][name] is None for name in ("latency_s", "power_w", "energy_j")] == [False, True, True]
     assert set(document["charts"]) == {"latency", "time"}
     assert "NaN" not in json.dumps(document)

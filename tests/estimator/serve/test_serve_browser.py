@@ -91,11 +91,10 @@ def test_a_file_is_loaded_and_its_sliders_say_why_they_rest(page, tmp_path):
     page.wait_for("document.getElementById('results-title').textContent.startsWith('mine <b>& co on a100-pcie-40gb, ')")
     assert page.evaluate("document.getElementById('batch').disabled && document.getElementById('sequence').disabled")
     assert "does not tell" in page.evaluate("document.getElementById('batch-reason').textContent")
-    page.evaluate("document.getElementById('at-batch').focus()")
-    page.type_text("4")
-    page.press("Tab")
-    page.type_text("128")
-    page.press("Tab")
+    for field, number in (("at-sequence", "128"), ("at-batch", "4")):
+        page.evaluate(f"document.getElementById('{field}').focus()")
+        page.type_text(number)
+        page.press("Tab")
     page.wait_for("!document.getElementById('batch').disabled && !document.getElementById('sequence').disabled")
     page.evaluate("document.getElementById('batch').focus()")
     page.press("ArrowRight")
@@ -161,11 +160,17 @@ def test_a_file_and_a_choice_at_once_end_with_what_the_page_says_is_chosen(page,
     assert not page.evaluate("document.getElementById('results').classList.contains('stale')")
 
 
-def test_a_setting_that_cannot_be_is_said_and_taken_back(page):
-    page.choose("#precision", "nvfp4")
-    page.wait_for("document.getElementById('error').textContent !== ''")
+@pytest.mark.parametrize(
+    "field, value, usual, error",
+    [("precision", "nvfp4", "", ""), ("at-batch", "0", "8", "Batch: "), ("power-cap", "-1", "", "Power limit [W]")],
+)
+def test_a_setting_that_cannot_be_is_said_and_taken_back(page, field, value, usual, error):
+    page.choose(f"#{field}", value)
+    page.wait_for(
+        f"document.getElementById('error').textContent.startsWith({json.dumps(error)}) && document.getElementById('error').textContent"
+    )
     assert page.evaluate("document.getElementById('status').textContent") == "No result for these settings"
-    page.choose("#precision", "")
+    page.choose(f"#{field}", usual)
     page.wait_for("document.getElementById('error').textContent === ''")
 
 
@@ -215,8 +220,13 @@ def test_the_result_comes_first_on_a_phone_and_beside_the_settings_on_a_desk(pag
 
 
 def test_the_first_clock_of_every_bundle_is_one_that_its_fit_has_seen(page, served):
-    for bundle in served.choices()["bundles"]:
-        page.choose("#bundle", bundle["key"])
+    choices = served.choices()
+    bundles, nearest = choices["bundles"], {entry["gpu"]: entry["bundle"] for entry in choices["gpus"]}
+    for field, key, bundle in [
+        *(("bundle", one["key"], one) for one in bundles),
+        *(("gpu", one["gpu"], one) for one in bundles if nearest[one["gpu"]] == one["key"]),
+    ]:
+        page.choose(f"#{field}", key)
         clock = page.evaluate("Number.parseFloat(document.getElementById('clock-value').textContent)")
         low, high = bundle["fitted_clocks_mhz"]
         assert low <= clock <= high, bundle["name"]
@@ -261,7 +271,9 @@ def test_a_link_opens_served_models_and_their_numbers_are_those_of_the_server(pa
     page.wait_for("document.getElementById('served-headline').textContent.startsWith('does not fit')")
     assert set(cells()) == {"unknown"}
     page.choose("#llm-output", "1")
-    page.wait_for("document.getElementById('served-error').textContent !== ''")
+    page.wait_for("document.getElementById('served-error').textContent.startsWith('Output [tokens]: ')")
     for width in (320, 390, 1366):
-        page.emulate(width=width, mobile=width < 600)
+        page.emulate(width=width, height=700, mobile=width < 600)
+        page.evaluate("document.getElementById('served-answer').scrollIntoView()")
+        assert box(page, "#served")[1] >= max(box(page, "#settings")[3], box(page, "#headline")[3]), width  # covered by neither
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), width
