@@ -90,7 +90,7 @@ def load_model_config(model: str) -> ModelConfig:
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise WorkloadError(f"{path}: no configuration of Transformers: {error}") from error
+        raise WorkloadError(f"{path}: no configuration of Transformers: {error}; trace other models as MODULE:CALLABLE") from error
 
 
 @dataclass(kw_only=True)

@@ -75,20 +75,22 @@ def lower_calls(calls: Iterable[Call], *, tf32: Collection[str] = (), fused: boo
         found = launched(call)
         if found is None:
             unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
-        listed.append(found or [])
+        turned = "conv" in tf32 and "convolution" in call.name  # products in place of a convolution too
+        listed.append([one._replace(operator=_on_tensor_cores(one.operator, {"gemm"} if turned else ())) for one in found or []])
     parts = compiled(merged, listed) if fused else [one for found in listed for one in found]
     parts = [one for one in parts if "conv" in tf32 or (one.operator.operator, one.operator.precision) != ("layout", "fp32")]
     operators, counts = merge_counts(*zip(*parts, strict=True)) if parts else ((), ())
     return Lowered(
-        operators=tuple(
-            replace(one, precision="tf32", cuda_cores=False)
-            if (one.family in tf32 or one.operator == "layout") and one.precision == "fp32"
-            else one
-            for one in operators
-        ),
+        operators=tuple(_on_tensor_cores(one, {*tf32, "copy"} if one.operator == "layout" else tf32) for one in operators),
         counts=counts,
         unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),
     )
+
+
+def _on_tensor_cores(operator: Operator, families: Collection[str]) -> Operator:
+    """The operator in tf32 if it is one of these families in fp32."""
+    taken = operator.family in families and operator.precision == "fp32"
+    return replace(operator, precision="tf32", cuda_cores=False) if taken else operator
 
 
 def _merged_softmax(calls: list[Call]) -> list[Call]:
@@ -133,7 +135,9 @@ COMPILED: Final = (
 
 PARTLY: Final = "functions that torch.compile compiles are traced as written; --runtime compiled merges the kernels of the whole model"
 
-TURNED: Final = "images are channels first: {:.0f} conversions around its convolutions (--channels-last: none)"
+TURNED: Final = "images are channels first: {:.0f} conversions around its convolutions{}"
+
+AUTOCAST: Final = "torch.autocast of its code is not traced: its kernels have the precision of --precision"
 
 IMAGE_AXES: Final = 4
 MATRIX_AXES: Final = 2
@@ -187,6 +191,7 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     with ExitStack() as stack:
         for context in (redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model)):  # output of a model is no result
             stack.enter_context(context)
+        casts = stack.enter_context(patch.object(torch.autocast, "__init__", autospec=True, side_effect=torch.autocast.__init__))
         with patch.object(torch, "compile", wraps=torch.compile) as compiles:
             job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
         for size in asked:
@@ -209,6 +214,8 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
     workload = _workload(torch, request, job, calls, footprint)
+    if any(False not in (*one.args, one.kwargs.get("enabled")) for one in casts.call_args_list):
+        workload = replace(workload, warnings=(*workload.warnings, AUTOCAST))
     if compiles.called and not job.compiled and request.runtime == "eager":
         workload = replace(workload, warnings=(*workload.warnings, PARTLY))
     if narrow and narrow not in TENSOR_TYPES:
@@ -312,7 +319,11 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
         model_family=job.family,
         unknown=lowered.unknown,
         warnings=(*([OVERSTATED] if any(isinstance(part, torch.nn.RNNBase) for part in modules) else ()), *([GROUPED] if grouped else ())),
-        notes=(source, *([COMPILED] if fused else []), *([TURNED.format(turned)] if turned > 1.0 else [])),
+        notes=(
+            source,
+            *([COMPILED] if fused else []),
+            *([TURNED.format(turned, "" if request.channels_last else " (--channels-last: fewer)")] if turned > 1.0 else []),
+        ),
         footprint=footprint,
     )
     if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):

@@ -124,6 +124,17 @@ def norms(second=torch.nn.RMSNorm):
 def widened_norms():
     return norms(Widened)
 
+class Cast(torch.nn.Linear):
+    def forward(self, x, enabled=True):
+        with torch.autocast("cuda", torch.float16, enabled):
+            return super().forward(x)
+
+def cast():
+    return Cast(8, 8), torch.randn(2, 8)
+
+def uncast():
+    return Cast(8, 8), {"x": torch.randn(2, 8), "enabled": False}
+
 def recurrent():
     return torch.nn.Sequential(torch.nn.GRU(8, 8, batch_first=True)), (torch.randn(3, 2, 8),)
 
@@ -172,6 +183,11 @@ def test_convolutions_of_fp32_tensors_run_as_pytorch_is_told(traced, monkeypatch
     operators = traced("first", precision="fp32").operators
     found = {(one.family == "conv" or one.operator == "layout", one.precision) for one in operators}
     assert found == {(True, precision), (False, "fp32")}
+    for phase in ("prefill", "train"):  # a transposed one, which is taken as a product
+        of_products = {
+            (one.operator, one.precision) for one in traced("build", precision="fp32", phase=phase).operators if one.family == "gemm"
+        }
+        assert of_products == {("bmm", precision), ("linear", "fp32")}
 
 
 @pytest.mark.parametrize(
@@ -247,10 +263,11 @@ def test_a_closed_stderr_breaks_no_trace(user_file, tmp_path):
     assert json.loads((tmp_path / "w.json").read_text())["format"] == "wattprint-workload"
 
 
-def test_a_recurrent_layer_is_said_to_be_overstated(user_file):
-    status, out, err = run(f"trace {user_file}:recurrent")
-    assert (status, "warning: recurrent layers" in err) == (0, True)
-    assert "recurrent layers" in json.loads(out)["warnings"][0]
+@pytest.mark.parametrize("function, told", [("recurrent", "recurrent layers are"), ("cast", "torch.autocast of its code"), ("uncast", "")])
+def test_what_a_trace_of_a_layer_cannot_hold_is_a_warning(user_file, function, told):
+    status, out, err = run(f"trace {user_file}:{function}")
+    assert (status, [line.split(": ", 1)[1].startswith(told) for line in err.splitlines() if "warning" in line]) == (0, [True] * bool(told))
+    assert [line.startswith(told) for line in json.loads(out).get("warnings", [])] == [True] * bool(told)
 
 
 def test_weights_in_8_bits_stay_so_and_inputs_are_any_mapping(traced):
