@@ -121,7 +121,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
         latency, power = value["latency_s"], first_known(value["power_w"], value["energy_j"] / value["latency_s"])
     _read_verdicts(screen, np.isfinite(power) | table.garbled("power_w"))
     _reject_other_ways(screen, kernels, kernel_index, latency)
-    screen.reject_limits(("latency_s", "temperature_c", "power_w", "power_limit_w"), power=("power_w", "power_limit_w"))
+    screen.reject_limits(("latency_s", "temperature_c", "weight_copies", "power_w", "power_limit_w"), power=("power_w", "power_limit_w"))
     asked = screen.clocks("sm_clock_mhz")
     measured = screen.clocks("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
     clock = first_known(measured, asked)

@@ -46,6 +46,7 @@ REASONS: Final = {
     "BAD_HISTOGRAM": "a generated kernel whose machine instructions are missing, or not counted",
     "BAD_NUMBER": "other text than a number, such as one with a unit",
     "BAD_L2_STATE": "a state of L2 that is neither cold nor warm",
+    "BAD_LOAD": "a load that is neither burst nor sustained",
     "BAD_COUNT": "a count that is missing, not finite, or not positive",
 }
 """Reason codes and their meaning, beside those of flags.  Other codes in a file's `reason` column are kept unchanged."""

@@ -75,6 +75,7 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "idle_w": Limit(reason="BAD_POWER", closed=True),
     "power_std_w": Limit(reason="BAD_POWER", closed=True),
     "power_limit_w": Limit(reason="BAD_POWER"),
+    "weight_copies": Limit(reason="BAD_COUNT", low=1.0, closed=True),
     "sm_clock_mhz": Limit(reason="BAD_CLOCK"),
     "sm_clock_measured_mhz": Limit(reason="BAD_CLOCK"),
 }
@@ -189,11 +190,15 @@ class Screen:
         return values
 
     def reject_power(self, power_w: Array, limit_w: Array) -> None:
-        """Reject powers below the board's power at rest, and above its power limit."""
+        """Reject powers below the board's power at rest, above its power limit, and more than a factor of 2 from a row's energy."""
         least_w = self.of_gpu(
             lambda spec: LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
         )
         low, high = power_w < least_w, power_w > OVERSHOOT * limit_w
+        with np.errstate(divide="ignore", invalid="ignore"):  # from rejected rows
+            stated, other = self.table.numbers("power_w"), self.table.numbers("energy_j") / self.table.numbers("latency_s")
+            apart = np.abs(np.log2(stated / other)) > 1.0
+        self.reject(apart, "BAD_POWER", lambda i: f"power_w = {stated[i]:g} contradicts energy_j / latency_s = {other[i]:.4g}", power=True)
         self.reject(low, "BAD_POWER", lambda i: f"{power_w[i]:.4g} W; at rest the board draws over {least_w[i]:.3g} W", power=True)
         self.reject(high, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
 

@@ -290,6 +290,7 @@ def test_columns_of_lists_and_doubled_columns_are_refused(tmp_path, table, messa
         ("sm_clock_mhz", "900", None),
         ("sm_clock_mhz", "", None),
         ("weight_copies", "two", "BAD_NUMBER"),
+        ("weight_copies", "0", "BAD_COUNT"),
         ("l2_state", "Cold", None),
         ("l2_state", "icy", "BAD_L2_STATE"),
         ("load", "long", "BAD_LOAD"),
@@ -302,6 +303,7 @@ def test_what_a_cell_says_otherwise_than_its_column_does_not_count_as_missing(re
 
 def test_an_energy_without_power_is_the_power_of_its_time(read):
     header = HEADER.partition("power_w")[0] + "energy_j,power_w"
-    rows, rejected = read(f"{GEMM},1e-4,0.02,", f"{GEMM},2e-4,0.02,150", f"{GEMM},0,0.02,", header=header)
-    assert rows.power_w.tolist() == pytest.approx([200.0, 150.0])
-    assert [one.reason for one in rejected] == ["BAD_LATENCY"]
+    given = (f"{GEMM},1e-4,0.02,", f"{GEMM},2e-4,0.02,150", f"{GEMM},3e-4,0.03,210", f"{GEMM},0,0.02,")
+    rows, rejected = read(*given, header=header)
+    assert rows.power_w.tolist() == pytest.approx([200.0, 150.0, np.nan], nan_ok=True)
+    assert sorted((one.row, one.reason, one.power_only) for one in rejected) == [(3, "BAD_POWER", True), (4, "BAD_LATENCY", False)]
