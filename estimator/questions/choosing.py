@@ -11,7 +11,7 @@ import numpy as np
 from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std, value_of
 from estimator.questions.sweeping import Sweep, joined_sweeps, pieces_of
 from estimator.uncertainty.validity import why_no_time
-from estimator.vocabulary.errors import OperatingPointError, real, require
+from estimator.vocabulary.errors import OperatingPointError, require
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.vocabulary.values import frozen
 
@@ -89,16 +89,12 @@ def best(
         reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings)
         raise OperatingPointError(f"no point can be chosen by {goal}: {reason}")
     fits = np.isfinite(value)
-    most_ms = real(latency_limit_s, "latency_limit_s", "s") / MILLISECONDS
-    limits = (points.power_w, real(power_limit_w, "power_limit_w", "W"), "W"), (points.latency_s / MILLISECONDS, most_ms, "ms")
-    for column, limit, _ in limits:
-        fits &= (column <= limit) | math.isinf(limit)
+    limits = (points.power_w, power_limit_w, "W"), (points.latency_s / MILLISECONDS, latency_limit_s / MILLISECONDS, "ms")
+    set_limits = [one for one in limits if not math.isinf(one[1])]
+    for column, limit, _ in set_limits:
+        fits &= column <= limit
     if not fits.any():
-        least = (
-            f"{limit:g} {unit} (least: {np.nanmin(column, initial=math.inf):.4g} {unit})"
-            for column, limit, unit in limits
-            if not math.isinf(limit)
-        )
+        least = (f"{limit:g} {unit} (least: {np.nanmin(column, initial=math.inf):.4g} {unit})" for column, limit, unit in set_limits)
         raise OperatingPointError(f"no point keeps {' and '.join(least)}; allow more, or other clocks, batches and GPUs")
     in_memory = fits & ~np.array([bool(lines) for lines in points.label("too_large")])
     fits = in_memory if in_memory.any() else fits

@@ -75,8 +75,8 @@ def lower_calls(calls: Iterable[Call], *, tf32: Collection[str] = (), fused: boo
         found = launched(call)
         if found is None:
             unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
-        turned = "conv" in tf32 and "convolution" in call.name  # products in place of a convolution too
-        listed.append([one._replace(operator=_on_tensor_cores(one.operator, {"gemm"} if turned else ())) for one in found or []])
+        turned = {"gemm"} if "conv" in tf32 and "convolution" in call.name else ()  # a product may stand for a convolution
+        listed.append([one._replace(operator=_on_tensor_cores(one.operator, turned)) for one in found or []])
     parts = compiled(merged, listed) if fused else [one for found in listed for one in found]
     parts = [one for one in parts if "conv" in tf32 or (one.operator.operator, one.operator.precision) != ("layout", "fp32")]
     operators, counts = merge_counts(*zip(*parts, strict=True)) if parts else ((), ())

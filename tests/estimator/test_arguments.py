@@ -58,7 +58,6 @@ WRONG = {
     "workloads to compare": (lambda: compare(WORKLOAD, WORKLOAD), "a query must be an Asked"),
     "a workload to explain": (lambda: explain(WORKLOAD), "a query must be an Asked"),
     "a workload to choose for": (lambda: best(WORKLOAD), "asked must be an Asked, or several"),
-    "a text for a limit": (lambda: best(question(WORKLOAD, BUNDLE), latency_limit_s="20"), "latency_limit_s must be a number in s"),
     "nan for a limit": (lambda: best(question(WORKLOAD, BUNDLE), power_limit_w=float("nan")), "no point keeps nan W"),
     "no file": (lambda: read_workload(ANY), "path must be the name of a workload file"),
     "a number for a rule set": (lambda: read_workload(EXAMPLE, completion=3), "completion must be True or False"),
