@@ -193,6 +193,8 @@ def test_what_a_screen_reader_meets_has_a_name(page):
 
 
 def test_no_width_makes_the_page_scroll_sideways(page):
+    drop(page, "long.json", json.dumps({**OWN, "name": "long_name_" * 20}))
+    page.wait_for("document.getElementById('results-title').textContent.startsWith('long_name_')")
     for width in (320, 390, 768, 1600):
         page.emulate(width=width, mobile=width < 600)
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), width
