@@ -46,7 +46,7 @@ svg{width:100%;height:auto;font-size:12px}
 .p3,.l3{stroke:var(--p3)}.p4,.l4{stroke:var(--p4)}.p5,.l5{stroke:var(--p5)}
 .s{stroke:var(--bg);stroke-width:.6}
 .s0{fill:var(--p0)}.s1{fill:var(--p1)}.s2{fill:var(--p2)}.s3{fill:var(--p3)}.s4{fill:var(--p4)}
-.s5{fill:var(--p5)}.s6{fill:var(--p6)}.s7{fill:var(--p7)}.s8{fill:var(--p8)}.s9{fill:var(--p9)}.s10{fill:var(--dim)}
+.s5{fill:var(--p5)}.s6{fill:var(--p6)}.s7{fill:var(--p7)}.s8{fill:var(--p8)}.s9{fill:var(--p9)}.s10{fill:var(--fg)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;margin:.5rem 0}
 caption{text-align:left;padding:.25rem 0}

@@ -1,7 +1,9 @@
 """The page in a headless browser: clicks, keys, files; skipped where no Chromium is installed."""
 
 import json
+from itertools import combinations
 
+import numpy as np
 import pytest
 
 from tests.estimator.estimating import printed as json_of
@@ -244,15 +246,19 @@ def test_each_message_stands_in_one_place(page):
     assert all(everything.count(line) == 1 for line in lines)
 
 
-def test_a_module_has_one_colour_in_both_bars(page):
-    colours = [
-        page.evaluate(
-            f"[...document.querySelectorAll('#chart-{name} rect > title')].find((tip) => tip.textContent.startsWith('DRAM')).parentNode"
-            ".getAttribute('class')"
+def test_a_module_has_one_colour_in_both_bars_and_no_other_has_it(page, served):
+    page.choose("#workload", served.workload_key("llama-8b-decode"))  # waits for its host
+    page.wait_for("document.getElementById('results-title').textContent.startsWith('llama-8b-decode')")
+    of_dram = set()
+    for name in ("time", "modules"):
+        found = page.evaluate(
+            f"[...document.querySelectorAll('#chart-{name} rect > title')]"
+            ".map((tip) => [tip.textContent, getComputedStyle(tip.parentNode).fill])"
         )
-        for name in ("time", "modules")
-    ]
-    assert colours[0] == colours[1]
+        colours = [tuple(map(int, colour[4:-1].split(", "))) for _, colour in found]
+        assert all(max(map(abs, np.subtract(a, b))) > 8 for a, b in combinations(colours, 2)), found
+        of_dram |= {colour for text, colour in found if text.startswith("DRAM")}
+    assert len(of_dram) == 1
 
 
 def test_a_link_opens_served_models_and_their_numbers_are_those_of_the_server(page, served):
