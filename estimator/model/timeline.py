@@ -133,9 +133,11 @@ def above_ceiling(free_s: Array, ceiling_s: Array, apart_s: Array) -> Array:
 
 
 def ideal_seconds(phases: Phases, gpu: GpuSpec, sm_clock_hz: Array | float) -> Array:
-    """Time of one launch of each kernel at the published rates [s], shape (n,): the longest of math, L2 and DRAM."""
-    on_chip = np.maximum(phases.ideal_math, phases.overlapped[:, OVERLAPPED.index("l2")])
-    found: Array = np.maximum(on_chip / sm_clock_hz, phases.events[:, EVENTS.index("dram")] / gpu.dram_bytes_per_s)
+    """Time of one launch of each kernel at the published rates [s], shape (n,): the longer of math and DRAM.
+
+    Traffic of L2 depends on tiles, and clusters of blocks share it: no bound.
+    """
+    found: Array = np.maximum(phases.ideal_math / sm_clock_hz, phases.events[:, EVENTS.index("dram")] / gpu.dram_bytes_per_s)
     return found
 
 

@@ -43,7 +43,7 @@ class KernelExplanation:
     time_s, energy_j, time_share   of the GPU's kernels, not of the host
     phases_s      time by phase, "epsilon" among them; their sum is time_s
     limits        share of its time by LIMITS; `limit` the largest
-    ideal_s       time at the published rates: the longest of math, DRAM and L2
+    ideal_s       time at the published rates: the longer of math and DRAM
     outside_validity   as of a KernelEstimate
     """
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimator import Asked, Variant, explain, load_bundle, load_gpu
+from estimator import Asked, Variant, bundle_names, explain, load_bundle, load_gpu, with_precision
 from estimator.display.estimates import explanation_text
 from estimator.model.coefficients import COEFFICIENTS, DEFAULTS
 from estimator.model.power import PARTS
@@ -65,6 +65,12 @@ def test_what_limits_a_kernel_is_named(operator, limit):
     kernel = explained(workload_of(operator, 1000.0)).kernels[0]
     assert kernel.limit == limit
     assert (kernel.ideal_s > 0.6 * kernel.time_s) == (limit in ("tensor cores", "CUDA cores", "DRAM")), kernel
+
+
+@pytest.mark.parametrize("name", bundle_names())
+def test_no_kernel_of_a_shipped_bundle_takes_less_than_its_ideal_time(name):
+    for kernel in explain(question(with_precision(gpt2_prefill(8, 512), "fp16"), load_bundle(name))).kernels:
+        assert kernel.ideal_s <= 1.02 * kernel.time_s, kernel.operator
 
 
 def test_the_power_limit_and_the_host_show_in_the_time():
