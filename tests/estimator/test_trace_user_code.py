@@ -50,6 +50,9 @@ def quantised():
     with torch.device("cpu"):
         return torch.nn.Sequential(torch.ao.nn.quantized.dynamic.Linear(8, 8)), torch.ones(2, 8)
 
+def observed():
+    return torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(torch.nn.Linear(64, 64))), torch.ones(2, 64)
+
 def wrong():
     return 3
 
@@ -285,6 +288,7 @@ def test_a_module_without_inputs_is_given_tokens(traced):
         ("FILE:wrong", {}, "must return a torch.nn.Module"),
         ("FILE:scripted", {}, "torch.jit or torch.ao hides a part of it; return the model before it (--weights)"),
         ("FILE:quantised", {}, "torch.jit or torch.ao hides a part of it"),
+        ("FILE:observed", {}, "take out what reads them, quantise by --weights"),
         ("FILE:missing", {}, "nothing to call"),
         ("FILE:fails", {}, "ValueError: line one"),
         ("FILE:heading", {}, "ValueError: what is wrong: a field"),
