@@ -12,7 +12,7 @@ from estimator.model.coefficients import Prior, group_words, longest_prefix
 from estimator.model.gemm import WARP_RATE
 from estimator.model.phases import START_CLOCKS
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
-from estimator.uncertainty.laboratory import UNKNOWN_HOST
+from estimator.uncertainty.laboratory import HOST_S, HOST_STD
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import FORMATS, HZ_PER_MHZ
 from estimator.vocabulary.workload import CACHED
@@ -119,7 +119,7 @@ GROUP_PRIORS: Final = {
 }
 """Priors by group; a kernel uses those of its longest prefix."""
 
-HOST_LAUNCH: Final = Prior(centre=UNKNOWN_HOST.launch_s, width=UNKNOWN_HOST.launch_ln_std)
+HOST_LAUNCH: Final = Prior(centre=HOST_S, width=HOST_STD)
 """Host cost of one framework operator in eager PyTorch [s]."""
 
 HOST_OVERLAP: Final = Prior(centre=LAUNCH_OVERLAP_EXPONENT, width=1.5)

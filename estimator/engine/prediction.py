@@ -286,7 +286,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     usual_s = _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])) if unseen else points.block_s[:, :1]
     latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
     latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
-    host_ln = np.zeros(settled.shape) if board.own_host else host_elsewhere_std(board.host, launch_share)
+    host_ln = np.zeros(settled.shape) if board.own_host else host_elsewhere_std(board.host, board.gpu, launch_share)
     latency_ln_far = np.hypot(np.hypot(latency_ln, ELSEWHERE_STD["latency"] * np.sqrt(1.0 - launch_share)), host_ln)
     running = np.clip(1.0 - board.tables.rest_w(settled) / points.power_w, 0.0, 1.0)  # a waiting board draws its rest power
     power_ln_far = np.hypot(np.hypot(power_ln, ELSEWHERE_STD["power"]), host_ln * running)

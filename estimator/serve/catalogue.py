@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from estimator.bundle.content import Bundle
+from estimator.bundle.content import Bundle, HostCost
 from estimator.bundle.files import bundle_names, head_of, load_bundle, told_apart
 from estimator.display.text import Document
 from estimator.formats import read_workload, workload_from_bytes
@@ -23,7 +23,7 @@ from estimator.serving.engines import engine_names
 from estimator.tracing.models import model_names
 from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.transforms.rewriting import ATTENTION_FORMS
-from estimator.uncertainty.laboratory import UNKNOWN_HOST
+from estimator.uncertainty.laboratory import unknown_host
 from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
@@ -89,13 +89,11 @@ class Catalogue:
                     "name": f"{bundle.name} {bundle.version}",
                     "simulated": bundle.simulated,
                     "fitted_clocks_mhz": bundle.clocks_mhz,
-                    "host_launch_us": round(bundle.host.launch_s / MICROSECONDS, 1),
-                    **_board(bundle.gpu),
+                    **_board(bundle.gpu, bundle.host),
                 }
                 for key, bundle in self.bundles.items()
             ],
-            "gpus": [{**_board(gpu), "gpu": name, "bundle": self.nearest(gpu)} for name, gpu in self.gpus.items()],
-            "unknown_host_us": UNKNOWN_HOST.launch_s / MICROSECONDS,
+            "gpus": [{**_board(gpu, unknown_host(gpu)), "gpu": name, "bundle": self.nearest(gpu)} for name, gpu in self.gpus.items()],
             "models": self.models,
             "engines": self.engines,
             "most_bytes": most_bytes,
@@ -140,8 +138,9 @@ def clocks_of(gpu: GpuSpec) -> list[float]:
     return clocks
 
 
-def _board(gpu: GpuSpec) -> Document:
-    return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.usual_clock_mhz, "power_limit_w": gpu.power_limit_w}
+def _board(gpu: GpuSpec, host: HostCost) -> Document:
+    limits = {"usual_clock_mhz": gpu.usual_clock_mhz, "power_limit_w": gpu.power_limit_w}
+    return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), **limits, "host_launch_us": round(host.launch_s / MICROSECONDS, 1)}
 
 
 def _found(entries: Mapping[str, T], key: str, what: str) -> T:

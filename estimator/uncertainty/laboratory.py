@@ -19,24 +19,33 @@ ELSEWHERE_STD: Final = {"latency": 0.09, "power": 0.05}
 shape differ by 7 % (A100, 54 shapes) and 11 % (H100, 11) on average between AIConfigurator's tables and vidur's profiles, most of it a
 factor common to all (3 and 12 %).  Power: sensors of one type differ by 5 % from board to board (docs/model.md)."""
 
-UNKNOWN_HOST: Final = HostCost(launch_s=36e-6, launch_ln_std=0.5, source="assumed: no run of a whole workload shows it")
-"""Eager PyTorch on an unknown host: 19 and 36 µs an operator on the hosts of the EnergAIzer artifact, some 51 µs on those of ML.ENERGY's
-diffusion runs."""
+HOST_S: Final = 36e-6
+NEWER_HOST_S: Final = 25e-6
+HOST_STD: Final = 0.5
+"""Time to launch an operator of eager PyTorch on an unknown host [s], of boards from Ada on, and its standard deviation [ln].  Before Ada
+36 to 51 µs: EnergAIzer's A100 and A10, ML.ENERGY's diffusion and language models, Transformers' documentation; from it on 19 (EnergAIzer),
+51 (ML.ENERGY), 16 and 23 µs (RTX PRO 6000, 5090; `benchmarks/published/language.csv`)."""
+
+
+def unknown_host(gpu: GpuSpec) -> HostCost:
+    """The usual host of a GPU."""
+    launch_s = NEWER_HOST_S if float(gpu.compute_capability) >= 8.9 else HOST_S
+    return HostCost(launch_s=launch_s, launch_ln_std=HOST_STD, source="assumed: no run of a whole workload shows it")
 
 
 def host_of(bundle: Bundle, gpu: GpuSpec) -> HostCost:
     """The host behind a bundle on the GPU of its runs; other GPUs stand in other hosts."""
-    return bundle.host if gpu.name == bundle.gpu.name else UNKNOWN_HOST
+    return bundle.host if gpu.name == bundle.gpu.name else unknown_host(gpu)
 
 
-def host_elsewhere_std(host: HostCost, launch_share: Array) -> Array:
+def host_elsewhere_std(host: HostCost, gpu: GpuSpec, launch_share: Array) -> Array:
     """Standard deviation of ln(latency) because another laboratory has another host, in the shape of the launches' share in the latency.
 
     T = (G^p + L^p)^(1/p) rises by ln(1 − h + h·e^(pδ)) / p where L rises by e^δ; h: launch share, δ: the 90 % limit of ln(L), above the
     bundle's host or, where that one is faster, an unknown one, whose deviation is stated already.
     """
-    faster = max(np.log(UNKNOWN_HOST.launch_s / host.launch_s), 0.0) if host.launch_s else 0.0
-    limit = faster + NORMAL_90 * np.sqrt(max(UNKNOWN_HOST.launch_ln_std**2 - np.fmax(host.launch_ln_std, 0.0) ** 2, 0.0))
+    faster = max(np.log(unknown_host(gpu).launch_s / host.launch_s), 0.0) if host.launch_s else 0.0
+    limit = faster + NORMAL_90 * np.sqrt(max(HOST_STD**2 - np.fmax(host.launch_ln_std, 0.0) ** 2, 0.0))
     p = host.overlap_exponent
     std: Array = np.logaddexp(np.log1p(-launch_share), np.log(launch_share) + p * limit) / (p * NORMAL_90)
     return std

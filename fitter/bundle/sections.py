@@ -19,7 +19,7 @@ from estimator.bundle.content import (
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
 from estimator.model.coefficients import LAMBDAS, longest_prefix, parameter_targets
 from estimator.model.power import POWER_TERMS, capacitance_f, module_rates, tensor_rate
-from estimator.uncertainty.laboratory import UNKNOWN_HOST
+from estimator.uncertainty.laboratory import unknown_host
 from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -38,7 +38,7 @@ def prior_bundle(gpu: GpuSpec) -> Bundle:
         version="0.0.0",
         gpu=gpu,
         provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
-        host=UNKNOWN_HOST,
+        host=unknown_host(gpu),
         groups={group: prior_section(group, values) for group, values in prior_groups(gpu).items()},
         clocks_mhz=(gpu.sm_clock_max_mhz, gpu.sm_clock_max_mhz),
     )

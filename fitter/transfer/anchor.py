@@ -16,7 +16,7 @@ import pandas as pd
 from estimator.bundle.content import Bundle, CollectionRecord, PowerCoefficients, group_coefficients
 from estimator.engine.board import board_tables, carried_power, held_limit
 from estimator.uncertainty.forecast import forecast_std
-from estimator.uncertainty.laboratory import UNKNOWN_HOST, scale_of
+from estimator.uncertainty.laboratory import HOST_S, HOST_STD, scale_of, unknown_host
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, IntArray
@@ -33,7 +33,7 @@ USUAL_RATIO: Final = (0.8, 1.2)
 ROW_STD: Final = 0.05
 """Usual error of one run by a board's own fit [ln]."""
 
-SLOW_HOST_S: Final = UNKNOWN_HOST.launch_s * math.exp(UNKNOWN_HOST.launch_ln_std)
+SLOW_HOST_S: Final = HOST_S * math.exp(HOST_STD)
 """Time to launch an operator on a slow host [s].  Shorter runs may wait for theirs: anchored by all runs, those of 20 ms and more on A100,
 A10 and H100 err by 11 instead of 4 % in latency."""
 
@@ -55,7 +55,7 @@ def anchored(source: Bundle, selection: Selection, gpu: GpuSpec) -> tuple[Bundle
         voltage=tables.voltage_v,
         idle=tables.idle_w,
         residuals=FrozenMapping({}),
-        host=UNKNOWN_HOST,
+        host=unknown_host(gpu),
         errors=(),
     )
     anchors = [rows if isinstance(rows, KernelRows) else rows.select(_busy(rows)) for rows in selection.tables]

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from estimator import estimate, load_bundle, load_gpu, sweep
-from estimator.uncertainty.laboratory import UNKNOWN_HOST
+from estimator.uncertainty.laboratory import HOST_STD, unknown_host
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.workload import UnknownOperator
 from tests.estimator.synthetic import known_bundle, transformer
@@ -51,7 +51,7 @@ def test_the_host_of_another_laboratory_moves_latency_as_far_as_its_launches_rea
     bundle = load_bundle("h100-sxm")
     gpu_s = estimate(workload, bundle, sm_clock_mhz=1830, host_launch_s=0.0)[0].latency_s
     launch_s = factor * gpu_s / sum(o.host_share * c for o, c in zip(workload.operators, workload.counts, strict=True))
-    dearer = math.exp(NORMAL_90 * UNKNOWN_HOST.launch_ln_std) * max(UNKNOWN_HOST.launch_s / launch_s, 1.0)
+    dearer = math.exp(NORMAL_90 * HOST_STD) * max(unknown_host(bundle.gpu).launch_s / launch_s, 1.0)
     hosted = replace(bundle, host=replace(bundle.host, launch_s=launch_s, launch_ln_std=0.0), digest="")
     found = estimate(workload, hosted, sm_clock_mhz=1830)[0]
     far = estimate(workload, hosted, sm_clock_mhz=1830, host_launch_s=dearer * launch_s)[0]

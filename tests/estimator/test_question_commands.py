@@ -84,7 +84,7 @@ def test_best_without_power_coefficients_says_so_and_answers_for_latency(workloa
     save_bundle(replace(load_bundle(BUNDLE), name="latency", power=None), asked[-1])
     for words in ("--goal edp", "--goal latency --power-limit 200"):
         assert "the bundle has no power coefficients" in fails(asked, words)
-    assert "bundle latency has no power coefficients: the clock under a power cap is unknown" in fails(asked[1:], "--power-cap 100")
+    assert "bundle latency has no power coefficients: the clock under a cap is unknown" in fails(asked[1:], "--power-cap 100")
     assert run(asked, "--goal latency")[0] in (0, 3)
 
 

@@ -107,7 +107,7 @@ function showClocks() {
   const [low, high] = board.gpu === own.gpu ? own.fitted_clocks_mhz : [0, Infinity]; // a forecast has no fitted clocks
   setScale("clock", board.clocks_mhz, Math.min(Math.max(board.usual_clock_mhz, low), high), "");
   get("power-cap").placeholder = String(board.power_limit_w);
-  get("host-launch").placeholder = String(board.gpu === own.gpu ? own.host_launch_us : choices.unknown_host_us);
+  get("host-launch").placeholder = String((board.gpu === own.gpu ? own : board).host_launch_us);
 }
 
 // Loads the possible changes of the chosen workload; returns whether it is still the chosen one.
