@@ -241,7 +241,7 @@ QUESTION: Final = (
     CHANNELS_LAST,
     *BOARD,
     # A host that needed longer for one operator would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`).
-    click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Host time to launch one operator instead of the bundle's."),
+    click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Your host's time to launch an operator."),
     click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default), or none."),
 )
 """Options of every query: workloads, bundles, GPUs, clocks, sizes, precisions."""
