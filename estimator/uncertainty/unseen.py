@@ -188,13 +188,13 @@ def unseen_lines(
     if bare:
         names = ", ".join(sorted({o.family for o, group in zip(workload.operators, groups, strict=True) if group is None}))
         found.append((bare, f"no coefficients for {names} ({bare:.0%} of the GPU time): they are estimated without any fit"))
-    guessed = _sums((kind.group, share) for kind, share in shares.items() if kind.group in priors)
+    guessed = _worth(_sums((kind.group, share) for kind, share in shares.items() if kind.group in priors))
     if guessed:
         listed = ", ".join(f"{group} ({share:.0%} of the GPU time)" for group, share in guessed.items())
         found.append((sum(guessed.values()), f"coefficients of {listed} are priors: the fit has seen no such kernel"))
     odd = _sums((kind.precision, share) for kind, share in shares.items() if kind.precision)
     for precision in dict.fromkeys(one.precision for one in odd):
-        own = {one: share for one, share in odd.items() if one.precision == precision}
+        own = _worth({one: share for one, share in odd.items() if one.precision == precision})
         listed = ", ".join(f"{one.family} ({share:.0%} of the GPU time; fitted in {', '.join(one.seen)})" for one, share in own.items())
         line = f"the fit has seen no kernels in {precision} of {listed}: outside its validity, the interval is wider for them"
         found.append((sum(own.values()), line))
@@ -211,6 +211,11 @@ def unseen_lines(
     found.sort(key=lambda reason: (-reason[0], reason[1]))
     named = [line for share, line in found if share >= LEAST_SHARE]
     return tuple(named or [line for _, line in found])
+
+
+def _worth(shares: Mapping[K, float]) -> Mapping[K, float]:
+    """The shares that are worth a word; all if none is."""
+    return {name: share for name, share in shares.items() if share >= LEAST_SHARE} or shares
 
 
 def _sums(parts: Iterable[tuple[K, Loading]]) -> dict[K, Any]:

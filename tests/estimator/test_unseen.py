@@ -68,6 +68,13 @@ def test_a_reason_is_said_with_its_share_from_one_percent_on(name, share):
         assert one.validity == "extrapolated"
 
 
+def test_a_reason_leaves_out_what_is_no_percent_of_the_time():
+    whole, norm = with_shares(fp64=0.05), make_operator("norm", "layernorm", "fp64", rows=2048, dim=1024)
+    (line,) = answer(replace(whole, operators=(*whole.operators, norm), counts=(*whole.counts, 1.0))).warnings
+    assert "fp64 of elementwise (5%" in line
+    assert "norm" not in line
+
+
 def test_small_reasons_are_named_where_they_are_much_together():
     one = answer(with_shares(**dict.fromkeys(ODD, 0.004)))
     assert len(one.warnings) == len(ODD)
