@@ -24,7 +24,7 @@ from estimator.vocabulary.errors import BundleError, EstimatorError, require
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
 from estimator.vocabulary.reader import FaultError, plain, read
-from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.regular_files import MOST_DATA_BYTES, read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names, user_folder
 from estimator.vocabulary.specifications import document_of_gpu, gpu_from_document
 from estimator.vocabulary.whole_file import write_whole
@@ -34,8 +34,6 @@ VARIABLE: Final = "WATTPRINT_BUNDLES"
 `wattprint/bundles` in the user's data folder (XDG Base Directory Specification)."""
 
 SUFFIX: Final = ".json"
-MAX_FILE_BYTES: Final = 256 << 20
-"""Largest size of a bundle file [byte]; bundles are far smaller, so a larger file is a mistake or an attack on memory."""
 
 
 NOT_DIGESTED: Final = ("created_utc", "commit")
@@ -87,7 +85,7 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
     require(name_or_path, (str, Path), "name_or_path", "the name of a bundle or its file")
     path = bundle_path(name_or_path)
     try:
-        return bundle_from_document(_checked(parse_json(read_regular(path, MAX_FILE_BYTES))))
+        return bundle_from_document(_checked(parse_json(read_regular(path, MOST_DATA_BYTES))))
     except OSError as error:
         reason = error.strerror or str(error)
         raise BundleError(
@@ -126,7 +124,7 @@ def bundle_heads(warn: Callable[[str], object] = warnings.warn) -> dict[str, Bun
         try:
             if name in stored:
                 load_bundle(name)  # a file of the user's own may be damaged anywhere
-            text = read_regular(bundle_path(name), MAX_FILE_BYTES).decode()
+            text = read_regular(bundle_path(name), MOST_DATA_BYTES).decode()
             field = GPU_FIELD.search(text)
             board = JSON.raw_decode(text, field.end())[0] if field else {}
             if not is_simulated_uuid(str(board.get("uuid"))):

@@ -31,7 +31,6 @@ GOALS: Final = ("energy_per_token", "tokens_per_s")
 USUAL_BATCHES: Final = tuple(sorted({round(2.0 ** (step / 4)) for step in range(33)}))
 """Requests in flight among which --best looks if none are named: 1 to 256, each at most a quarter above the one before from 4 on."""
 
-MILLISECONDS: Final = 1e-3
 TOKENS: Final = click.IntRange(1, 10**8)
 
 
@@ -118,6 +117,8 @@ def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, st
 
 def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate":
     """The best answer within the limits, or the first if none has values.  Raises OperatingPointError if none is within the limits."""
+    from estimator.questions.choosing import MILLISECONDS
+
     ttft, tpot = (MILLISECONDS * (options[name] or math.inf) for name in ("ttft_limit", "tpot_limit"))
     value, sign = ("energy_per_token_j", 1.0) if options["best"] == "energy_per_token" else ("tokens_per_s", -1.0)
     answered = [one for one in found if math.isfinite(getattr(one, value))]

@@ -8,7 +8,8 @@ import click
 
 from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, key_values, precision_word
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, output_option
-from estimator.tracing.models import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
+from estimator.tracing.models import ATTENTION_FORMS, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
+from estimator.transforms.rescaling import LARGEST_SIZE
 
 if TYPE_CHECKING:
     from estimator.display.text import Document

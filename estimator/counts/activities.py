@@ -24,7 +24,7 @@ from estimator.counts.opcodes import LANES, sass_class
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, read, read_file
-from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.regular_files import MOST_DATA_BYTES, read_regular
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.specifications import names_file
 from estimator.vocabulary.values import frozen
@@ -99,9 +99,6 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
     own = {name: getattr(file, name) for name in ("name", "source", "vocabulary", "constant_w")}
     return EnergyTable(**own, energies=energies)
 
-
-MOST_BYTES: Final = 256 << 20
-"""Largest file that is read [byte]."""
 
 MOST_COUNT: Final = 1e24
 """Largest count; a year of the largest GPU has fewer instructions."""
@@ -200,7 +197,7 @@ def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, 
     Raises CountsError, naming file and field, for a file that cannot be used.
     """
     try:
-        content = read_regular(path, MOST_BYTES)
+        content = read_regular(path, MOST_DATA_BYTES)
         if content.lstrip(codecs.BOM_UTF8 + b" \t\r\n")[:1] == b"{":
             file: ActivityFile = read(ActivityFile, parse_json(content))
             return tuple(_counted(entry, f"{path}: kernels[{place}]", vocabulary) for place, entry in enumerate(file.kernels))

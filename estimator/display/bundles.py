@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import MAX_FILE_BYTES, bundle_heads, bundle_names, bundle_path, load_bundle
+from estimator.bundle.files import bundle_heads, bundle_names, bundle_path, load_bundle
 from estimator.display.text import UNKNOWN, Document, document_text, rows_table
 from estimator.engine.board import board_tables
 from estimator.uncertainty.forecast import forecast_of
@@ -20,7 +20,7 @@ from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.quantities import NORMAL_90
-from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.regular_files import MOST_DATA_BYTES, read_regular
 from estimator.vocabulary.specifications import gpu_names
 from estimator.vocabulary.values import frozen
 
@@ -91,7 +91,7 @@ def card_text(name: str) -> str:
     bundle, path = load_bundle(name), bundle_path(name)
     card = card_document(bundle)
     with suppress(OSError, ValueError):
-        text = read_regular(path.with_suffix(".md"), MAX_FILE_BYTES).decode()
+        text = read_regular(path.with_suffix(".md"), MOST_DATA_BYTES).decode()
         if bundle.digest in text:
             return "".join(f"{printable(line)}\n" for line in (*text.splitlines(), "")) + document_text({"groups": card["groups"]})
     return document_text(card)

@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator.display.answers import MOST_LINES
 from estimator.display.charts import Series, axis_over, line_svg
-from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, Units, aligned, percent, rows_csv, together
+from estimator.display.text import ENERGY_UNITS, MOST_ROWS, POWER_UNITS, TIME_UNITS, Units, aligned, percent, rows_csv, together
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.documents import printable
@@ -33,8 +33,6 @@ LABELS: Final = ("model", "bundle", "gpu", "gpus", "engine", "batch", "rate", "a
 
 LEAST_SHARE: Final = 0.005
 """Least share of the time that is listed."""
-
-MOST_ROWS: Final = 60
 
 
 def served_csv(answers: Sequence["ServedEstimate"]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from estimator.display.text import (
+    MOST_ROWS,
     UNKNOWN,
     Document,
     aligned,
@@ -25,8 +26,6 @@ from estimator.vocabulary.documents import printable
 
 if TYPE_CHECKING:
     from estimator.questions.choosing import Best, Comparison, Gain
-
-MOST_ROWS: Final = 60
 
 TOO_LARGE: Final = "does not fit in the memory of {}"
 

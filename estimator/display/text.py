@@ -23,6 +23,8 @@ QUANTITIES: Final[dict[str, Units]] = {"latency_s": TIME_UNITS, "power_w": POWER
 PREDICTED: Final = tuple(f"{name}{end}" for name in QUANTITIES for end in ("", "_std"))
 
 SIGNIFICANT_DIGITS: Final = 4
+MOST_ROWS: Final = 60
+"""Points of a table for people; files hold all."""
 LEAST_PLAIN, MOST_PLAIN = 0.01, 1e9
 """Limits beyond which numbers are written with an exponent."""
 UNKNOWN: Final = "–"

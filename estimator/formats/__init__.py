@@ -1,19 +1,15 @@
 """Workload files: reading, by content and not by name, and writing."""
 
 from pathlib import Path
-from typing import Final
 
 from estimator.completion import RULE_SET, complete
 from estimator.formats.energaizer import read_energaizer
 from estimator.formats.own import FORMAT, own_text, read_own
 from estimator.vocabulary.documents import kind_of, parse_json
 from estimator.vocabulary.errors import WorkloadError, require
-from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.regular_files import MOST_DATA_BYTES, read_regular
 from estimator.vocabulary.whole_file import write_whole
 from estimator.vocabulary.workload import Workload, merge_counts
-
-MAX_FILE_BYTES: Final = 256 << 20
-"""Largest size of a workload file [byte]; workloads are far smaller, so a larger file is a mistake or an endless device."""
 
 
 def read_workload(path: str | Path, *, completion: bool = True) -> Workload:
@@ -27,7 +23,7 @@ def read_workload(path: str | Path, *, completion: bool = True) -> Workload:
     require(path, (str, Path), "path", "the name of a workload file")
     path = Path(path)
     try:
-        content = read_regular(path, MAX_FILE_BYTES)
+        content = read_regular(path, MOST_DATA_BYTES)
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}; name a workload file, or a model by --model") from error
     return workload_from_bytes(content, path, completion=completion)

@@ -15,6 +15,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle, HostCost
 from estimator.bundle.files import bundle_names, head_of, load_bundle, told_apart
+from estimator.commands.combinations import MICROSECONDS
 from estimator.display.text import Document
 from estimator.formats import read_workload, workload_from_bytes
 from estimator.serve.local_site import RequestError
@@ -34,7 +35,6 @@ from estimator.vocabulary.workload import Workload
 
 T = TypeVar("T")
 
-MICROSECONDS: Final = 1e-6
 
 CANDIDATES: Final = {
     "batch": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),

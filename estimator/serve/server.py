@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 import numpy as np
 
-from estimator.commands.combinations import check_finite
+from estimator.commands.combinations import MICROSECONDS, check_finite
 from estimator.display.answers import clock_charts, explanation_charts
 from estimator.display.estimates import explanation_document, result_document
 from estimator.display.pages import STYLE
@@ -23,10 +23,10 @@ from estimator.questions.choosing import answered
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked, at_clocks, judged
 from estimator.questions.sweeping import VALUES
-from estimator.serve.catalogue import MICROSECONDS, Catalogue, clocks_of
+from estimator.serve.catalogue import Catalogue, clocks_of
 from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, RequestError, local_site
 from estimator.serving.answers import Serving, serve_llm
-from estimator.transforms.rescaling import LARGEST_SIZE, Sizes
+from estimator.transforms.rescaling import LARGEST_SIZE, Size, Sizes
 from estimator.transforms.variation import variants
 from estimator.uncertainty.nearest import asked_gpu
 from estimator.vocabulary.documents import parse_json
@@ -38,7 +38,6 @@ EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 """Fields of the explanation that the page shows, in addition to its kernels."""
 
 
-Size = Annotated[int, Span(1, LARGEST_SIZE)]
 Positive = Annotated[float, Span(1e-9, 1e9)]
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
+from estimator.model.tier_records import Share
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.reader import Span, Text, Words, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
@@ -21,7 +22,6 @@ since later versions hide more of it behind the boards.  The 90 % interval reach
 USUAL: Final = "vllm"
 """The engine of an answer for which none is named."""
 
-Share = Annotated[float, Span(0.0, 1.0)]
 Seconds = Annotated[float, Span(0.0, 10.0, "s")]
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
+from estimator.transforms.rescaling import LARGEST_SIZE, Size
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, PRECISION_ALIASES, SIXTEEN_BIT, canonical_precision
@@ -270,13 +271,8 @@ NARROW_BASE: Final = "bf16"
 SIZES: Final = ("batch", "sequence")
 """Sizes that the inputs of a model may have; images have no sequence, and a user's function may fix either."""
 
-LARGEST_SIZE: Final = 10**7
-"""Most sequences, tokens or pixels; more are a mistake."""
-
 USUAL_SEQUENCE: Final = 512
 """Tokens of a sequence if nobody says how many, and the model takes so many."""
-
-Size = Annotated[int, Span(1, LARGEST_SIZE)]
 
 
 @frozen

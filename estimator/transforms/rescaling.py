@@ -23,8 +23,9 @@ from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload, merge_counts
 
 LARGEST_SIZE: Final = 10**7
-"""Most sequences or tokens; more are a mistake."""
+"""Most sequences, tokens or pixels; more are a mistake."""
 
+Size = Annotated[int, Span(1, LARGEST_SIZE)]
 
 SIZE_IN_NAME: Final = "(?<![a-z0-9]){}([0-9]{{1,7}})(?![a-z0-9])"
 
@@ -33,7 +34,7 @@ SIZE_IN_NAME: Final = "(?<![a-z0-9]){}([0-9]{{1,7}})(?![a-z0-9])"
 class Sizes:
     """Sequences (or images) in a batch, and tokens of each; `sequence` 0: the workload has no sequence."""
 
-    batch: Annotated[int, Span(1, LARGEST_SIZE)]
+    batch: Size
     sequence: Annotated[int, Span(0, LARGEST_SIZE)] = 0
 
     def __str__(self) -> str:

@@ -13,6 +13,9 @@ from typing import BinaryIO, Final
 GIVEN_OPEN: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Prefixes of files that the process inherits open, as from a shell for `-` and `<(…)`: they have a writer, or an end."""
 
+MOST_DATA_BYTES: Final = 256 << 20
+"""Largest bundle, workload or table of text [byte]: they are far smaller, so a larger file is a mistake or an endless device."""
+
 KINDS: Final = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",

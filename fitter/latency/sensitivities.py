@@ -25,11 +25,10 @@ from estimator.model.timeline import (
     effective_math_clocks,
     wave_share,
 )
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.quantities import TINY, Array
 
 _OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
 _SERIAL_COLUMNS: Final = column_index(SERIAL)
-_TINY: Final = 1e-300
 
 
 def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio: Array) -> tuple[Array, Array]:
@@ -53,21 +52,21 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     serial[:, PROLOGUE] *= waves
 
     exponent = c[COLUMN["exponent"]]
-    top = np.maximum(terms.max(axis=1), _TINY)
+    top = np.maximum(terms.max(axis=1), TINY)
     relative = terms / top[:, None]
     powers = relative**exponent
-    total = np.maximum(powers.sum(axis=1), _TINY)
+    total = np.maximum(powers.sum(axis=1), TINY)
     joined = top * total ** (1.0 / exponent) * c[COLUMN["strided"]]
     gpu_s = c[COLUMN["epsilon_s"]] + joined + serial.sum(axis=1)
 
     slope = np.zeros((len(gpu_s), len(COEFFICIENTS)))
     term_slope = joined[:, None] * powers / total[:, None]
-    column_slope = term_slope[:, OVERLAPPED_TERM] * seconds / np.maximum(terms, _TINY)[:, OVERLAPPED_TERM]
+    column_slope = term_slope[:, OVERLAPPED_TERM] * seconds / np.maximum(terms, TINY)[:, OVERLAPPED_TERM]
     slope[:, _OVERLAPPED_COLUMNS] = column_slope
     slope[:, _SERIAL_COLUMNS] = serial
     slope[:, COLUMN["epsilon_s"]] = c[COLUMN["epsilon_s"]]
     slope[:, COLUMN["strided"]] = joined
-    log_relative = np.log(np.maximum(relative, _TINY))
+    log_relative = np.log(np.maximum(relative, TINY))
     slope[:, COLUMN["exponent"]] = joined * ((powers * log_relative).sum(axis=1) / total - np.log(total) / exponent)
     clocks_of = partial(effective_math_clocks, phases)
     for name in ("wave_exponent", "small_tile_exponent"):
@@ -103,7 +102,7 @@ def _log_slope(part: Callable[[Array], Array], c: Array, name: str, value: Array
         return np.zeros_like(value)
     moved = c.copy()
     moved[COLUMN[name]] *= 1.0 + STEP
-    return np.log(np.maximum(part(moved), _TINY) / np.maximum(value, _TINY)) / STEP
+    return np.log(np.maximum(part(moved), TINY) / np.maximum(value, TINY)) / STEP
 
 
 STEP: Final = 1e-7

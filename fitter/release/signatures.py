@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import MAX_FILE_BYTES
 from estimator.vocabulary.documents import printable
-from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.regular_files import MOST_DATA_BYTES, read_regular
 from estimator.vocabulary.values import frozen
 from fitter.errors import SignatureError
 
@@ -54,7 +53,7 @@ def verify(bundle: Path, key: Path) -> Signed:
         raise SignatureError(f"{signature}: is not over the hash of a file; sign with minisign 0.10 or later")
     if own != number:
         raise SignatureError(f"{signature}: was made with key {_printed(own)}, not with {_printed(number)}")
-    message = hashlib.blake2b(_content(bundle, MAX_FILE_BYTES, "bundle")).digest()
+    message = hashlib.blake2b(_content(bundle, MOST_DATA_BYTES, "bundle")).digest()
     comment = lines[2].removeprefix(TRUSTED)
     if not _good(public, sealed, message):
         raise SignatureError(f"{bundle}: is not what {signature} was made for: it was changed after signing, or the signature is forged")

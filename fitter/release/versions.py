@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import MAX_FILE_BYTES, document_of, save_bundle
+from estimator.bundle.files import document_of, save_bundle
 from estimator.formats import read_workload
 from estimator.questions.estimates import estimate
 from estimator.uncertainty.validity import TOLERATED_CLOCK_MHZ
 from estimator.vocabulary.reader import plain
-from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.regular_files import MOST_DATA_BYTES, read_regular
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
@@ -209,7 +209,7 @@ def release(bundle: Bundle, version: str, out: Path, previous: Bundle | None, no
         raise ReleaseError(f"{out} exists; a released bundle is never overwritten: name another file with -o")
     changelog = out.parent / f"{file_name(bundle.name)}.changelog.md"
     try:
-        old = read_regular(changelog, MAX_FILE_BYTES).decode("utf-8") if changelog.exists() else ""
+        old = read_regular(changelog, MOST_DATA_BYTES).decode("utf-8") if changelog.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise ReleaseError(f"{changelog}: cannot be read as a changelog ({error})") from error
     released = save_bundle(replace(bundle, version=version), out)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from collector.dataset.parquet import MOST_COLUMNS, read_columns, read_footer
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
-from estimator.vocabulary.regular_files import open_regular, read_regular
+from estimator.vocabulary.regular_files import MOST_DATA_BYTES, open_regular, read_regular
 from estimator.vocabulary.values import frozen
 from fitter.errors import InputError
 
@@ -31,9 +31,6 @@ PARQUET_MAGIC: Final = b"PAR1"
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 """First bytes of a table that gzip packed; it is read like the table inside."""
-
-MOST_CSV_BYTES: Final = 256 << 20
-"""Longest CSV table, unpacked [byte]; longer texts are no table that a person wrote, and Parquet holds more."""
 
 HEAD_BYTES: Final = 1 << 16
 """Bytes at the start of a file that show whether it is text, and contain the header."""
@@ -218,9 +215,9 @@ def _read_csv(path: Path, head: bytes) -> tuple[pd.DataFrame, bool]:
     names = _csv_header(path, head)
     options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_filter": False, "skipinitialspace": True, "low_memory": False}
     try:
-        content = _unpacked(read_regular(path, MOST_CSV_BYTES), MOST_CSV_BYTES + 1)
-        if len(content) > MOST_CSV_BYTES:
-            raise OSError(EFBIG, f"holds more than {MOST_CSV_BYTES >> 20} MiB")
+        content = _unpacked(read_regular(path, MOST_DATA_BYTES), MOST_DATA_BYTES + 1)
+        if len(content) > MOST_DATA_BYTES:
+            raise OSError(EFBIG, f"holds more than {MOST_DATA_BYTES >> 20} MiB")
         start = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
         if cut := _ends_within(content[start:].decode("utf-8", errors="replace"), len(names)):
             content = content[:start] + b"," * (len(names) - 1)
