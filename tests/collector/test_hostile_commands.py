@@ -101,13 +101,8 @@ def test_rows_left_out_and_gaps_are_a_warning(tmp_path, capsys):
 def test_a_load_that_lacks_an_edge_is_refused(tmp_path, capsys):
     readings = polls(tmp_path / "r.csv")
     refused(capsys, 1, "names no boards", f"sensor --readings {readings} --gpu 7")
-    holes = table(tmp_path / "holes.csv", "t_s,level", [1, 2, "nan", 4], [1, 0, 1, 0])
     single = table(tmp_path / "single.csv", "timestamp", [1_000_000, 2_000_000, 3_000_000, 4_000_000])
     paired = table(tmp_path / "paired.csv", "timestamp", [1_000_000, 1_000_000, 3_000_000, 3_000_000])
-    refused(capsys, 1, "row 4 has no figure", f"sensor --readings {readings} --load {holes}")
-    cut = tmp_path / "cut.csv"
-    cut.write_text("t_s,level\n1,1\n2,0\n3,1\n4")
-    refused(capsys, 1, "'4' has no figure", f"sensor --readings {readings} --load {cut}")
     refused(capsys, 1, "every edge twice", f"sensor --readings {readings} --load {single}")
     assert called(f"sensor --readings {readings} --load {paired}") in (0, 3)
 

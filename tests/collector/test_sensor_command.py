@@ -85,14 +85,3 @@ def test_a_log_without_a_clock_ends_with_a_warning(tmp_path, capsys):
     path.write_text("t_s,power_w\n" + "".join(f"{i * 0.01:.2f},60\n" for i in range(500)))
     found = answer(capsys, f"sensor --readings {path}", status=3)
     assert "0 changes" in found["notes"]["update_period_s"]
-
-
-def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(recording, tmp_path, capsys):
-    log = tmp_path / "low.csv"
-    power = recording.reading_w.copy()
-    power[7:11] = 0.3
-    columns = np.stack([recording.time_s, power], axis=1)
-    np.savetxt(log, columns, fmt="%.6f", delimiter=",", header="t_s,power_w", comments="", footer="what")
-    found = answer(capsys, f"sensor --readings {log}", status=3)
-    assert "1 line(s) are no row" in found["notes"]["readings"]
-    assert "4 of " in found["notes"]["readings"]

@@ -21,11 +21,11 @@ GROUPS = {
     "reduction": STREAM, "elementwise": STREAM, "copy": STREAM,
 }  # fmt: skip
 
-OPERATORS = [
-    {"family": "gemm", "operator": "linear", "precision": "bf16", "count": 24, "batch": 1, "m": 4096, "n": 4096, "k": 1024},
-    {"family": "softmax", "operator": "softmax", "precision": "bf16", "count": 24, "rows": 65536, "dim": 512},
-    {"family": "elementwise", "operator": "gelu", "precision": "bf16", "count": 24, "elements": 16777216, "reads": 16777216},
-]
+OPERATORS = json.loads("""[
+{"family": "gemm", "operator": "linear", "precision": "bf16", "count": 24, "batch": 1, "m": 4096, "n": 4096, "k": 1024},
+{"family": "softmax", "operator": "softmax", "precision": "bf16", "count": 24, "rows": 65536, "dim": 512},
+{"family": "elementwise", "operator": "gelu", "precision": "bf16", "count": 24, "elements": 16777216, "reads": 16777216}
+]""")
 
 
 def bundle_document(**changes):

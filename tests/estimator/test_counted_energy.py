@@ -107,21 +107,11 @@ LONG = """==PROF== Connected to process 12
 "0","12","saxpy(float*)","(256, 1, 1)","(1024, 1, 1)","metrics","smsp__cycles_active.sum","cycle","1000"
 "0","12","saxpy(float*)","(256, 1, 1)","(1024, 1, 1)","metrics","smsp__issue_active.sum","cycle","400"
 """
-JSON = {
-    "format": "wattprint-activity",
-    "format_version": 1,
-    "kernels": [
-        {
-            "name": "gemm",
-            "time_s": 1e-3,
-            "launches": 3,
-            "opcodes": {"FFMA": 1e6, "BRA": 1e3, "LDG.E": 1e4},
-            "lanes": 16,
-            "transactions": {"dram": 1e5},
-            "stalls": 0,
-        }
-    ],
-}
+JSON = json.loads("""{
+"format": "wattprint-activity", "format_version": 1, "kernels": [{
+"name": "gemm", "time_s": 1e-3, "launches": 3, "opcodes": {"FFMA": 1e6, "BRA": 1e3, "LDG.E": 1e4}, "lanes": 16,
+"transactions": {"dram": 1e5}, "stalls": 0
+}]}""")
 
 
 def test_a_profilers_table_is_an_activity(tmp_path):

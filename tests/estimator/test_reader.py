@@ -1,5 +1,6 @@
 """The reader of declared data: what is declared is read, everything else is refused at its place, and the schema says the same."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -73,18 +74,11 @@ class Board:
     sensor: Any = None
 
 
-GOOD = {
-    "name": "x",
-    "sms": 108,
-    "std_w": None,
-    "range": [210.0, 1410.0],
-    "table": {"clock": [210.0, 900.0], "value": [0.5, 0.6]},
-    "rates": {"bf16": 2048.0},
-    "predictor": {"kind": "choice", "odds": [0.0, 1.0]},
-    "version": "1.0",
-    "simulated": True,
-    "sensor": {"deep": [{"er": 1}, None, "é"]},
-}
+GOOD = json.loads("""{
+"name": "x", "sms": 108, "std_w": null, "range": [210.0, 1410.0], "table": {"clock": [210.0, 900.0], "value": [0.5, 0.6]},
+"rates": {"bf16": 2048.0}, "predictor": {"kind": "choice", "odds": [0.0, 1.0]}, "version": "1.0", "simulated": true,
+"sensor": {"deep": [{"er": 1}, null, "é"]}
+}""")
 SCHEMA = schema_of(Board, "board")
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 

@@ -38,15 +38,15 @@ from tests.collector.dataset_rows import rows_to_table
 GPU = load_gpu("a100-pcie-40gb")
 TRUTH = {CONSTANT: 60.0, STALL: 45e-12, ISSUE: 65e-12, LOOP: 2e-12, "FFMA": 4.5e-12, "LOP3": 2.1e-12, "FADD": 3.2e-12}
 IDLE_W = 45.0
-ROW = {
-    "row_id": "0", "family": "instruction", "operator": "ffma_k8_u64", "precision": "f32", "cuda_cores": False,
-    "gpu": "a100-pcie-40gb", "gpu_uuid": "GPU-0", "throttle_reasons": 0, "launches": 100, "samples": 20, "flags": [], "trial": 0, "seed": 0,
-    "grid_x": 108, "grid_y": 1, "grid_z": 1, "latency_s": 4e-3, "power_w": 150.0, "power_std_w": 0.2, "idle_before_w": 45.0,
-    "temperature_before_c": 40.0, "temperature_c": 45.0, "sm_clock_measured_mhz": 1410.0, "voltage_v": 0.9,
-    "instruction": "fma.rn.f32", "launch_mode": "full", "data_pattern": "random", "unroll": 64, "chains": 8, "iterations": 1000,
-    "active_threads": 27648, "active_warps": 864, "loop_opcodes": '{"FFMA":64,"UIADD3":1,"ISETP.NE.AND":1,"BRA":1}',
-    "loop_operations": '{"fma.rn.f32":64.0}', "assembler": "ptxas", "energy_mtsm_j": 0.6,
-}  # fmt: skip
+ROW = json.loads(r"""{
+"row_id": "0", "family": "instruction", "operator": "ffma_k8_u64", "precision": "f32", "cuda_cores": false, "gpu": "a100-pcie-40gb",
+"gpu_uuid": "GPU-0", "throttle_reasons": 0, "launches": 100, "samples": 20, "flags": [], "trial": 0, "seed": 0, "grid_x": 108, "grid_y":
+1, "grid_z": 1, "latency_s": 0.004, "power_w": 150.0, "power_std_w": 0.2, "idle_before_w": 45.0, "temperature_before_c": 40.0,
+"temperature_c": 45.0, "sm_clock_measured_mhz": 1410.0, "voltage_v": 0.9, "instruction": "fma.rn.f32", "launch_mode": "full",
+"data_pattern": "random", "unroll": 64, "chains": 8, "iterations": 1000, "active_threads": 27648, "active_warps": 864, "loop_opcodes":
+"{\"FFMA\":64,\"UIADD3\":1,\"ISETP.NE.AND\":1,\"BRA\":1}", "loop_operations": "{\"fma.rn.f32\":64.0}", "assembler": "ptxas",
+"energy_mtsm_j": 0.6
+}""")
 
 
 def read_rows(*rows):

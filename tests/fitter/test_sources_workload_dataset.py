@@ -35,19 +35,9 @@ def read(tmp_path, shared_data):
     """Reads runs of one workload; each run is given by the columns that differ from a good one."""
     (tmp_path / "workloads").mkdir()
     shutil.copy(shared_data / "energaizer" / "workloads" / LIST, tmp_path / "workloads" / LIST)
-    good = {
-        "workload": f"workloads/{LIST}",
-        "gpu": "a100-pcie-40gb",
-        "sm_clock_mhz": "900",
-        "sm_clock_measured_mhz": "900",
-        "iterations": "1490",
-        "latency_s": "0.0212",
-        "energy_j": "3.4",
-        "power_w": "",
-        "temperature_c": "60",
-        "precision": "bf16",
-        "attention": "eager",
-    }
+    header = "workload,gpu,sm_clock_mhz,sm_clock_measured_mhz,iterations,latency_s,energy_j,power_w,temperature_c,precision,attention"
+    values = f"workloads/{LIST},a100-pcie-40gb,900,900,1490,0.0212,3.4,,60,bf16,eager"
+    good = dict(zip(header.split(","), values.split(","), strict=True))
 
     def reader(*runs):
         path = tmp_path / "runs.csv"
@@ -106,35 +96,35 @@ def test_runs_of_fixed_iterations_have_no_target():
 
 
 @pytest.mark.parametrize(
-    "run, reason, power_only",
+    "run, reason",
     [
-        ({"latency_s": "nan"}, "BAD_LATENCY", False),
-        ({"gpu": "a101"}, "UNKNOWN_GPU", False),
-        *[({"iterations": text}, "BAD_ITERATIONS", False) for text in ("0", "1e300", "")],
-        ({"precision": "zz"}, "UNKNOWN_PRECISION", False),
-        ({"attention": "weird"}, "UNKNOWN_ATTENTION", False),
-        ({"temperature_c": "1e308"}, "BAD_TEMPERATURE", False),
-        ({"temperature_c": "hot"}, "BAD_TEMPERATURE", False),
-        ({"iterations": "100"}, "TRUNCATED_RUN", False),
-        ({"sm_clock_mhz": "900000"}, "BAD_CLOCK", False),
+        ({"latency_s": "nan"}, "BAD_LATENCY"),
+        ({"gpu": "a101"}, "UNKNOWN_GPU"),
+        *[({"iterations": text}, "BAD_ITERATIONS") for text in ("0", "1e300", "")],
+        ({"precision": "zz"}, "UNKNOWN_PRECISION"),
+        ({"attention": "weird"}, "UNKNOWN_ATTENTION"),
+        ({"temperature_c": "1e308"}, "BAD_TEMPERATURE"),
+        ({"temperature_c": "hot"}, "BAD_TEMPERATURE"),
+        ({"iterations": "100"}, "TRUNCATED_RUN"),
+        ({"sm_clock_mhz": "900000"}, "BAD_CLOCK"),
         *[
-            ({"workload": name}, "MISSING_WORKLOAD", False)
+            ({"workload": name}, "MISSING_WORKLOAD")
             for name in ("workloads/none.json", "../../../../etc/passwd", "/dev/zero", "pipe", "workloads")
         ],
-        ({"workload": "x" * 10_000_000}, "BAD_TEXT", False),
-        ({"energy_j": "-1"}, "BAD_POWER", True),
-        ({"energy_j": "0.3"}, "BAD_POWER", True),
-        ({"energy_j": "3400"}, "ABOVE_LIMIT", True),
-        ({"latency_s": "0.002", "iterations": "15800"}, "ABOVE_ROOF", False),
+        ({"workload": "x" * 10_000_000}, "BAD_TEXT"),
+        ({"energy_j": "-1"}, "BAD_POWER (power)"),
+        ({"energy_j": "0.3"}, "BAD_POWER (power)"),
+        ({"energy_j": "3400"}, "ABOVE_LIMIT (power)"),
+        ({"latency_s": "0.002", "iterations": "15800"}, "ABOVE_ROOF"),
     ],
 )
-def test_a_bad_run_is_rejected_with_its_reason(read, tmp_path, run, reason, power_only):
+def test_a_bad_run_is_rejected_with_its_reason(read, tmp_path, run, reason):
     os.mkfifo(tmp_path / "pipe")
     good = [{"temperature_c": str(50 + i)} for i in range(8)]
     reading = read(*good, run)
-    assert [(r.row, r.reason, r.power_only) for r in reading.rejected] == [(9, reason, power_only)]
+    assert [(r.row, f"{r.reason}{' (power)' * r.power_only}") for r in reading.rejected] == [(9, reason)]
     assert len(reading.rejected[0].detail) < 700
-    assert len(reading.rows) == (9 if power_only else 8)
+    assert len(reading.rows) == 8 + reading.rejected[0].power_only
 
 
 def test_a_run_without_energy_among_others_is_used_for_its_latency(read):

@@ -16,60 +16,68 @@ from tests.estimator.test_quantisation import CASES, FLOAT8, compressed
 from tests.estimator.traced import counted
 from tests.words import one_line
 
-PUBLISHED = {
-    "gpt2": 0.1244, "opt-1.3b": 1.316, "llama-2-7b": 6.738, "llama-3-8b": 8.030, "mistral-7b": 7.242, "qwen2-1.5b": 1.544,
-    "llama-3.1-8b": 8.030, "llama-3.1-70b": 70.554, "qwen3-32b": 32.762, "mixtral-8x7b": 46.703, "qwen3-30b-a3b": 30.532,
-    "gpt-oss-120b": 116.829, "deepseek-v3": 671.026, "llama-2-13b": 13.016, "llama-2-70b": 68.977, "llama-3.1-405b": 405.853,
-    "llama-3.2-1b": 1.2358, "llama-3.2-3b": 3.2127, "codellama-34b": 33.744, "mistral-nemo": 12.248, "mixtral-8x22b": 140.621,
-    "qwen2.5-7b": 7.616, "qwen2.5-72b": 72.706, "qwen3-4b": 4.022, "qwen3-8b": 8.191, "qwen3-235b-a22b": 235.094,
-    "phi-4": 14.660, "gemma-2-9b": 9.242, "gemma-3-27b": 27.009, "gpt-oss-20b": 20.915,
-    "llama-4-scout": 107.770, "llama-4-maverick": 400.712,
-}  # fmt: skip
+SHIPPED = """
+gpt2 0.1244, opt-1.3b 1.316, llama-2-7b 6.738, llama-3-8b 8.03, mistral-7b 7.242, qwen2-1.5b 1.544, llama-3.1-8b 8.03, llama-3.1-70b
+70.554, qwen3-32b 32.762, mixtral-8x7b 46.703, qwen3-30b-a3b 30.532, gpt-oss-120b 116.829, deepseek-v3 671.026, llama-2-13b 13.016,
+llama-2-70b 68.977, llama-3.1-405b 405.853, llama-3.2-1b 1.2358, llama-3.2-3b 3.2127, codellama-34b 33.744, mistral-nemo 12.248,
+mixtral-8x22b 140.621, qwen2.5-7b 7.616, qwen2.5-72b 72.706, qwen3-4b 4.022, qwen3-8b 8.191, qwen3-235b-a22b 235.094, phi-4 14.66,
+gemma-2-9b 9.242, gemma-3-27b 27.009, gpt-oss-20b 20.915, llama-4-scout 107.77, llama-4-maverick 400.712
+"""
 """Parameters [10^9] of shipped models.  Source: the safetensors index or the model card of each; DeepSeek-V3 without its further head."""
 
 
-def sized(kind, hidden, layers, heads, kv_heads, inter, vocab, **more):
+def sized(kind, *sizes):
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
-    sizes = dict(zip(names, (hidden, layers, heads, kv_heads, inter, vocab), strict=True))
-    return {"model_type": kind, "torch_dtype": "bfloat16"} | sizes | more
+    return {"model_type": kind, "torch_dtype": "bfloat16", **dict(zip(names, map(int, sizes), strict=True))}
 
 
-WIDE = {"head_dim": 128}
+def listed(line):
+    """A model of TABLE: name, parameters and config.json."""
+    name, published, kind, *sizes, more = line.split(maxsplit=9)
+    return name, (float(published), sized(kind, *sizes) | json.loads(more))
+
+
+TABLE = """
+granite-3.3-8b  8.171   granite            4096     40    32  8 12800  49159 {"tie_word_embeddings": true}
+seed-oss-36b    36.151  seed_oss           5120     64    80  8 27648 155136 {"head_dim": 128}
+internlm3-8b    8.804   internlm3          4096     48    32  2 10240 128512 {"head_dim": 128}
+smollm3-3b      3.075   smollm3            2048     36    16  4 11008 128256 {}
+ernie-4.5-0.3b  0.361   ernie4_5           1024     18    16  2  3072 103424 {}
+ernie-4.5-21b   21.825  ernie4_5_moe       2560     28    20  4 12288 103424
+    {"moe_intermediate_size": 1536, "moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_k": 6, "moe_layer_start_index": 1}
+ling-mini-2.0   16.256  bailing_moe_v2     2048     20    16  4  5120 157184
+    {"moe_intermediate_size": 512, "num_experts": 256, "num_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1}
+hunyuan-7b      7.505   hunyuan_v1_dense   4096     32    32  8 14336 128167 {"tie_word_embeddings": true}
+olmo-2-32b      32.234  olmo2              5120     64    40  8 27648 100352 {}
+olmo-3-7b       7.298   olmo3              4096     32    32 32 11008 100278 {"sliding_window": 4096}
+exaone-4-32b    32.003  exaone4            5120     64    40  8 27392 102400 {}
+apertus-8b      8.053   apertus            4096     32    32  8 21504 131072 {}
+command-r       34.981  cohere             8192     40    64 64 22528 256000 {}
+command-r7b     8.028   cohere2            4096     32    32  8 14336 256000 {"sliding_window": 4096}
+olmo-7b         6.888   olmo               4096     32    32 32 11008  50304 {}
+phi-2           2.780   phi                2560     32    32 32 10240  51200 {}
+nemotron-4-340b 341.029 nemotron          18432     96    96  8 73728 256000 {}
+starcoder2-15b  15.958  starcoder2         6144     40    48  4 24576  49152 {"tie_word_embeddings": false}
+gemma-7b        8.538   gemma              3072     28    16 16 24576 256000 {}
+glm-4-9b        9.400   glm4               4096     40    32  2 13696 151552 {"head_dim": 128}
+olmoe-1b-7b     6.919   olmoe              2048     16    16 16  1024  50304 {"num_experts": 64, "num_experts_per_tok": 8}
+phi-3.5-moe     41.873  phimoe             4096     32    32  8  6400  32064 {"num_local_experts": 16, "num_experts_per_tok": 2}
+minimax-m2      228.690 minimax_m2         3072     62    48  8  1536 200064
+    {"num_local_experts": 256, "num_experts_per_tok": 8, "head_dim": 128}
+dots1           142.774 dots1              4096     62    32 32 10944 152064
+    {"moe_intermediate_size": 1408, "n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1}
+"""
+"""Name, parameters [10^9], model_type, six sizes as `sized` names them, and further fields."""
 GEMMA = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
 PIXTRAL = {"model_type": "mistral", "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 131072, "hidden_size": 5120}
-DOTS = {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1}
-ERNIE = {"moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_k": 6, "moe_layer_start_index": 1, "moe_layer_interval": 1}
-LING = {"num_experts": 256, "num_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1}
 OTHERS = {
-    "granite-3.3-8b": (8.171, sized("granite", 4096, 40, 32, 8, 12800, 49159, tie_word_embeddings=True)),
-    "seed-oss-36b": (36.151, sized("seed_oss", 5120, 64, 80, 8, 27648, 155136, **WIDE)),
-    "internlm3-8b": (8.804, sized("internlm3", 4096, 48, 32, 2, 10240, 128512, **WIDE)),
-    "smollm3-3b": (3.075, sized("smollm3", 2048, 36, 16, 4, 11008, 128256)),
-    "ernie-4.5-0.3b": (0.361, sized("ernie4_5", 1024, 18, 16, 2, 3072, 103424)),
-    "ernie-4.5-21b": (21.825, sized("ernie4_5_moe", 2560, 28, 20, 4, 12288, 103424, moe_intermediate_size=1536, **ERNIE)),
-    "ling-mini-2.0": (16.256, sized("bailing_moe_v2", 2048, 20, 16, 4, 5120, 157184, moe_intermediate_size=512, **LING)),
-    "hunyuan-7b": (7.505, sized("hunyuan_v1_dense", 4096, 32, 32, 8, 14336, 128167, tie_word_embeddings=True)),
-    "olmo-2-32b": (32.234, sized("olmo2", 5120, 64, 40, 8, 27648, 100352)),
-    "olmo-3-7b": (7.298, sized("olmo3", 4096, 32, 32, 32, 11008, 100278, sliding_window=4096)),
-    "exaone-4-32b": (32.003, sized("exaone4", 5120, 64, 40, 8, 27392, 102400)),
-    "apertus-8b": (8.053, sized("apertus", 4096, 32, 32, 8, 21504, 131072)),
-    "command-r": (34.981, sized("cohere", 8192, 40, 64, 64, 22528, 256000)),
-    "command-r7b": (8.028, sized("cohere2", 4096, 32, 32, 8, 14336, 256000, sliding_window=4096)),
-    "olmo-7b": (6.888, sized("olmo", 4096, 32, 32, 32, 11008, 50304)),
-    "phi-2": (2.780, sized("phi", 2560, 32, 32, 32, 10240, 51200)),
-    "nemotron-4-340b": (341.029, sized("nemotron", 18432, 96, 96, 8, 73728, 256000)),
-    "starcoder2-15b": (15.958, sized("starcoder2", 6144, 40, 48, 4, 24576, 49152, tie_word_embeddings=False)),
-    "gemma-7b": (8.538, sized("gemma", 3072, 28, 16, 16, 24576, 256000)),
-    "glm-4-9b": (9.400, sized("glm4", 4096, 40, 32, 2, 13696, 151552, **WIDE)),
-    "olmoe-1b-7b": (6.919, sized("olmoe", 2048, 16, 16, 16, 1024, 50304, num_experts=64, num_experts_per_tok=8)),
-    "phi-3.5-moe": (41.873, sized("phimoe", 4096, 32, 32, 8, 6400, 32064, num_local_experts=16, num_experts_per_tok=2)),
-    "minimax-m2": (228.690, sized("minimax_m2", 3072, 62, 48, 8, 1536, 200064, num_local_experts=256, num_experts_per_tok=8, **WIDE)),
-    "dots1": (142.774, sized("dots1", 4096, 62, 32, 32, 10944, 152064, moe_intermediate_size=1408, **DOTS)),
+    **dict(map(listed, TABLE.strip().replace("\n    {", " {").splitlines())),
     "gemma-3-4b": (3.880, {"torch_dtype": "bfloat16", "model_type": "gemma3", "text_config": GEMMA}),
     "pixtral-12b": (12.248, {"torch_dtype": "bfloat16", "text_config": PIXTRAL | {"intermediate_size": 14336, "head_dim": 128}}),
     "internvl3-8b": (7.613, {"torch_dtype": "bfloat16", "llm_config": sized("qwen2", 3584, 28, 28, 4, 18944, 151674)}),
 }
 """Models that are not shipped, by the fields that their files hold.  Source of parameters: as above, or Transformers 5.24 on them."""
+PUBLISHED = {name: float(published) for name, published in map(str.split, SHIPPED.split(","))}
 PUBLISHED |= {name: published for name, (published, _) in OTHERS.items()}
 
 DENSE = {
