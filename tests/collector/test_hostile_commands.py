@@ -107,7 +107,7 @@ def test_a_load_that_lacks_an_edge_is_refused(tmp_path, capsys):
     assert called(f"sensor --readings {readings} --load {paired}") in (0, 3)
 
 
-def test_a_long_recording_costs_no_more_than_its_load(tmp_path, capsys):
+def test_a_long_recording_costs_no_more_than_its_load(tmp_path):
     time_s = 0.05 * np.arange(40_000)
     power = 100.0 + 50.0 * ((time_s > 1000.0) & (time_s < 1012.0) & (time_s % 0.6 < 0.3)) + np.arange(40_000) // 2 % 2
     readings = table(tmp_path / "r.csv", "t_s,power_w", [f"{value:.2f}" for value in time_s], power)

@@ -23,10 +23,10 @@ def planted_latency_s(board, prepared, sm_clock_mhz):
     return board.runner.loaded(prepared)(sm_clock_mhz).period_s
 
 
-def run_for(board, operator, seconds, clock_mhz):
-    """Runs an operator for about so long at a locked clock."""
+def run_for(board, seconds, clock_mhz):
+    """Runs the product for about so long at a locked clock."""
     board.gpu.lock_clock_mhz(clock_mhz)
-    prepared = board.runner.prepare(operator)
+    prepared = board.runner.prepare(PRODUCT)
     board.runner.run(prepared, max(1, int(seconds / planted_latency_s(board, prepared, clock_mhz))))
     return prepared
 
@@ -44,7 +44,7 @@ def test_board_energy_is_in_the_end_what_the_silicon_drew():
 def test_the_power_limit_lowers_the_clock_and_is_kept(name):
     with open_simulated(name) as board:
         top = board.gpu.supported_clocks_mhz()[-1]
-        prepared = run_for(board, PRODUCT, 1.0, top)
+        prepared = run_for(board, 1.0, top)
         board.gpu.read_states()
         begin = board.clock.now_ns()
         launches = int(4.0 / planted_latency_s(board, prepared, top))
@@ -64,7 +64,7 @@ def test_a_hot_board_or_a_throttled_run_slows_down_and_says_so(sink_k, faults, c
     with open_simulated("a100-pcie-40gb", faults=faults) as board:
         board.world._sink_k += sink_k
         board.gpu.read_states()
-        run_for(board, PRODUCT, 0.5, 900.0)
+        run_for(board, 0.5, 900.0)
         states = board.gpu.read_states()
         assert states.sm_clock_mhz[-1] == clock if clock else states.sm_clock_mhz[-1] < 900.0
         assert limiting_reasons(int(states.throttle_mask[-1])) == ("sw_thermal_slowdown",)

@@ -76,11 +76,11 @@ def test_an_unknown_elementwise_operator_is_taken_for_a_simple_one_and_said(tmp_
     assert workload_warnings(workload)[0].startswith("element-wise operator 'softsign' ×2")
 
 
-def with_field(entry, **fields):
-    return [{**entry[0], **fields}, entry[1]]
-
-
 GEMM = artifact.gemm(1, 64, 32, 16)
+
+
+def with_field(**fields):
+    return [{**GEMM[0], **fields}, GEMM[1]]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ GEMM = artifact.gemm(1, 64, 32, 16)
         ([], "the list is empty"),
         ([GEMM, 5], "entry 1 must be a pair"),
         ([[GEMM[0], [7]]], "entry 0: the types must be a list of names"),
-        ([GEMM, with_field(GEMM, dimM=-5)], r"entry 1 \(gemm\): dimM = -5 lies outside 1 to 1e\+15; correct it"),
+        ([GEMM, with_field(dimM=-5)], r"entry 1 \(gemm\): dimM = -5 lies outside 1 to 1e\+15; correct it"),
         ([[{key: value for key, value in GEMM[0].items() if key != "dimN"}, GEMM[1]]], "lacks the field 'dimN'"),
-        ([with_field(GEMM, precM="fp5")], "precM = 'fp5' is not a known precision"),
+        ([with_field(precM="fp5")], "precM = 'fp5' is not a known precision"),
         ([artifact.sdpa(1, 12, 64, 64, 5)], "multi_query_ratio = 5 must be a divisor of num_heads = 12"),
         ([[{"x": 1}, ["nccl"]]], "no operator of a known kind, only nccl"),
         ("[[{\"dim\": 1e400, \"op\": \"relu\", \"prec\": \"bf16\"}, [\"elementwise\"]]]", "holds the number 1e400"),

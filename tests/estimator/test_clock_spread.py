@@ -18,9 +18,9 @@ WORKLOAD = gpt2_prefill(8, 512)
 CLOCKS = (510.0, 900.0, 1140.0, 1410.0)
 
 
-def relative_stds(bundle, workload=WORKLOAD, host_launch_s=0.0):
+def relative_stds(bundle, host_launch_s=0.0):
     """Standard deviations of ln(latency) and ln(power) at CLOCKS without a power limit, shape (2, c)."""
-    answers = estimate(workload, bundle, sm_clock_mhz=CLOCKS, host_launch_s=host_launch_s)
+    answers = estimate(WORKLOAD, bundle, sm_clock_mhz=CLOCKS, host_launch_s=host_launch_s)
     return np.array([[a.latency_s_std / a.latency_s, a.power_w_std / a.power_w] for a in answers]).T
 
 

@@ -177,7 +177,6 @@ def traced(model, **asked):
     return trace_workload(TraceRequest(model=model, batch=2, sequence=24, settings=SETTINGS.get(model, {}), **asked))
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model", SETTINGS)
 @pytest.mark.parametrize("phase", ["prefill", "train"])
 @pytest.mark.parametrize("attention", ["eager", "flash"])
@@ -193,7 +192,6 @@ def test_a_compiled_model_keeps_its_products_and_moves_less(model, phase, attent
     assert merged.name == f"{eager.name}-compiled"
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_layer_of_llama_has_the_kernels_of_the_compiler(monkeypatch):
     """Beside products and attention: addition and norm twice, rotary of queries, of keys with their cache, values' cache, SiLU · gate."""
     several = traced("llama-3-8b", attention="flash", runtime="compiled")
@@ -243,7 +241,6 @@ def calls():
 """
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "function, runtime", [("plain", ""), ("whole", "compiled"), ("inner", "compiled"), ("itself", "compiled"), ("calls", "")]
 )

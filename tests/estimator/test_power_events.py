@@ -28,8 +28,8 @@ from tests.estimator.synthetic import attention, matmul, phases_of
 A100 = load_gpu("a100-pcie-40gb")
 
 
-def events_of(operator, tile_m=128.0, tile_n=128.0, split=1.0):
-    return dict(zip(EVENTS, phases_of(operator, A100, tile_m, tile_n, split).events[0].tolist(), strict=True))
+def events_of(operator, split=1.0, board=A100):
+    return dict(zip(EVENTS, phases_of(operator, board, 128.0, 128.0, split).events[0].tolist(), strict=True))
 
 
 def linear(m, precision="bf16", n=1024):
@@ -57,9 +57,8 @@ def test_each_tile_of_rows_widens_narrow_weights_anew():
 @pytest.mark.parametrize("kind, queries", [("prefill", 2048), ("decode", 1)])
 def test_attention_in_8_bits_keeps_the_units_busy_for_half_as_long(kind, queries):
     shape = {"batch": 4, "context": 2048, "heads": 16, "kv_heads": 4, "head_dim": 128}
-    short, full = (phases_of(attention(queries, name, kind, **shape), load_gpu("b200-sxm")).events[0] for name in ("fp8", "bf16"))
-    assert short[EVENTS.index("tensor")] == full[EVENTS.index("tensor")] / 2
-    assert short[EVENTS.index("sfu")] == full[EVENTS.index("sfu")]
+    short, full = (events_of(attention(queries, name, kind, **shape), board=load_gpu("b200-sxm")) for name in ("fp8", "bf16"))
+    assert (short["tensor"], short["sfu"]) == (full["tensor"] / 2, full["sfu"])
 
 
 def test_attention_without_tensor_cores_multiplies_on_cuda_cores():
@@ -71,8 +70,8 @@ def test_attention_without_tensor_cores_multiplies_on_cuda_cores():
 @pytest.mark.parametrize("board, whole", [("a100-pcie-40gb", True), ("rtx-4090", True), ("h100-sxm", False)])
 def test_before_hopper_one_row_costs_the_matrix_work_of_a_whole_tile(board, whole):
     shape = {"batch": 4, "context": 2048, "heads": 16, "kv_heads": 16, "head_dim": 128, "library": "vllm"}
-    one, tile = (phases_of(attention(rows, "bf16", "decode", **shape), load_gpu(board)).events[0].tolist() for rows in (1, 64))
-    assert (one[EVENTS.index("tensor")] == tile[EVENTS.index("tensor")]) is whole
+    one, tile = (events_of(attention(rows, "bf16", "decode", **shape), board=load_gpu(board)) for rows in (1, 64))
+    assert (one["tensor"] == tile["tensor"]) is whole
 
 
 def test_blocks_fetch_nothing_beyond_the_edge_of_a_matrix():

@@ -1,5 +1,6 @@
 """Stored weights: formats by `quantization_config`, layers that stay wide, and precisions that are refused by name."""
 
+import json
 import math
 
 import pytest
@@ -150,10 +151,10 @@ def test_convolutions_of_fp32_tensors_run_in_tf32_and_are_32_bit_operators_as_al
 
 # With PyTorch ---------------------------------------------------------------------------------------------------------
 
-LLAMA = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 500, "tie_word_embeddings": False,
-}  # fmt: skip
+LLAMA = json.loads("""
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+"num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 500, "tie_word_embeddings": false}
+""")
 STORED = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96)
 """Weights of its layers."""
 
@@ -177,7 +178,6 @@ def test_a_configuration_keeps_what_says_how_its_weights_are_stored(tmp_path):
     assert load_model_config(configuration(tmp_path, **LLAMA, quantization_config=stored)).quantised == stored
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("stored, precision", [case for case in CASES if case[1]])
 def test_a_quantised_checkpoint_has_its_products_and_memory_and_never_bf16_in_silence(tmp_path, stored, precision):
     plain, narrow = traced(tmp_path, {}), traced(tmp_path, stored)
@@ -192,7 +192,6 @@ def test_a_quantised_checkpoint_has_its_products_and_memory_and_never_bf16_in_si
     assert sum("quantization_config" in note for note in asked.notes) == 1
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_layer_that_stays_and_has_the_shape_of_one_that_does_not_is_said(tmp_path):
     one, all_of_them = (
         traced(tmp_path, {"quant_method": "gptq", "bits": 4, "modules_to_not_convert": [name]})
@@ -202,7 +201,6 @@ def test_a_layer_that_stays_and_has_the_shape_of_one_that_does_not_is_said(tmp_p
     assert (precisions(all_of_them, k=96), all_of_them.warnings) == ({"bf16"}, ())
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_weights_of_bitsandbytes_are_widened_before_the_products_of_several_rows_alone(tmp_path):
     stored = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
@@ -218,7 +216,6 @@ def test_weights_of_bitsandbytes_are_widened_before_the_products_of_several_rows
         traced(tmp_path, stored, phase="train")
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_weights_that_are_asked_for_replace_those_of_the_configuration_and_leave_the_head(tmp_path):
     for weights, expected in (("w8a8", {"sq", "bf16"}), ("bf16", {"bf16"})):
         asked = traced(tmp_path, {"quant_method": "fp8"}, weights=weights)
@@ -248,7 +245,6 @@ MIXTURES = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model, stored, dense, experts", MIXTURES)
 def test_experts_have_the_stored_format_and_their_router_stays(tmp_path, model, stored, dense, experts):
     found = traced(tmp_path, stored, model)
@@ -261,7 +257,6 @@ def test_experts_have_the_stored_format_and_their_router_stays(tmp_path, model, 
         traced(tmp_path, {"quant_method": "bitsandbytes", "load_in_4bit": True}, MIXTRAL)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "falcon_mamba", "rwkv"])
 def test_layers_that_scan_a_state_are_refused_by_name(tmp_path, kind):
     document = {"model_type": kind, "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 100}

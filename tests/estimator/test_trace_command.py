@@ -126,7 +126,6 @@ def test_a_name_states_the_sizes_that_the_inputs_have_and_no_others():
 # With PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(tmp_path):
     need_torch()
     status, out, err = run("gpt2", SMALL)
@@ -139,7 +138,6 @@ def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(tmp_path):
     assert printed(path, "--bundle a100-pcie-40gb-eager")["latency_s"] > 0.0
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_operators_that_cannot_be_modelled_are_said_and_end_in_3(tmp_path):
     need_torch()
     lab = tmp_path / "lab.py"
@@ -180,7 +178,6 @@ def lab(tmp_path):
     return path
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(lab):
     need_torch()
     for words, sizes in (("fixed", ""), ("images --batch 2", "-b2"), ("tokens --sequence 4", "-b1-s4")):
@@ -192,7 +189,6 @@ def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(lab):
     assert "leave --channels-last out" in fails("trace gpt2", SMALL, "--channels-last")
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_splits_launch_nothing_and_code_that_ends_the_program_is_one_line(lab):
     need_torch()
     assert printed(f"trace {lab}:lstm --batch 2 --sequence 3").get("unknown", []) == []

@@ -1,6 +1,7 @@
 """What tests of traces share."""
 
 import json
+import warnings
 from collections import Counter
 
 import pytest
@@ -9,7 +10,8 @@ REASON = "PyTorch and Transformers are not installed (pip install 'wattprint[tor
 
 
 def need_torch():
-    """Skip a test, or a whole module, where PyTorch or Transformers is missing."""
+    """Skip a test, or a whole module, where PyTorch or Transformers is missing; their warnings about running models are nobody's here."""
+    warnings.simplefilter("ignore")
     for name in ("torch", "transformers"):
         pytest.importorskip(name, reason=REASON, exc_type=ImportError)
 
@@ -49,10 +51,10 @@ def configuration(folder, **fields):
 
 
 GPT2 = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100}
-DECODER = {
-    "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
-    "vocab_size": 100,
-}  # fmt: skip
+DECODER = json.loads("""
+{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size":
+100}
+""")
 """Settings that make models small."""
 
 WIDER = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 500}

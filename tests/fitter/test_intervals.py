@@ -12,9 +12,9 @@ SHAPES = shape_errors([o for o in various_operators(300) if o.family == "softmax
 COUNT = len(SHAPES.operators)
 
 
-def forecast_with(error, excess=0.0, distance=0.0):
+def forecast_with(error, excess=0.0):
     nothing = np.zeros(len(error))
-    return Forecast(bare=error, neighbours=nothing, distance=nothing + distance, excess=nothing + excess, pattern=nothing)
+    return Forecast(bare=error, neighbours=nothing, distance=nothing, excess=nothing + excess, pattern=nothing)
 
 
 def quantiles(*rehearsed, scatter=0.03):
@@ -27,8 +27,8 @@ def beyond(*rehearsed):
     return quantiles(*rehearsed)[2] * float(np.sqrt(1.0 / BEYOND_OCTAVES))
 
 
-def scattered(mean, seed, count=200):
-    return mean + 0.02 * np.random.default_rng(seed).standard_normal(count)
+def scattered(mean, seed):
+    return mean + 0.02 * np.random.default_rng(seed).standard_normal(200)
 
 
 def test_the_worst_rehearsal_counts_and_none_leaves_the_error_inside():

@@ -107,16 +107,22 @@ def test_each_kind_has_a_price_in_time_and_power_from_priors_alone(family, opera
     assert any("priors" in line for line in found.warnings)
 
 
+@pytest.fixture
+def found_cell(shared_data):
+    """A cell of the second subset by name, and its rows."""
+    if not (shared_data / "aiconfigurator-2").is_dir():
+        pytest.skip("the second subset of kernel tables is not here")
+    cells = {cell.name: cell for cell in kind_cells()}
+    return lambda name: (cells[name], cell_rows(cells[name], shared_data))
+
+
 LONGER = {"GEMM b200-sxm fp8_block": 9.0, "GEMM h200-sxm fp8_block": 14.0}
 """Limit of the equations' mean error [%]."""
 
 
 @pytest.mark.parametrize("name, limit", LONGER.items())
-def test_block_scaled_products_of_longer_reductions_than_any_fitted_are_not_split(name, limit, shared_data):
-    if not (shared_data / "aiconfigurator-2").is_dir():
-        pytest.skip("the second subset of kernel tables is not here")
-    cell = next(cell for cell in kind_cells() if cell.name == name)
-    rows = cell_rows(cell, shared_data)
+def test_block_scaled_products_of_longer_reductions_than_any_fitted_are_not_split(found_cell, name, limit):
+    cell, rows = found_cell(name)
     rows = rows.select(np.arange(0, len(rows), 1 + len(rows) // 6000))
     train = shorter_rows(rows)
     assert evaluate(cell, "", rows.select(train), rows.select(~train), refine=False).equations[0] <= limit
@@ -130,11 +136,8 @@ REPEATED = {"all_gather h100-sxm": 6.0, "reduce_scatter b200-sxm": 7.0}
 
 
 @pytest.mark.parametrize("name", [*LIMITS, *REPEATED])
-def test_unseen_shapes_of_published_tables_are_predicted(name, shared_data):
-    if not (shared_data / "aiconfigurator-2").is_dir():
-        pytest.skip("the second subset of kernel tables is not here")
-    cell = next(cell for cell in kind_cells() if cell.name == name)
-    rows = cell_rows(cell, shared_data)
+def test_unseen_shapes_of_published_tables_are_predicted(found_cell, name):
+    cell, rows = found_cell(name)
     train = seen_rows(rows)
     found = evaluate(cell, "unseen", rows.select(train), rows.select(~train))
     mean, median, _ = found.refined

@@ -68,11 +68,11 @@ KNOWN = 0.05
 ASSUMED = -1.0
 
 
-def of_families(between, count, seed, within=KNOWN):
+def of_families(between, count, seed):
     """Errors of whole families left out, and their names: each family has an error of its own."""
     rng = np.random.default_rng(seed)
     names = np.repeat([f"family{i}" for i in range(count)], 12)
-    return np.repeat(between * rng.standard_normal(count), 12) + within * rng.standard_normal(count * 12), names
+    return np.repeat(between * rng.standard_normal(count), 12) + KNOWN * rng.standard_normal(count * 12), names
 
 
 def stated(error, names, known=KNOWN):

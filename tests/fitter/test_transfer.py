@@ -45,9 +45,9 @@ def stream_rows(count, seed):
     return kernel_rows(PLANTED, operators, noise=0.02, seed=seed)
 
 
-def bundle_with(values, gpu=A100, rows=100):
+def bundle_with(values, gpu=A100):
     """A bundle with these coefficients only."""
-    groups = {key: replace(PLANTED.groups["softmax"], coefficients=dict(own), rows=rows) for key, own in values.items()}
+    groups = {key: replace(PLANTED.groups["softmax"], coefficients=dict(own), rows=100) for key, own in values.items()}
     return replace(PLANTED, gpu=gpu, groups=groups)
 
 

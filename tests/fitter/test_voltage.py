@@ -31,15 +31,15 @@ def board(voltage, clock_mhz):
     return BoardTables(gpu=load_gpu("a100-pcie-40gb"), voltage_v=voltage, idle_w=None, reference_clock_mhz=clock_mhz)
 
 
-def sweep_rows(clocks, voltage, seed, kernels=KERNELS):
+def sweep_rows(clocks, voltage, seed):
     """Kernels at every clock, their power by the planted curve with noise."""
     rng = np.random.default_rng(seed)
-    clock = np.tile(clocks, kernels)
-    load = np.repeat(rng.uniform(0.1, 1.0, (kernels, len(TERMS) - 2)), len(clocks), axis=0)
+    clock = np.tile(clocks, KERNELS)
+    load = np.repeat(rng.uniform(0.1, 1.0, (KERNELS, len(TERMS) - 2)), len(clocks), axis=0)
     centres = np.array([PRIOR[term][0] for term in TERMS])
     rate = load * (40.0 / centres[:-2]) * 1e12 * (clock / clocks[-1])[:, None]
     count = len(clock)
-    rows = power_rows(clock, event_rate=rate, kind=np.repeat(np.arange(kernels), len(clocks)).astype(str))
+    rows = power_rows(clock, event_rate=rate, kind=np.repeat(np.arange(KERNELS), len(clocks)).astype(str))
     tables = board(voltage, clocks[0])
     problem = PowerProblem(rows=rows, tables=tables, warmer_k=np.zeros(count), priors=PRIOR)
     watt = tables.at(clock).idle_w + problem.design(SWITCHING_EXPONENT)[:, : len(TERMS)] @ centres

@@ -42,7 +42,7 @@ def cut_short(place, blow, **changes):
     raise AssertionError(f"{ATTEMPTS} jobs were over before the daemon could be stopped")
 
 
-def test_a_daemon_killed_in_the_middle_goes_on_with_the_same_rows(place, capsys):
+def test_a_daemon_killed_in_the_middle_goes_on_with_the_same_rows(place):
     def kill(_number, daemon):
         daemon.kill()
         daemon.communicate()

@@ -54,8 +54,8 @@ class Served:
     def workload_key(self, name):
         return next(entry["key"] for entry in self.choices()["workloads"] if entry["name"].startswith(name))
 
-    def bundle_key(self, name=BUNDLE):
-        return next(bundle["key"] for bundle in self.choices()["bundles"] if bundle["name"].startswith(f"{name} "))
+    def bundle_key(self):
+        return next(bundle["key"] for bundle in self.choices()["bundles"] if bundle["name"].startswith(f"{BUNDLE} "))
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,10 @@ from tests.estimator.estimating import printed
 from tests.estimator.serve.conftest import BUNDLE, OWN_GPU
 
 EXAMPLES = ("gpt2-prefill", "llama-8b-decode")
-OPERATORS = [{"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "batch": 1, "m": 512, "n": 768, "k": 768}]
-OWN = {"format": "wattprint-workload", "format_version": "1.0", "name": "two layers", "operators": OPERATORS}
+OWN = json.loads("""{
+"format": "wattprint-workload", "format_version": "1.0", "name": "two layers", "operators": [
+{"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "batch": 1, "m": 512, "n": 768, "k": 768}
+]}""")
 
 
 def answer(served, name, **settings):
@@ -93,7 +95,7 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
     assert "NaN" not in json.dumps(document)
 
 
-def test_every_gpu_has_the_bundle_that_the_command_takes_for_it(served, repository):
+def test_every_gpu_has_the_bundle_that_the_command_takes_for_it(served):
     bundles = {bundle["key"]: bundle["name"] for bundle in served.choices()["bundles"]}
     nearest = {entry["gpu"]: bundles[entry["bundle"]] for entry in served.choices()["gpus"]}
     listed = {one["name"]: one["bundle"] for one in printed("gpus --json")}

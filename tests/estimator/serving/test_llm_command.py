@@ -18,10 +18,10 @@ from tests.estimator.serving import MEASURES
 from tests.words import changed
 
 LOAD = "--gpu a100 --prompt 512 --output 128 --weights bf16"
-BIG = {
-    "model_type": "llama", "vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
-    "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192, "torch_dtype": "bfloat16",
-}  # fmt: skip
+BIG = json.loads("""
+{"model_type": "llama", "vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+"num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192, "torch_dtype": "bfloat16"}
+""")
 
 
 run, answers = (partial(asked, "llm") for asked in (estimate, printed))

@@ -80,10 +80,10 @@ OTHERS = {
 PUBLISHED = {name: float(published) for name, published in map(str.split, SHIPPED.split(","))}
 PUBLISHED |= {name: published for name, (published, _) in OTHERS.items()}
 
-DENSE = {
-    "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 960, "max_position_embeddings": 4096,
-}  # fmt: skip
+DENSE = json.loads("""
+{"model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+"num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 960, "max_position_embeddings": 4096}
+""")
 ROUTED = DENSE | {"model_type": "qwen3_moe", "moe_intermediate_size": 256, "num_experts": 8, "num_experts_per_tok": 2}
 PROMPT, DECODE = Step(prompts=((1024, 1024),)), Step(sequences=16, context=3000.0)
 
