@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -23,6 +21,7 @@ from fitter.commands.fit import COMMANDS as FIT_COMMANDS
 from fitter.commands.fit import fit_command
 from tests.estimator import estimating
 from tests.estimator.estimating import fails
+from tests.processes import PYTHON, ended
 from tests.words import one_line
 
 SIMULATED = "--gpu sim:a100-pcie-40gb"
@@ -146,7 +145,7 @@ def test_a_killed_writer_leaves_nothing_that_the_next_one_does_not_clear(tmp_pat
         "import os, sys; from pathlib import Path; from estimator.vocabulary.whole_file import open_whole\n"
         "with open_whole(Path(sys.argv[1])) as stream:\n    stream.write(b'half'); os.kill(os.getpid(), 9)"
     )
-    assert subprocess.run([sys.executable, "-c", kill, str(target)], check=False).returncode == -9
+    assert ended(*PYTHON, kill, target).returncode == -9
     assert len(os.listdir(tmp_path)) == 2
     assert target.read_bytes() == b"old"
     with open_whole(target) as stream:

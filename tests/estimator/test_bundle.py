@@ -119,10 +119,7 @@ def test_a_digest_is_of_the_content_and_not_of_when_and_where_a_fit_ran():
 
 DAMAGED = {
     "empty": b"",
-    "binary": bytes(range(256)),
-    "list": b"[1, 2]",
     "other object": b'{"format": "other"}',
-    "bare object": b"{}",
     "nested lists": b'{"a": ' + b"[" * 100_000,
     "closed nesting": b'{"format": "wattprint-bundle", "a": ' + b"[" * 900 + b"]" * 900 + b"}",
     "endless number": b'{"a": ' + b"9" * 10_000 + b"}",

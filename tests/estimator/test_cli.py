@@ -16,6 +16,7 @@ from estimator.questions.sweeping import VALUES
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.specifications import parse_clocks
 from tests.estimator.estimating import OPERATORS, bundle_document, fails, printed, run
+from tests.processes import PYTHON, ended
 from tests.test_repository import ALL_OPTIONAL
 
 
@@ -116,7 +117,7 @@ def test_a_cold_start_loads_nothing_heavy(bundle, workload):
         "import sys; from estimator.cli import main; status = main(sys.argv[1:]);"
         f"heavy = {{'http.server', *{ALL_OPTIONAL}}} & set(sys.modules); assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code, workload, "--bundle", bundle, "--json"], check=True, capture_output=True)
+    assert not ended(*PYTHON, code, workload, "--bundle", bundle, "--json").returncode
 
 
 @pytest.mark.parametrize(

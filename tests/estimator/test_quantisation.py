@@ -52,7 +52,6 @@ CASES = [
     (compressed(("float", 4), {"type": "float", "num_bits": 4}, group_size=16), "nvfp4"),
     (compressed(("float", 8)), None),
     (compressed(("int", 4), groups=2, group_size=32), "int4_wo"),
-    ({"quant_method": "gptq", "bits": 4, "group_size": 64}, "int4_wo"),
     ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4_wo"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "widened"),
     ({"quant_method": "compressed-tensors"}, None),

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from estimator.bundle.files import save_bundle
 from tests.estimator.estimating import printed
 from tests.estimator.test_block_count import MODEL
 from tests.fitter.measured import planted_bundle
+from tests.processes import ended
 
 PYTHON = "/usr/bin/python3"
 """The system's own, for which distributions package SimGrid."""
@@ -84,12 +84,12 @@ def test_a_platform_that_makes_no_sense_is_refused(models, message):
 def simulated(*words):
     """Time [s] and energy [J] of each grid as SimGrid finds them, by the example.  Skips where there is no SimGrid."""
     try:
-        there = subprocess.run([PYTHON, "-c", "import simgrid"], capture_output=True, timeout=60, check=False).returncode == 0
+        there = ended(PYTHON, "-c", "import simgrid").returncode == 0
     except OSError:
         there = False
     if not there:
         pytest.skip("no SimGrid for the system's Python; `make simgrid` installs Debian's and runs this test")
-    ran = subprocess.run([PYTHON, str(EXAMPLE), *words], capture_output=True, text=True, timeout=120, check=False)
+    ran = ended(PYTHON, EXAMPLE, *words)
     assert ran.returncode == 0, ran.stderr
     assert "Total energy consumption" in ran.stderr, "SimGrid says so itself"
     return [(float(time), float(energy)) for time, energy in re.findall(r"SimGrid (\S+) s, (\S+) J;", ran.stdout)]

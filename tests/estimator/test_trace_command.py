@@ -1,9 +1,6 @@
 """`estimate trace` from words to text and exit status; what needs PyTorch is skipped without it."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +12,7 @@ from estimator.transforms.rescaling import sizes_in_name
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
 from tests.estimator.traced import need_torch
+from tests.processes import PYTHON, ended
 
 SMALL = "--set n_layer=1 --set n_embd=64 --set n_head=4 --set vocab_size=100 --sequence 16"
 
@@ -52,7 +50,7 @@ def test_wrong_usage_is_one_line_and_2(words):
 
 def test_without_pytorch_one_line_says_what_to_install():
     hidden = "import sys; sys.modules['torch'] = None; from estimator.cli import main; sys.exit(main(['trace', 'gpt2']))"
-    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()})
+    done = ended(*PYTHON, hidden)
     assert (done.returncode, done.stdout, lines(done.stderr)) == (1, "", 1)
     assert "pip install 'wattprint[torch]'" in done.stderr
 
@@ -61,11 +59,9 @@ def test_without_pytorch_one_line_says_what_to_install():
     "content, expected",
     [
         ("", "no configuration of Transformers: not valid JSON"),
-        ("[1, 2]", "must be an object"),
         ('{"n_layer": 2}', "lacks the field 'model_type'"),
         ('{"model_type": 7}', "model_type must be a text"),
         ('{"model_type": "gpt2", "architectures": "GPT2Model"}', "architectures must be a list"),
-        ("[" * 100_000, "nested too deeply"),
         (" " * (2 << 20), "larger than 1 MiB"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from estimator.tracing.torch_trace import trace_workload
 from estimator.vocabulary.workload import workload_as_run
 from tests.estimator.estimating import run
 from tests.estimator.traced import need_torch, tally
+from tests.processes import ended
 from tests.words import one_line
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
@@ -262,7 +262,7 @@ def test_what_its_code_writes_past_python_stays_out_of_the_answer(user_file, cap
 def test_a_closed_stderr_breaks_no_trace(user_file, tmp_path):
     trace = f"import sys; from estimator.cli import main; sys.exit(main(['trace', '{user_file}:writes']))"
     shell = f'"{sys.executable}" -c "{trace}" 2>&- >{tmp_path}/w.json'
-    assert subprocess.run(["/bin/sh", "-c", shell], capture_output=True, check=False, timeout=100).returncode == 0
+    assert ended("/bin/sh", "-c", shell).returncode == 0
     assert json.loads((tmp_path / "w.json").read_text())["format"] == "wattprint-workload"
 
 

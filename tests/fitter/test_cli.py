@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from fitter.cli import main
 from fitter.report.page import next_lines, show_lines
 from tests.estimator import estimating
 from tests.fitter.measured import planted_bundle, saved
+from tests.processes import PYTHON, ended
 
 HEADER = "family,operator,gpu,precision,rows,dim,latency_s"
 
@@ -224,5 +223,4 @@ def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(ask
         "import os, sys, fitter.cli; early = 'numpy' in sys.modules; fitter.cli.main(['show', 'a10-eager', '--json']); "
         "print(early, os.environ['OPENBLAS_NUM_THREADS'], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stderr.split() == ["False", given]
+    assert ended(*PYTHON, code, env=environment).stderr.split() == ["False", given]

@@ -87,6 +87,14 @@ def plain(content, suffix, run):
     return lambda _: Example(content=content.encode() if isinstance(content, str) else content, suffix=suffix, run=run)
 
 
+def shipped(name, run):
+    """A maker of an example that is a file of the repository."""
+    return plain((ROOT / name).read_bytes(), Path(name).suffix, run)
+
+
+selecting = called(lambda path: read_selection([path]))
+counting = called(lambda path: read_activities(path, "sass"))
+
 PAIRS = """[
 [{"batch": 1, "dimM": 1024, "dimN": 2048, "dimK": 1024, "precM": "bf16", "precA": "bf16", "useTensorCore": true},
  ["gemm", "tc", "bf16_bf16"]],
@@ -238,7 +246,7 @@ KERNELS = "operator,family,gpu,precision,batch,m,n,k,latency_s,power_w,power_lim
 
 
 def kernel_parquet(_):
-    return parquet_of(read_csv(io.BytesIO(KERNELS.encode())), called(lambda path: read_selection([path])))
+    return parquet_of(read_csv(io.BytesIO(KERNELS.encode())), selecting)
 
 
 RUNS = "workload,gpu,precision,sm_clock_mhz,sm_clock_measured_mhz,iterations,latency_s,energy_j,temperature_c\n" + "".join(
@@ -380,24 +388,16 @@ EXAMPLES = {
     },
     "readings": lambda folder: Example(content=READINGS.encode(), suffix=".csv", run=correcting(folder)),
     "smi": lambda folder: Example(content=SMI.encode(), suffix=".csv", run=correcting(folder)),
-    "workload": plain(
-        (ROOT / "examples" / "gpt2-prefill.json").read_bytes(),
-        ".json",
-        lambda path: estimate([str(path), "--bundle", "a10-eager", "--freqs", "885,1695"]),
-    ),
+    "workload": shipped("examples/gpt2-prefill.json", lambda path: estimate([str(path), "--bundle", "a10-eager", "--freqs", "885,1695"])),
     "pairs": plain(PAIRS, ".json", lambda path: estimate([str(path), "--bundle", "a10-eager"])),
-    "gpu": plain((ROOT / "configs" / "gpus" / "a10.toml").read_bytes(), ".toml", lambda path: estimate([*GPU_WORDS, str(path)])),
-    "energies": plain(
-        (ROOT / "configs" / "energies" / "tesla-k40.toml").read_bytes(),
-        ".toml",
-        called(lambda path: load_energy_table(str(path)).with_dram(21.1)),
-    ),
-    "counts": plain(COUNTS, ".json", called(lambda path: read_activities(path, "sass"))),
-    "profile": plain(PROFILE, ".csv", called(lambda path: read_activities(path, "sass"))),
+    "gpu": shipped("configs/gpus/a10.toml", lambda path: estimate([*GPU_WORDS, str(path)])),
+    "energies": shipped("configs/energies/tesla-k40.toml", called(lambda path: load_energy_table(str(path)).with_dram(21.1))),
+    "counts": plain(COUNTS, ".json", counting),
+    "profile": plain(PROFILE, ".csv", counting),
     "model": plain(MODEL, ".json", called(lambda path: load_model_config(str(path)))),
-    "board": plain((ROOT / "configs" / "simulated-boards" / "a100-pcie-40gb.toml").read_bytes(), ".toml", called(on_board)),
-    "kernel_table": plain(KERNELS, ".csv", called(lambda path: read_selection([path]))),
-    "runs": plain(RUNS, ".csv", called(lambda path: read_selection([path]))),
+    "board": shipped("configs/simulated-boards/a100-pcie-40gb.toml", called(on_board)),
+    "kernel_table": plain(KERNELS, ".csv", selecting),
+    "runs": plain(RUNS, ".csv", selecting),
     "helper": plain(HELPER.replace("wattprint-clocks", "root"), ".toml", called(read_helper_settings)),
     "key": plain(KEY, ".pub", lambda path: fit(["verify", str(BUNDLE), "--key", str(path)])),
 }  # fmt: skip

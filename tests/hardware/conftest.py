@@ -12,6 +12,7 @@ import pytest
 
 from collector.errors import DeviceError
 from microbench.errors import DeviceLostError
+from tests.hardware.board import open_real_runner, real_specification
 
 
 def _killers():
@@ -28,6 +29,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.filterwarnings("default"))
         if item.nodeid in known:
             item.add_marker(pytest.mark.skip(reason=f"it broke the context in a run before ({file}); remove its line to try again"))
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with open_real_runner() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def spec():
+    return real_specification()
 
 
 @pytest.hookimpl(wrapper=True)

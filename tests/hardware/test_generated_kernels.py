@@ -17,24 +17,13 @@ from microbench.loads.generated import architecture_of
 from microbench.operands import verify
 from microbench.sizing import resident_blocks
 from microbench.toolchain.compile import compile_kernels, find_toolchain
-from tests.hardware.board import BOARD, open_real_runner, real_specification
+from tests.hardware.board import BOARD
 from tests.hardware.rates import SATURATING, least_share, reachable_share
 
 pytestmark = pytest.mark.gpu
 
 LEAST_COPY_BYTES_PER_S = 5e9
 """What the slowest link that a board of today sits on carries: PCI Express 3.0 with 8 lanes."""
-
-
-@pytest.fixture(scope="module")
-def spec():
-    return real_specification()
-
-
-@pytest.fixture(scope="module")
-def runner():
-    with open_real_runner() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from estimator.model.tile_names import named_tile
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.work import operator_work
 from microbench.layouts import LAYOUTS
-from tests.hardware.board import BOARD, open_real_runner, real_specification
+from tests.hardware.board import BOARD, open_real_runner
 from tests.microbench_library.host_values import attended, host_values, layernorm, reference_product, softmax
 
 pytestmark = pytest.mark.gpu
@@ -28,17 +28,6 @@ LEAST_SHARE = {"memory": 0.80}
 On four H200 the power limit lowers the clock of large products from 1980 to 1360 to 1530 MHz, where the library's have 0.83 of the rate in
 fp8, 0.88 in bf16, 0.87 in fp16, 0.79 in tf32 and 0.77 in fp32 at most (bundles/data/h200-sxm); copies had 0.90 of the DRAM rate.
 """
-
-
-@pytest.fixture(scope="module")
-def runner():
-    with open_real_runner() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def spec():
-    return real_specification()
 
 
 def result(runner, operator, l2_state="warm", transpose=""):

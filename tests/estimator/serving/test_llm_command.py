@@ -346,8 +346,6 @@ REFUSED = [
     ("--batch 1 --tpot-limit 5", 2, "add --best"),
     ("--batch 1 --output 1", 2, "--output"),
     ("--batch 1 --prompt 8000 --output 1000", 1, "context of llama-3-8b, 8192"),
-    ("--batch 1 --tensor-parallel 3", 1, "tensor parallelism 3"),
-    ("--batch 1 --expert-parallel 2", 1, "without experts"),
     ("--batch 1 --engine tgi", 1, "unknown engine 'tgi'; known: "),
     ("--batch 1 --engine missing.toml", 1, "missing.toml"),
     ("--batch 1 --weights int3", 1, "int3"),

@@ -105,7 +105,6 @@ BAD = [
     ({}, "--runtime eager --kv fp8", 2, "--kv has no meaning with --runtime eager"),
     ({}, "--runtime serving --phase train", 2, "own code and training are traced"),
     ({}, "--model lab.py:build --tensor-parallel 2", 2, "own code and training are traced"),
-    ({}, "--tensor-parallel 0", 2, "--tensor-parallel"),
     ({}, "--weights nvfp4", 1, "choose another precision (--precision, of models --weights) or GPU"),
 ]
 
