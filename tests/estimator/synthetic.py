@@ -71,10 +71,10 @@ def prior_rows(operators):
     return coefficient_rows(prior_groups(), [group_key(operator) for operator in operators])[0]
 
 
-def convolution(kernel, **sizes):
+def convolution(kernel, precision="bf16", **sizes):
     """A convolution of 8 images of 64 × 64 pixels with 64 channels and filters, unless stated otherwise."""
     usual = {"batch": 8, "channels": 64, "height": 64, "width": 64, "filters": 64, "stride": 1, "padding": 0, "groups": 1}
-    return make_operator("conv", "conv2d", "bf16", kernel_h=kernel, kernel_w=kernel, **usual | sizes)
+    return make_operator("conv", "conv2d", precision, kernel_h=kernel, kernel_w=kernel, **usual | sizes)
 
 
 def attention(queries, precision="bf16", kind="prefill", **sizes):

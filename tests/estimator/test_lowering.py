@@ -206,7 +206,7 @@ def test_attention_of_pytorch_is_that_which_pytorch_prefers_on_the_board(boards,
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_convolution_of_single_pixels_is_a_product(kernel, changes, product, precision):
     linear = matmul(8 * 28 * 28, 256, 64, precision)
-    image = replace(convolution(kernel, height=28, width=28, filters=256, **changes), precision=precision)
+    image = convolution(kernel, precision, height=28, width=28, filters=256, **changes)
     workload, bundle = Workload(name="one", operators=(image, linear), counts=(2.0, 1.0)), load_bundle("h200-sxm")
     run = workload_as_run(workload)
     assert (run.operators == (linear,), sum(run.counts)) == (product, 3.0)

@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from estimator import bundle_for, bundle_names, estimate, explain, load_bundle, load_gpu, make_operator
+from estimator import bundle_for, bundle_names, estimate, explain, load_bundle, load_gpu
 from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_path, head_of, save_bundle
 from estimator.engine.board import board_tables
 from estimator.model.power_limit import UNLIMITED_W
@@ -17,7 +17,7 @@ from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import gpu_names
 from tests.estimator.estimating import fails, printed, question, run, tabled
-from tests.estimator.synthetic import transformer, workload_of
+from tests.estimator.synthetic import matmul, transformer, workload_of
 
 A10 = load_bundle("a10-eager")
 WORK = transformer(1024, 512, 4)
@@ -44,7 +44,7 @@ def test_the_fixed_cost_of_a_kernel_is_no_hosts_time_to_launch_one(name):
 
 @pytest.mark.parametrize("name", bundle_names())
 def test_a_product_in_fp32_is_one_on_cuda_cores_whether_a_workload_says_so_or_not(name):
-    plain = make_operator("gemm", "linear", "fp32", batch=1, m=2, n=3136, k=1984)
+    plain = matmul(2, 3136, 1984, "fp32")
     workloads = [workload_of(plain), workload_of(replace(plain, cuda_cores=True))]
     first, second = (estimate(one, load_bundle(name), host_launch_s=0.0)[0].latency_s for one in workloads)
     assert first == second

@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from estimator import Workload, WorkloadError, estimate, load_bundle, load_gpu, make_operator, variants, with_precision
+from estimator import Workload, WorkloadError, estimate, load_bundle, load_gpu, variants, with_precision
 from estimator.serving.weights import read_weights
 from estimator.tracing.models import WIDENED, TraceRequest, load_model_config, stays_wide, stored_format, weight_byte
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
-from tests.estimator.synthetic import addition, matmul, transformer
+from tests.estimator.synthetic import addition, convolution, matmul, transformer
 from tests.estimator.traced import configuration, counted, need_torch
 
 
@@ -135,15 +135,14 @@ def test_fused_attention_of_wide_numbers_is_said_or_refused(precision, said):
         assert sum("memory-efficient" in note for note in one.workload.notes) == said
 
 
-@pytest.mark.parametrize("precision, convolution, linear", [("fp16", "fp16", "fp16"), ("fp32", "tf32", "fp32"), ("tf32", "tf32", "tf32")])
-def test_convolutions_of_fp32_tensors_run_in_tf32_and_are_32_bit_operators_as_all_others(precision, convolution, linear):
-    shape = {"batch": 8, "channels": 64, "height": 56, "width": 56, "filters": 64, "kernel_h": 3, "kernel_w": 3}
-    conv = make_operator("conv", "conv2d", "bf16", **shape, stride=1, padding=1, groups=1)
-    workload = Workload(name="three", operators=(conv, matmul(64, 64, 64), addition(4096)), counts=(3.0, 1.0, 1.0))
+@pytest.mark.parametrize("precision, turned, linear", [("fp16", "fp16", "fp16"), ("fp32", "tf32", "fp32"), ("tf32", "tf32", "tf32")])
+def test_convolutions_of_fp32_tensors_run_in_tf32_and_are_32_bit_operators_as_all_others(precision, turned, linear):
+    operators = (convolution(3, height=56, width=56, padding=1), matmul(64, 64, 64), addition(4096))
+    workload = Workload(name="three", operators=operators, counts=(3.0, 1.0, 1.0))
     (one,) = variants(workload, precision=precision)
-    assert [o.precision for o in one.workload.operators] == [convolution, linear, precision.replace("tf32", "fp32")]
+    assert [o.precision for o in one.workload.operators] == [turned, linear, precision.replace("tf32", "fp32")]
     assert [o.cuda_cores for o in one.workload.operators] == [False, precision == "fp32", False]
-    assert sum("allow_tf32" in note for note in one.workload.notes) == (convolution == "tf32")
+    assert sum("allow_tf32" in note for note in one.workload.notes) == (turned == "tf32")
     (back,) = variants(one.workload, precision="bf16")
     assert back.workload.operators == workload.operators
 

@@ -8,7 +8,7 @@ from estimator import WorkloadError, load_gpu, make_operator, read_workload, wit
 from estimator.vocabulary.work import operator_work, workload_work
 from estimator.vocabulary.workload import COMPLETED, workload_as_run
 from tests.estimator import artifact_lists as artifact
-from tests.estimator.synthetic import attention, workload_of
+from tests.estimator.synthetic import attention, convolution, matmul, workload_of
 from tests.estimator.traced import counted
 from tests.estimator.workload_files import recorded, save
 
@@ -122,9 +122,8 @@ def test_there_and_back_is_the_same_workload(shared_data):
 
 @pytest.mark.parametrize("precision, kept", [("tf32", "tf32"), ("fp32", "tf32"), ("fp16", "fp16"), ("fp64", None)])
 def test_conversions_of_convolutions_in_tf32_stay_with_these(precision, kept):
-    shape = {"batch": 2, "channels": 8, "height": 9, "width": 9, "filters": 8, "kernel_h": 3, "kernel_w": 3, "stride": 1, "padding": 1}
     operators = (
-        make_operator("conv", "conv2d", "tf32", groups=1, **shape),
+        convolution(3, "tf32", batch=2, channels=8, height=9, width=9, filters=8, padding=1),
         make_operator("copy", "layout", "tf32", elements=1296.0, reads=1296.0),
     )
     found = with_precision(replace(workload_of(operators[0]), operators=operators, counts=(1.0, 1.0)), precision)
@@ -142,7 +141,7 @@ def test_conversions_of_convolutions_in_tf32_stay_with_these(precision, kept):
 )  # fmt: skip
 def test_some_boards_take_single_pixels_in_fp16_as_they_lie(gpu, precision, kept):
     """64 elements around a convolution of single pixels, 128 around any other."""
-    product = make_operator("gemm", "linear", precision, batch=1, m=64, n=64, k=64)
+    product = matmul(64, 64, 64, precision)
     turned = [make_operator("copy", "layout", precision, elements=n, reads=n, origin=f"{COMPLETED}{rule}")
               for n, rule in ((64.0, "pixel_layout"), (128.0, "layout_conversion"))]  # fmt: skip
     workload = replace(workload_of(product), operators=(product, *turned), counts=(1.0, 2.0, 2.0))

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator import Workload, estimate, load_bundle, load_gpu, make_operator
+from estimator import Workload, estimate, load_bundle, load_gpu
 from estimator.bundle.content import group_coefficients
 from estimator.model.power import POWER_TERMS, BoardTables, carried_factors
 from estimator.model.silicon import energy_factors, usual_rest_w, voltage_ratios
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import gpu_names
-from tests.estimator.synthetic import known_bundle
+from tests.estimator.synthetic import known_bundle, matmul
 
 A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
 
@@ -115,7 +115,7 @@ def test_half_of_a_lambda_belongs_to_the_fitted_board():
 @pytest.mark.parametrize("bundle", ["a100-sxm-80gb", "h200-sxm", "l40s"])
 @pytest.mark.parametrize("precision, stored", [("bf16", 2.0), ("int8_wo", 1.0), ("int4_wo", 0.5)])
 def test_weights_are_read_no_faster_than_memory_gives_them(bundle, precision, stored):
-    product = make_operator("gemm", "linear", precision, batch=1.0, m=1.0, n=65536.0, k=16384.0)
+    product = matmul(1, 65536, 16384, precision)
     workload, own = Workload(name="x", model_family="x", operators=(product,), counts=(1.0,)), load_bundle(bundle)
     for name in ("a40", "h100-pcie", "h20", "rtx-4090", own.gpu.name):
         gpu = replace(load_gpu(name), power_limit_w=1e4)

@@ -4,7 +4,7 @@ import pytest
 
 from estimator import WorkloadError, make_operator
 from estimator.vocabulary.work import operator_work
-from tests.estimator.synthetic import matmul
+from tests.estimator.synthetic import attention, matmul
 from tests.estimator.workload_files import MADE, sizes
 
 IMAGE = {
@@ -66,8 +66,8 @@ def test_work_of_a_grouped_convolution_counts_only_its_own_channels():
 @pytest.mark.parametrize("queries, context", [(5, 5), (3, 8), (1, 7)])
 def test_causal_attention_computes_the_pairs_that_a_triangle_leaves(queries, context):
     shape = HEADS | {"queries": queries, "context": context}
-    full = operator_work(make_operator("attention", "prefill", "bf16", **shape | {"causal": 0}))
-    causal = operator_work(make_operator("attention", "prefill", "bf16", **shape))
+    full = operator_work(attention(**shape | {"causal": 0}))
+    causal = operator_work(attention(**shape))
     pairs = sum(context - queries + i + 1 for i in range(queries))
     assert full.flop == 4 * 2 * 8 * 32 * queries * context
     assert causal.flop == 4 * 2 * 8 * 32 * pairs
@@ -79,5 +79,5 @@ def test_windowed_attention_reads_the_keys_that_some_query_sees(queries, context
     shape = HEADS | {"queries": queries, "context": context, "window": window}
     places = [context - queries + i for i in range(queries)]
     seen = {key for place in places for key in range(max(0, place - window + 1), place + 1)}
-    read = operator_work(make_operator("attention", "prefill", "bf16", **shape)).read_byte
+    read = operator_work(attention(**shape)).read_byte
     assert read == 2 * (2 * queries * 8 * 32 + 2 * 2 * len(seen) * 2 * 32)

@@ -15,7 +15,7 @@ from estimator.vocabulary.quantities import NORMAL_90
 from fitter.bundle.calibration import calibrate
 from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows
-from tests.estimator.synthetic import workload_of
+from tests.estimator.synthetic import attention, convolution, workload_of
 
 ROWS = Path(__file__).parents[2] / "bundles" / "data" / "h200-sxm"
 GPU = "h200-sxm"
@@ -55,9 +55,9 @@ def test_kernels_above_the_limit_do_not_raise_the_share_that_a_board_holds(bundl
 
 def test_no_convolution_is_faster_than_the_rate_of_its_format(bundle):
     """Only bf16 was measured; some of its kernels use warp groups, which other formats lack."""
-    gpu, shape = load_gpu(GPU), {"batch": 64, "channels": 512, "height": 56, "width": 56, "filters": 512, "kernel_h": 3, "kernel_w": 3}
+    gpu = load_gpu(GPU)
     for precision in ("bf16", "fp16", "tf32", "fp32"):
-        operator = make_operator("conv", "conv2d", precision, **shape, stride=1, padding=1, groups=1)
+        operator = convolution(3, precision, batch=64, channels=512, height=56, width=56, filters=512, padding=1)
         found = estimate(workload_of(operator), bundle)[0]
         flop = 2.0 * 64 * 56 * 56 * 512 * 512 * 9
         rate = gpu.matrix_flop_per_clock(precision, precision == "fp32") * gpu.num_sms * found.sm_clock_mhz * 1e6
@@ -66,9 +66,9 @@ def test_no_convolution_is_faster_than_the_rate_of_its_format(bundle):
 
 def test_names_of_convolutions_tell_their_tiles():
     rows = read_selection([ROWS / f"{name}.parquet" for name in ("campaign-2", "campaign-4")], GPU).kernels
-    convolution = np.array([operator.family == "conv" for operator in rows.row_operators()])
-    assert np.isfinite(rows.tile_m[convolution]).mean() > 0.9
-    for m, n, name in zip(rows.tile_m[convolution], rows.tile_n[convolution], np.array(rows.kernel_name)[convolution], strict=True):
+    convolved = np.array([operator.family == "conv" for operator in rows.row_operators()])
+    assert np.isfinite(rows.tile_m[convolved]).mean() > 0.9
+    for m, n, name in zip(rows.tile_m[convolved], rows.tile_n[convolved], np.array(rows.kernel_name)[convolved], strict=True):
         assert not np.isfinite(m) or f"{m:.0f}x{n:.0f}" in name or f"{n:.0f}x{m:.0f}" in name
 
 
@@ -100,8 +100,7 @@ def test_flash_attention_2_that_was_forced_is_not_taken_for_the_attention_of_pyt
     rows = read_selection([ROWS / "campaign-2.parquet"], GPU).kernels
     assert {operator.library for operator in rows.operators if operator.family == "attention"} == {"flash-attention"}
     assert {operator.library for operator in rows.operators if operator.family != "attention"} == {""}
-    shape = {"batch": 1, "queries": 8192, "context": 8192, "heads": 16, "kv_heads": 16, "head_dim": 128, "window": 0, "causal": 1}
-    own, flash = (make_operator("attention", "prefill", "bf16", library=library, **shape) for library in ("", "flash-attention"))
+    own, flash = (attention(8192, heads=16, kv_heads=16, head_dim=128, library=library) for library in ("", "flash-attention"))
     seconds = [estimate(workload_of(one), bundle)[0] for one in (own, flash)]
     assert 1.3 < seconds[1].latency_s / seconds[0].latency_s < 2.5  # published for an H100: 1.6 (arXiv 2407.08608)
     assert seconds[0].validity != "measured"

@@ -14,7 +14,7 @@ from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.intervals import FOLDS, folds_of
 from fitter.latency.residual_tier import shape_errors
 from fitter.rows.columns import Selection
-from tests.estimator.synthetic import matmul
+from tests.estimator.synthetic import attention, matmul
 from tests.fitter.measured import coefficients, kernel_rows, planted_bundle, various_operators
 
 BUNDLE = planted_bundle()
@@ -65,12 +65,11 @@ def test_each_library_has_its_own_times_and_the_one_with_the_most_rows_answers_f
     ],
 )
 def test_attention_of_the_framework_has_its_priors_where_other_kernels_alone_were_measured(gpu, libraries, own):
-    shapes = [{"batch": 2**i, "context": 2048, "kv_heads": 8, "heads": 8, "head_dim": 128, "window": 0, "causal": 1} for i in range(6)]
     operators = [
-        make_operator("attention", kind, "bf16", library=library, queries=1 if kind == "decode" else 2048, **shape)
+        attention(1 if kind == "decode" else 2048, kind=kind, library=library, batch=2**i, context=2048, head_dim=128)
         for library in libraries
         for kind in ("prefill", "decode")
-        for shape in shapes
+        for i in range(6)
     ]
     spec = load_gpu(gpu)
     rows = kernel_rows(replace(BUNDLE, gpu=spec), operators)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from estimator import load_gpu, make_operator
+from estimator import load_gpu
 from estimator.model.coefficients import COLUMN, Prior, coefficient_vector
 from estimator.model.timeline import kernel_seconds, measured_seconds
 from fitter.latency.group_fit import fit_group, kernel_problem, predicted_seconds
 from fitter.latency.sensitivities import log_measured
 from fitter.priors import kernel_priors
-from tests.estimator.synthetic import matmul
+from tests.estimator.synthetic import addition, matmul
 
 GPU = load_gpu("h100-sxm")
 CLOCK_HZ = GPU.sm_clock_max_mhz * 1e6
@@ -30,7 +30,7 @@ def products(count, seed=0):
 
 def additions(count, seed=0):
     sizes = np.exp2(np.random.default_rng(seed).uniform(8, 27, count)).astype(int)
-    return [make_operator("elementwise", "add", "fp32", elements=float(size), reads=2.0 * size) for size in sizes]
+    return [addition(float(size), "fp32") for size in sizes]
 
 
 def problem_of(operators, values, *, noise=0.0, warm=False, clocks=False):

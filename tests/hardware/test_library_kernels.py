@@ -11,6 +11,8 @@ from estimator.model.tile_names import named_tile
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.work import operator_work
 from microbench.layouts import LAYOUTS
+from tests.collector.dataset_rows import addition
+from tests.collector.dataset_rows import product as multiplication
 from tests.hardware.board import BOARD, open_real_runner
 from tests.microbench_library.host_values import attended, host_values, layernorm, reference_product, softmax
 
@@ -64,7 +66,7 @@ def test_products_are_right_in_every_layout(runner, precision, name, l2_state, l
         (make_operator("norm", "layernorm", "fp16", rows=100, dim=768), layernorm),
         (make_operator("norm", "rmsnorm", "bf16", rows=100, dim=768), lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w),
         (make_operator("reduction", "sum", "fp32", rows=100, dim=4096), lambda x: x.sum(-1)),
-        (make_operator("elementwise", "add", "bf16", elements=65536, reads=131072), lambda x, y: x + y),
+        (addition(65536, "bf16"), lambda x, y: x + y),
         (make_operator("copy", "transpose", "fp16", elements=65536, reads=65536), lambda x: x.T),
     ],
     ids=lambda value: getattr(value, "operator", ""),
@@ -95,7 +97,7 @@ def test_large_products_and_copies_reach_a_rate_that_the_board_can_have(runner, 
     operator = (
         make_operator("elementwise", "scalar_mul", "fp32", elements=1 << 30, reads=1 << 30)
         if copies
-        else make_operator("gemm", "linear", precision, batch=1, m=size, n=size, k=size)
+        else multiplication(size, precision=precision)
     )
     if not runner.supports(operator):
         pytest.skip(f"no such kernel on this board: {operator.family} in {operator.precision}")
@@ -109,12 +111,12 @@ def test_large_products_and_copies_reach_a_rate_that_the_board_can_have(runner, 
 
 def test_short_kernels_run_without_gaps(runner):
     """From graphs a kernel of a few microseconds takes less time than the host needs to launch it."""
-    operator = make_operator("gemm", "linear", "fp16", batch=1, m=64, n=64, k=64)
+    operator = multiplication(64)
     assert seconds(runner, operator) < 6e-6
 
 
 def test_operands_in_the_cache_are_faster_than_displaced_ones(runner):
-    operator = make_operator("elementwise", "add", "fp32", elements=1 << 20, reads=1 << 21)
+    operator = addition(1 << 20, "fp32")
     if not runner.supports(operator):
         pytest.skip("PyTorch is not installed")
     assert seconds(runner, operator, "warm") < 0.9 * seconds(runner, operator, "cold")
@@ -123,7 +125,7 @@ def test_operands_in_the_cache_are_faster_than_displaced_ones(runner):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("size", [16, 256, 1024, 4096])
 def test_the_kernels_that_ran_have_names_that_are_read(runner, precision, size):
-    prepared = runner.prepare(make_operator("gemm", "linear", precision, batch=1, m=size, n=4096, k=1024))
+    prepared = runner.prepare(multiplication(size, 4096, 1024, precision))
     assert prepared.untraced == ""
     assert named_tile(prepared.kernel_name) is not None or size == 16, prepared.kernel_name  # a product of few rows may have no tile
     assert min(*prepared.grid, *prepared.block, prepared.blocks_per_sm) >= 1
