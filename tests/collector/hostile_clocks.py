@@ -51,37 +51,38 @@ def two_distances(random):
 
 def two_levels(random):
     """A good clock that shows two readings without noise: the load's edges alone are seen; at times locked to the clock."""
-    period = random.uniform(0.02, 0.12)
-    due = _grid(period, random.uniform(8.0, 30.0))
-    update = due + random.normal(0.0, 3e-4, len(due))
+    period, update = _clocked(random, (0.02, 0.12), (8.0, 30.0))
     half = float(random.integers(2, 9)) * period if random.random() < 0.4 else random.uniform(1.5, 9.0) * period
     scatter = random.choice([0.0, 0.01, 0.1])
-    edge = np.cumsum(half * (1.0 + scatter * random.standard_normal(int(due[-1] / half) + 2)))
+    edge = np.cumsum(half * (1.0 + scatter * random.standard_normal(int(update[-1] / half) + 2)))
     level = np.searchsorted(edge, update) % 2
     return polled(update, np.where(level, 200.0, 60.0), random, period_s=period)
 
 
 def stretches(random):
     """A good clock that is polled for a short stretch of every longer one."""
-    period = random.uniform(0.015, 0.11)
-    due = _grid(period, random.uniform(15.0, 60.0))
-    update = due + random.normal(0.0, 3e-4, len(due))
+    period, update = _clocked(random, (0.015, 0.11), (15.0, 60.0))
     every = random.uniform(1.0, 4.0)
     within = random.uniform(3.0 * period, 0.5 * every)
-    return polled(update, moving(len(due), random), random, period_s=period, every_s=every, polled_s=within)
+    return polled(update, moving(len(update), random), random, period_s=period, every_s=every, polled_s=within)
 
 
 def skipped(random):
     """A good clock of which a third to two thirds of the updates do not come."""
-    period = random.uniform(0.015, 0.11)
-    due = _grid(period, random.uniform(10.0, 40.0))
-    update = due + random.normal(0.0, 3e-4, len(due))
-    kept = random.random(len(due)) >= random.uniform(0.3, 0.7)
-    return polled(update[kept], moving(len(due), random)[kept], random, period_s=period)
+    period, update = _clocked(random, (0.015, 0.11), (10.0, 40.0))
+    kept = random.random(len(update)) >= random.uniform(0.3, 0.7)
+    return polled(update[kept], moving(len(update), random)[kept], random, period_s=period)
 
 
 def _grid(period_s, span_s):
     return period_s * np.arange(float(int(span_s / period_s) + 2))
+
+
+def _clocked(random, periods_s, spans_s):
+    """A period, and the updates of a good clock."""
+    period = random.uniform(*periods_s)
+    due = _grid(period, random.uniform(*spans_s))
+    return period, due + random.normal(0.0, 3e-4, len(due))
 
 
 def _mean(update_s):

@@ -1,6 +1,7 @@
 """The Python interface given what it cannot take: a named error of one line that says which argument and what it should be."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,22 +30,26 @@ WORKLOAD = gpt2_prefill(1, 128)
 ANY = None
 CAPPED = question(WORKLOAD, BUNDLE, power_cap_w=151.0)
 
+SETTINGS = {
+    "a name for a GPU": ("gpu", "a10", "gpu must be a GpuSpec"),
+    "a text for a clock": ("sm_clock_mhz", "900", "sm_clock_mhz must be a number"),
+    "a mapping for clocks": ("sm_clock_mhz", {900.0: 1}, "sm_clock_mhz must be"),
+    "a table of clocks": ("sm_clock_mhz", [[900.0]], "sm_clock_mhz must be a number or a list"),
+    "no clocks": ("sm_clock_mhz", np.array([]), "no SM clock given"),
+    "nan for a clock": ("sm_clock_mhz", float("nan"), "SM clock nan MHz is outside"),
+    "a cap above the board's": ("power_cap_w", 151, "above the limit of a10, 150 W"),
+    "a text for a cap": ("power_cap_w", "200", "power_cap_w must be a number in W"),
+    "a power at rest without its clock": ("idle_power", 60.0, "a pair is needed, W and MHz"),
+    "a text for power at rest": ("idle_power", ("60", 900), "idle_power must be"),
+    "an absurd launch": ("host_launch_s", 1e30, "at most 1 s"),
+    "a list of efficiencies": ("efficiency", [0.8], "efficiency must be a mapping"),
+    "a text for an efficiency": ("efficiency", {"dram": "1"}, "efficiency of dram must be"),
+}
+"""A setting of an estimate, its wrong value, and what is said."""
+
 WRONG = {
     "a path for a workload": (lambda: estimate("gpt2.json", BUNDLE), "workload must be a Workload, as read_workload gives it"),
-    "a name for a GPU": (lambda: estimate(WORKLOAD, BUNDLE, gpu="a10"), "gpu must be a GpuSpec"),
-    "a text for a clock": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz="900"), "sm_clock_mhz must be a number"),
-    "a mapping for clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz={900.0: 1}), "sm_clock_mhz must be"),
-    "a table of clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=[[900.0]]), "sm_clock_mhz must be a number or a list"),
-    "no clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=np.array([])), "no SM clock given"),
-    "nan for a clock": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=float("nan")), "SM clock nan MHz is outside"),
-    "a cap above the board's": (lambda: estimate(WORKLOAD, BUNDLE, power_cap_w=151), "above the limit of a10, 150 W"),
     "a cap above the board's of a comparison": (lambda: compare(CAPPED, CAPPED), "above the limit of a10, 150 W"),
-    "a text for a cap": (lambda: estimate(WORKLOAD, BUNDLE, power_cap_w="200"), "power_cap_w must be a number in W"),
-    "a power at rest without its clock": (lambda: estimate(WORKLOAD, BUNDLE, idle_power=60.0), "a pair is needed, W and MHz"),
-    "a text for power at rest": (lambda: estimate(WORKLOAD, BUNDLE, idle_power=("60", 900)), "idle_power must be"),
-    "an absurd launch": (lambda: estimate(WORKLOAD, BUNDLE, host_launch_s=1e30), "at most 1 s"),
-    "a list of efficiencies": (lambda: estimate(WORKLOAD, BUNDLE, efficiency=[0.8]), "efficiency must be a mapping"),
-    "a text for an efficiency": (lambda: estimate(WORKLOAD, BUNDLE, efficiency={"dram": "1"}), "efficiency of dram must be"),
     "no workloads": (lambda: sweep(ANY, BUNDLE), "workloads must be a Workload"),
     "names for bundles": (lambda: sweep(WORKLOAD, ["a10-eager"]), "bundle must be a Bundle"),
     "a size of a file that states none": (
@@ -63,6 +68,7 @@ WRONG = {
     "a number for a rule set": (lambda: read_workload(EXAMPLE, completion=3), "completion must be True or False"),
     "no name of a bundle": (lambda: load_bundle(ANY), "name_or_path must be the name of a bundle"),
     "a number for a GPU": (lambda: load_gpu(3), "name_or_path must be the name of a GPU"),
+    **{name: (partial(estimate, WORKLOAD, BUNDLE, **{key: value}), reason) for name, (key, value, reason) in SETTINGS.items()},
 }
 
 

@@ -42,11 +42,14 @@ OVERVIEW = Overview(
 def test_metrics_are_in_base_units_and_unknown_figures_have_no_sample():
     samples = parsed(exposition(OVERVIEW).decode())
     board = (("gpu", "GPU-1"), ("name", "NVIDIA H200"))
-    assert samples["wattprint_board_sm_clock_hertz", board] == 1.41e9
-    assert samples["wattprint_board_power_watts", board] == 321.5
-    assert samples["wattprint_job_progress_ratio", board] == 0.25
-    assert samples["wattprint_job_remaining_seconds", board] == 75.0
-    assert samples["wattprint_job_rows", board] == 4
+    wanted = {
+        "board_sm_clock_hertz": 1.41e9,
+        "board_power_watts": 321.5,
+        "job_progress_ratio": 0.25,
+        "job_remaining_seconds": 75,
+        "job_rows": 4,
+    }
+    assert {name: samples[f"wattprint_{name}", board] for name in wanted} == wanted
     assert samples["wattprint_jobs", (("state", "running"),)] == 1
     assert ("wattprint_board_temperature_celsius", board) not in samples
 
