@@ -87,7 +87,7 @@ def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
             """Calls a device, writes down the answer or the error of the edge, and passes it on."""
             nonlocal launched
             launched = launched or method == "run"
-            line: dict[str, object] = {"device": device, "method": method, **({"arguments": plain(arguments)} if arguments else {})}
+            line = _called(device, method, arguments)
             try:
                 answer = getattr(devices[device], method)(*arguments)
             except DeviceError as error:
@@ -107,6 +107,10 @@ def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
             failure = error
     if failure is not None:
         raise failure
+
+
+def _called(device: str, method: str, arguments: tuple[Any, ...]) -> dict[str, object]:
+    return {"device": device, "method": method, **({"arguments": plain(arguments)} if arguments else {})}
 
 
 def _write(file: IO[str], line: Mapping[str, object]) -> None:
@@ -130,7 +134,7 @@ class Player:
         if self._failure is not None:
             raise self._failure
         try:
-            answer = self._answer({"device": device, "method": method, **({"arguments": plain(arguments)} if arguments else {})})
+            answer = self._answer(_called(device, method, arguments))
         except DeviceError as error:
             self._failure = error
             raise

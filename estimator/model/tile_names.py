@@ -10,6 +10,7 @@ clusters.  If the grid is known, it must cover the product, and it decides betwe
 """
 
 import re
+from dataclasses import replace
 from math import ceil, isfinite
 from typing import Final
 
@@ -107,23 +108,20 @@ def tile_from_name(kernel_name: str, batch: float, m: float, n: float, grid: tup
         return NO_TILE
     as_named = (float(named.first), float(named.second))
     choices = (as_named, as_named[::-1]) if named.first_along_m else (as_named[::-1], as_named)
-    detail = {"tile_k": named.tile_k, "stages": named.stages}
+    unsplit = KernelTile(tile_m=choices[0][0], tile_n=choices[0][1], split_k=UNKNOWN, tile_k=named.tile_k, stages=named.stages)
     plane = grid[0] * grid[1]
     if not (isfinite(plane * grid[2]) and plane * grid[2] > 0):
-        return KernelTile(tile_m=choices[0][0], tile_n=choices[0][1], split_k=UNKNOWN, **detail)
+        return unsplit
     for tile_m, tile_n in choices:
         if ceil(m / tile_m) * ceil(n / tile_n) == plane:
             split = max(grid[2] / batch, 1.0)
             whole = split == round(split) and split <= MOST_SPLITS
-            return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=split if whole else UNKNOWN, **detail)
-    for (
-        tile_m,
-        tile_n,
-    ) in choices:  # a swizzled grid is rounded up, to less than twice the tiles, and may hold splits and batches in any direction
+            return replace(unsplit, tile_m=tile_m, tile_n=tile_n, split_k=split if whole else UNKNOWN)
+    # A swizzled grid is rounded up, to less than twice the tiles, and may hold splits and batches in any direction.
+    for tile_m, tile_n in choices:
         ratio = plane * grid[2] / (batch * ceil(m / tile_m) * ceil(n / tile_n))
         if 1.0 <= ratio <= MOST_SPLITS:
-            return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=float(int(ratio)), **detail)
+            return replace(unsplit, tile_m=tile_m, tile_n=tile_n, split_k=float(int(ratio)))
     if PERSISTENT.search(kernel_name):
-        split = UNKNOWN if SPLIT_WORD.search(kernel_name) else 1.0
-        return KernelTile(tile_m=choices[0][0], tile_n=choices[0][1], split_k=split, **detail)
+        return unsplit if SPLIT_WORD.search(kernel_name) else replace(unsplit, split_k=1.0)
     return NO_TILE

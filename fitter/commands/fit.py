@@ -43,6 +43,7 @@ PROGRESS_S: Final = 30.0
 """Time between lines of progress off a terminal [s]."""
 
 
+datasets_argument: Final = click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=named_file)
 output_options: Final = with_options(
     json_option,
     click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
@@ -63,7 +64,7 @@ def a_line(text: str) -> str:
     "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done, but --require is missed or --strict finds a warning, "
     "130 interrupted.",
 )
-@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=named_file)
+@datasets_argument
 @output_option(default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
 @output_option("--report", metavar="REPORT.html", help="Write a self-contained page about the fit.")
 @click.option(
@@ -154,7 +155,7 @@ def fit_command(**options: Any) -> int:
 
 @click.command()
 @bundle_argument
-@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=named_file)
+@datasets_argument
 @click.option("--gpu", metavar="NAME|FILE.toml", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
 @require_option
 @output_options
