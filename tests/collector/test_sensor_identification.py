@@ -220,18 +220,13 @@ def test_the_rtx_3090s_step_shows_its_fields_and_its_gain(shared_data):
     assert instant.board_rise_s > 0.1
 
 
-def test_the_rtx_3090s_step_is_undetermined_without_the_meter(shared_data):
-    found = published(shared_data, "rtx3090_step", "power.draw.instant", meter=False)
-    assert found.averaging == "undetermined"
-    assert "edges" in found.notes["averaging"]
-
-
-def test_a_ramp_over_a_second_is_not_called_instant_without_the_meter(shared_data):
-    found = published(shared_data, "rtx3090_step", "power.draw.average", meter=False)
-    assert found.averaging == "undetermined"
-    assert found.rise_time_s > 0.8
-    assert found.transient is None
-    assert "meter tells which" in found.notes["transient"]
+def test_the_rtx_3090s_step_is_undetermined_without_the_meter_and_its_ramp_is_not_called_instant(shared_data):
+    instant, average = (published(shared_data, "rtx3090_step", f"power.draw.{name}", meter=False) for name in ("instant", "average"))
+    assert instant.averaging == average.averaging == "undetermined"
+    assert "edges" in instant.notes["averaging"]
+    assert average.rise_time_s > 0.8
+    assert average.transient is None
+    assert "meter tells which" in average.notes["transient"]
 
 
 @pytest.mark.parametrize(("log", "period_s"), [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])

@@ -60,16 +60,12 @@ class Tape:
         self.shapes[f"weight {out}"] = tensor(self.place(source)[0].shape[1], width)
         self.call("mm", out, source, f"weight {out}", shape=tensor(width=width))
 
-    def parts(self):
-        return [rule_of(call)(call) for call in self.calls]
-
     def groups(self):
-        return merged_calls(self.calls, self.parts())
+        return merged_calls(self.calls, [rule_of(call)(call) for call in self.calls])
 
     def bytes(self):
         """Reads and writes of the compiled operators that are no products [tensor of ROWS × WIDTH in bf16]."""
-        lowered = lower_calls(self.calls, fused=True)
-        pairs = counted(lowered)
+        pairs = counted(lower_calls(self.calls, fused=True))
         works = [operator_work(o) for o, count in pairs if o.family != "gemm" for _ in range(int(count))]
         unit = 2.0 * ROWS * WIDTH
         return [(work.read_byte / unit, work.write_byte / unit) for work in works]
