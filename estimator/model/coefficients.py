@@ -6,7 +6,7 @@ logarithms, and start from a prior: a centre and a width (standard deviation of 
 Source of the priors: fits of published measurements on A100, H100 and H200, see docs/model.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -145,6 +145,12 @@ def longest_prefix(key: str, known: Iterable[str]) -> str | None:
                 if (name := ".".join(spelling[:count]) + end) in names:
                     return longest_prefix(key.replace("tf32", "bf16"), names) if "tf32" in words[count:] else name
     return None
+
+
+def longest_prefixes(keys: Iterable[str], known: Collection[str]) -> list[str | None]:
+    """`longest_prefix` of many keys, most of which are alike."""
+    found: dict[str, str | None] = {}
+    return [found[key] if key in found else found.setdefault(key, longest_prefix(key, known)) for key in keys]
 
 
 def group_words(group: str) -> list[str]:

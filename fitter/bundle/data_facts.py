@@ -14,7 +14,7 @@ import pandas as pd
 
 import estimator
 from estimator.bundle.content import DatasetRecord, Provenance
-from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.coefficients import group_key, longest_prefixes
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -117,12 +117,11 @@ def domain_of(selection: Selection, groups: Iterable[str]) -> dict[str, dict[str
 
     Zero (an unlimited window, no padding) is not a size and is left out if other values occur.
     """
-    known = set(groups)
     used: list[Sequence[Operator]] = [] if selection.kernels is None else [selection.kernels.row_operators()]
     used += [] if selection.workloads is None else [workload.operators for workload in selection.workloads.row_workloads()]
     shapes: dict[str, list[dict[str, float]]] = {}
-    for operator in dict.fromkeys(operator for operators in used for operator in operators):
-        group = longest_prefix(group_key(operator), known)
+    every = [*dict.fromkeys(operator for operators in used for operator in operators)]
+    for operator, group in zip(every, longest_prefixes(map(group_key, every), set(groups)), strict=True):
         if group is not None:
             shapes.setdefault(group, []).append(operator.named_shape())
     return {group: _ranges(pd.DataFrame(rows)) for group, rows in sorted(shapes.items())}

@@ -241,7 +241,7 @@ def _kind(family: str, operator: str, row: Mapping[str, Any]) -> tuple[str | Non
 
 def _shape(family: str, operator: str, row: Mapping[str, Any]) -> dict[str, float]:
     """Shape fields of a family from the columns of a table; those of a missing column are left out."""
-    known = {name: float(row.get(name, np.nan)) for name in SHAPE_COLUMNS}
+    known = {name: float(row.get(name, np.nan)) for name in (*FAMILY_FIELDS[family], "sequence", "heads", "rows", "dim")}
     defaults: dict[str, float] = {}
     if family == "gemm":
         defaults = {"batch": 1.0}

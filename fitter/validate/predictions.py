@@ -11,7 +11,7 @@ from estimator.bundle.content import Bundle, ErrorFigures, HeldOut
 from estimator.engine.board import open_board
 from estimator.engine.kernel_table import predict_kernels
 from estimator.engine.prediction import predict
-from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.coefficients import group_key, longest_prefixes
 from estimator.uncertainty.forecast import forecast_of
 from estimator.uncertainty.laboratory import ELSEWHERE_STD, is_known, scale_of
 from estimator.vocabulary.gpu import GpuSpec
@@ -213,9 +213,8 @@ def workload_precision(workload: Workload) -> str:
 
 def served_groups(bundle: Bundle, rows: KernelRows) -> list[str | None]:
     """The coefficient group of each row, None without one."""
-    keys = [group_key(operator) for operator in rows.operators]
-    served = {key: longest_prefix(key, bundle.groups) for key in set(keys)}
-    return [served[keys[i]] for i in rows.operator_index]
+    names = longest_prefixes(map(group_key, rows.operators), bundle.groups)
+    return [names[i] for i in rows.operator_index]
 
 
 def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
