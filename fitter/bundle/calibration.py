@@ -18,6 +18,7 @@ from estimator.bundle.content import Bundle, HeldOut
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.uncertainty.forecast import FORECAST_POWER_STD, forecast_std
+from estimator.uncertainty.laboratory import ELSEWHERE_STD
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
@@ -134,7 +135,7 @@ def calibrate(
     held_out = {kind: _with_stated(left_out, bundle, getattr(selection, kind)) for kind, left_out in held_out.items()}
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
-    warnings = (*_poor(selection, bundle, held_out, errors), *few, *remarks, *unfit)
+    warnings = (*_poor(selection, bundle, held_out, errors), *far_laboratories(bundle), *few, *remarks, *unfit)
     notes = (*transfer_notes(source, found.bundle), *selection.notes, *warnings)
     return Calibration(
         bundle=replace(bundle, errors=errors, notes=notes),
@@ -151,6 +152,16 @@ def _poor(selection: Selection, bundle: Bundle, held_out: Collection[str], error
     few = [rows for rows in selection.tables if kind_of(rows) not in held_out and len(rows) < FEWEST_ROWS]
     own = [row for rows in few for row in error_rows(compared(predict_rows(bundle, rows)))]
     return (*fit_warnings([row for row in errors if label_of(row) not in alone]), *fit_warnings(own, "the fitted rows themselves"))
+
+
+def far_laboratories(bundle: Bundle) -> tuple[str, ...]:
+    """Warnings for laboratories beyond four usual deviations from their mean; those of public tables lie within 2.5."""
+    far = 4.0 * ELSEWHERE_STD["latency"] / math.sqrt(2.0)
+    return tuple(
+        f"times of {one.name} are {one.scale:.2f} times those of the mean laboratory, for which answers hold: check units, clocks and limit"
+        for one in bundle.collections
+        if abs(math.log(one.scale)) > far
+    )
 
 
 def _source(selection: Selection, gpu: GpuSpec, priors: Sequence[Bundle], lender: Bundle | None) -> TransferSource | None:

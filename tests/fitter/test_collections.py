@@ -11,7 +11,7 @@ from estimator.bundle.content import CollectionRecord
 from estimator.engine.board import board_tables, carried_power
 from estimator.model.power_limit import LIMIT_SHARE, LIMIT_SHARE_STD
 from estimator.uncertainty.laboratory import ELSEWHERE_STD
-from fitter.bundle.calibration import calibrate_anchored
+from fitter.bundle.calibration import calibrate_anchored, far_laboratories
 from fitter.bundle.drafts import draft_from_rows
 from fitter.errors import CalibrationError
 from fitter.power.limit import with_limit_share
@@ -56,6 +56,12 @@ def test_a_factor_between_two_laboratories_comes_back_from_kernels_of_both(facto
     errors = predict_rows(found, rows)
     bias = np.log(errors["predicted_latency"] / errors["measured_latency"]).groupby(errors["collection"]).median()
     assert bias.abs().max() < 0.02
+
+
+def test_laboratories_far_from_their_mean_are_told():
+    scales = {"fast": 0.75, "near": 1.25, "far": 1.35}
+    labs = tuple(CollectionRecord(name=name, rows=1, scale=scale) for name, scale in scales.items())
+    assert [line.split()[2] for line in far_laboratories(replace(planted_bundle(), collections=labs))] == ["fast", "far"]
 
 
 def test_runs_of_a_slower_laboratory_leave_the_kernels_of_another_as_they_are():
