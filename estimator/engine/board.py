@@ -51,7 +51,7 @@ class Board:
 
     asked_mhz    SM clocks (c,) [MHz]
     limit_w      power limit; held: what a throttled board draws of it
-    host         its host, as far as known; launch_s: its time to launch one operator, or the asker's [s]
+    host         the bundle's host, or an unknown one; launch_s: its time to launch one operator, or the asker's [s] (own_host)
     scale        factor on the times by the bundle's coefficients (`estimator.uncertainty.laboratory`) [1]
     collection   the collection to which the scale belongs; None: their mean
     efficiency   module → share of its published rate, in place of the fitted coefficient
@@ -68,15 +68,11 @@ class Board:
     collection: str | None
     host: HostCost
     launch_s: float
+    own_host: bool
     efficiency: Mapping[str, float]
     model: PowerModel | None
     tables: BoardTables
     rest_known: bool
-
-    @property
-    def own_host(self) -> bool:
-        """Whether the launch cost is the asker's."""
-        return self.launch_s != self.host.launch_s
 
     @property
     def launch_ln_std(self) -> float:
@@ -116,6 +112,7 @@ def open_board(
         collection=collection,
         host=host,
         launch_s=host.launch_s if host_launch_s is None else host_launch(host_launch_s),
+        own_host=host_launch_s is not None,
         efficiency=efficiency or {},
         model=power_model(bundle, spec),
         tables=tables if idle_power is None else with_idle_power(tables, idle_power, limit_w),

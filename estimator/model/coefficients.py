@@ -147,9 +147,9 @@ def longest_prefix(key: str, known: Iterable[str]) -> str | None:
     return None
 
 
-def longest_prefixes(keys: Iterable[str], known: Collection[str]) -> list[str | None]:
-    """`longest_prefix` of many keys, most of which are alike."""
-    found: dict[str, str | None] = {}
+def longest_prefixes(keys: Iterable[str], known: Collection[str], found: dict[str, str | None] | None = None) -> list[str | None]:
+    """`longest_prefix` of each key; each different one is looked up once, and kept in `found`."""
+    found = {} if found is None else found
     return [found[key] if key in found else found.setdefault(key, longest_prefix(key, known)) for key in keys]
 
 
@@ -171,9 +171,7 @@ class CoefficientTable:
 
         A kernel without a group gets DEFAULTS, which is no prediction; the caller must report it.
         """
-        found = self.found
-        served = [found[key] if key in found else found.setdefault(key, longest_prefix(key, self.number)) for key in keys]
-        none = len(self.number)
+        served, none = longest_prefixes(keys, self.number, self.found), len(self.number)
         return self.vectors[np.array([none if name is None else self.number[name] for name in served], dtype=np.int64)], served
 
 
