@@ -22,9 +22,9 @@ factor common to all (3 and 12 %).  Power: sensors of one type differ by 5 % fro
 HOST_S: Final = 36e-6
 NEWER_HOST_S: Final = 25e-6
 HOST_STD: Final = 0.5
-"""Time to launch an operator of eager PyTorch on an unknown host [s], for a board from Ada on, and its standard deviation [ln].  Before Ada 35
-and 36 µs were fitted (EnergAIzer); other collections take up to 60.  From Ada on 19 (EnergAIzer), 51 (ML.ENERGY), 16 and 23 µs (RTX PRO 6000
-and 5090, `benchmarks/published/language.csv`), all in view when 25 was chosen."""
+"""Time to launch an operator of eager PyTorch on an unknown host [s], for a board from Ada on, and its standard deviation [ln].  Before
+Ada 35 and 36 µs were fitted (EnergAIzer); other collections take up to 60.  From Ada on 19 (EnergAIzer), 51 (ML.ENERGY), 16 and 23 µs
+(RTX PRO 6000 and 5090, `benchmarks/published/language.csv`), all in view when 25 was chosen."""
 
 
 def unknown_host(gpu: GpuSpec) -> HostCost:
