@@ -97,7 +97,7 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, s
   unsigned held = *count, there = (unsigned)board(handle)[PROCESSES];
   *count = there;
   if (there > held) return INSUFFICIENT_SIZE;
-  for (unsigned i = 0; i < there && found; i++) found[i] = (struct process){.pid = 1000 + i, .memory = 1 << 20};
+  for (unsigned i = 0; i < there && found; i++) found[i] = (struct process){.pid = 5000000 + i, .memory = 1 << 20}; /* above Linux's largest */
   return SUCCESS;
 }
 API int nvmlDeviceGetClockInfo(void *handle, int type, unsigned *mhz) {

@@ -244,6 +244,6 @@ def test_processes_that_come_later_are_seen_and_this_one_is_not(boards, environm
             seen.append(json.loads(watcher.stdout.readline()))
         watcher.stdin.close()
         assert watcher.wait(300) == 0
-    assert (seen[0], seen[3]) == ([1000], [])
-    assert 1000 in seen[1], "in a container the second one may be this process; nobody can tell"
-    assert {1000, 1002} <= set(seen[2])
+    assert (seen[0], seen[3]) == ([5000000], [])
+    assert 5000000 in seen[1], "in a container the second one may be this process; nobody can tell"
+    assert {5000000, 5000002} <= set(seen[2])
