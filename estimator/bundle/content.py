@@ -122,9 +122,9 @@ class GroupCoefficients:
     ln_std: Annotated[Mapping[Coefficient, LnStd], "standard deviation of the logarithm; names without one were not fitted"] = EMPTY
     identified: Annotated[Mapping[Coefficient, bool], "whether the data, rather than the prior, set the coefficient"] = EMPTY
     rows: Annotated[Count, "measurements behind the group"] = 0
-    usual: Annotated[
-        Coefficients, "lambdas of boards in general, here and in groups below; forecasts for other architectures take half"
-    ] = EMPTY
+    usual: Annotated[Coefficients, "lambdas of boards in general, here and in groups below; forecasts for other kinds of SM take half"] = (
+        EMPTY
+    )
 
 
 def check_group_names(group: GroupCoefficients) -> None:
@@ -391,11 +391,16 @@ def group_table(bundle: Bundle, gpu: GpuSpec) -> CoefficientTable:
     return CoefficientTable(group_coefficients(bundle, gpu))
 
 
+def same_kernels(bundle: Bundle, gpu: GpuSpec) -> bool:
+    """Whether libraries launch the same kernels on a GPU as on the fitted one: those of its compute capability (assumed)."""
+    return gpu.compute_capability == bundle.gpu.compute_capability
+
+
 def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, float]]:
     """Coefficients by group on a GPU.
 
-    On another architecture than the fitted one half of a lambda's deviation from its usual value belongs to the fitted board: forecasts of
-    runs of 20 ms and more between A100, A10 and H100 then err by 4.2 instead of 5.0 % in latency (`benchmarks/board_power.py`).
+    Where kernels are others (`same_kernels`) half of a lambda's deviation from its usual value belongs to the fitted board: forecasts of
+    runs of 20 ms and more between A100, A10 and H100 then err by 3.7 instead of 4.4 % in latency (`benchmarks/board_power.py`).
 
     Where boards are sold with less than their tensor cores' rate, what delays cores of the whole rate takes as many clocks: a pipeline's
     filling, counted in steps of the cores, and what the slower ones mostly hide (SLOWER_EXPONENT); their power, and so a ceiling, falls
@@ -408,7 +413,7 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
     3.3 instead of 3.7 % in latency and 4.2 instead of 4.8 in power, int4 models on an RTX A6000 by 2 instead of 14 %, where products took
     less time than their bytes (`benchmarks/published.py`).
     """
-    known = {name: group.usual for name, group in bundle.groups.items() if group.usual and gpu.architecture != bundle.gpu.architecture}
+    known = {name: group.usual for name, group in bundle.groups.items() if group.usual and not same_kernels(bundle, gpu)}
     now, then = (tensor_rate(one) / FLOP_PER_CLOCK.get(one.compute_capability, tensor_rate(one)) for one in (gpu, bundle.gpu))
     slower = min(now / then, 1.0)
     found = {}

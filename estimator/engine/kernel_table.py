@@ -6,11 +6,12 @@ repeated launches of one kernel save (operands that stay in L2).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, group_coefficients
+from estimator.bundle.content import Bundle, group_coefficients, same_kernels
 from estimator.engine.board import board_tables, held_limit, power_model
 from estimator.model.coefficients import coefficient_rows, group_key
 from estimator.model.kriging import phase_features
@@ -227,20 +228,16 @@ def bundle_times(
 ) -> KernelTimes:
     """`kernel_times` with the coefficients, tiers and predictors of a bundle.
 
-    Libraries launch other kernels on another architecture than the fitted one: a tier's corrections then worsen forecasts (fp32 products of
-    a V100 from an A100: 13.2 instead of 8.3 %), and only its deviation counts.
+    A tier's corrections of a kernel on the fitted GPU belong to the same kernel on another; not to other kernels (`same_kernels`: fp32
+    products of a V100 from an A100 err by 13.2 instead of 8.3 %), for which only their deviation counts.
     """
-    times = kernel_times(
-        operators,
-        gpu,
-        group_coefficients(bundle, gpu),
-        sm_clock_mhz=sm_clock_mhz,
-        warm=warm,
-        known=known,
-        tile_predictors=bundle.tile_predictors,
-        residuals=bundle.residuals,
-    )
-    return times if gpu.architecture == bundle.gpu.architecture else replace(times, latency_s=times.equations_s)
+    on = partial(kernel_times, operators, sm_clock_mhz=sm_clock_mhz, warm=warm, known=known, tile_predictors=bundle.tile_predictors)
+    own = on(bundle.gpu, group_coefficients(bundle, bundle.gpu), residuals=bundle.residuals)
+    if gpu == bundle.gpu:
+        return own
+    times = on(gpu, group_coefficients(bundle, gpu))
+    correction = own.latency_s / own.equations_s if same_kernels(bundle, gpu) else 1.0
+    return replace(times, latency_s=times.equations_s * correction, log_std=own.log_std)
 
 
 def alone_parts_w(

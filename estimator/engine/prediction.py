@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from estimator.bundle.content import group_table
+from estimator.bundle.content import group_table, same_kernels
 from estimator.engine.board import Board, with_efficiency
 from estimator.model.coefficients import group_key
 from estimator.model.kriging import phase_features
@@ -117,18 +117,24 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     counts = np.array([count for workload in workloads for count in workload.counts])
     lengths = np.array([len(workload.operators) for workload in workloads])
     edges = np.concatenate([[0], np.cumsum(lengths)])
-    fitted, served = bundle.once(group_table, gpu).rows([group_key(o) for o in operators])
+    keys = [group_key(operator) for operator in operators]
+    fitted, served = bundle.once(group_table, gpu).rows(keys)
     coefficients = with_efficiency(fitted, board.efficiency)
     phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients, served))
-    clock_hz, cold = np.full(len(operators), gpu.sm_clock_max_mhz * HZ_PER_MHZ), np.full(len(operators), np.inf)
-    features = phase_features(phases, coefficients, clock_hz, cold) if bundle.residuals else None
-    corrections, unfitted = log_corrections(operators, served, bundle.residuals, features=features)[0], unfitted_int8(bundle, operators)
-    corrections = corrections * (gpu.architecture == bundle.gpu.architecture)
+    corrections = np.zeros(len(operators))
+    if bundle.residuals and same_kernels(bundle, gpu):
+        own, known = bundle.gpu, bundle.once(group_table, bundle.gpu).rows(keys)[0]
+        then = (
+            phases if gpu == own else lower(operators, own, known, predicted_tiles(operators, own, bundle.tile_predictors, known, served))
+        )
+        features = phase_features(then, known, np.full(len(keys), own.sm_clock_max_mhz * HZ_PER_MHZ), np.full(len(keys), np.inf))
+        corrections = log_corrections(operators, served, bundle.residuals, features=features)[0]
+    unfitted = unfitted_int8(bundle, operators)
     excesses = shape_excesses(operators, served, bundle.domain)
     numbers: dict[tuple[object, ...], int] = {}
     far, foreign = [excess > 0.0 for excess in excesses], foreign_families(operators, served)
-    keys = zip(served, unseen_precisions(bundle, operators, served), far, foreign, strict=True)
-    kind = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    kinds = zip(served, unseen_precisions(bundle, operators, served), far, foreign, strict=True)
+    kind = np.array([numbers.setdefault(one, len(numbers)) for one in kinds])
     owner = np.repeat(np.arange(len(workloads)), lengths)
     key = owner * len(numbers) + kind
     order = np.argsort(key, kind="stable")

@@ -7,6 +7,9 @@ import pytest
 
 from estimator import Workload, estimate, load_bundle, load_gpu
 from estimator.bundle.content import group_coefficients
+from estimator.engine.board import open_board
+from estimator.engine.kernel_table import bundle_times
+from estimator.engine.prediction import prepare
 from estimator.model.power import POWER_TERMS, BoardTables, carried_factors
 from estimator.model.silicon import energy_factors, usual_rest_w, voltage_ratios
 from estimator.vocabulary.gpu import ClockTable
@@ -107,9 +110,24 @@ def test_half_of_a_lambda_belongs_to_the_fitted_board():
     bundle = known_bundle(A100)
     group = replace(bundle.groups["gemm"], usual={"math": 4.0 * bundle.groups["gemm"].coefficients["math"]})
     bundle = replace(bundle, groups={**bundle.groups, "gemm": group})
-    own, other = (group_coefficients(bundle, replace(A100, architecture=name))["gemm"] for name in (A100.architecture, "hopper"))
+    own, other = (group_coefficients(bundle, replace(A100, name="x", compute_capability=name))["gemm"] for name in ("8.0", "8.6"))
     assert own == group.coefficients
     assert other == pytest.approx(own | {"math": 2.0 * own["math"]})
+
+
+@pytest.mark.parametrize("name, carried", [("l40s", True), ("rtx-4090", True), ("l4", True), ("rtx-a6000", False), ("h100-sxm", False)])
+def test_the_same_kernels_keep_their_corrections_on_other_boards(name, carried):
+    bundle = load_bundle("l40s")
+    products = tuple(matmul(m, n, k) for m in (1, 8, 512, 4096) for n, k in ((6144, 4096), (4096, 14336), (28672, 4096)))
+    alone = {"sm_clock_mhz": np.full(len(products), 1500.0), "warm": np.zeros(len(products)), "known": None}
+    model = Workload(name="x", model_family="x", operators=products, counts=(1.0,) * len(products))
+    own, found = (
+        [np.log(times.latency_s / times.equations_s), prepare([model], open_board(bundle, gpu=gpu)).log_correction]
+        for gpu in (bundle.gpu, load_gpu(name))
+        for times in [bundle_times(products, bundle, gpu, **alone)]
+    )
+    assert np.ptp(own, axis=1) == pytest.approx([0.6, 0.6], abs=0.4)
+    assert np.array(found) == pytest.approx(np.array(own) * carried)
 
 
 @pytest.mark.parametrize("bundle", ["a100-sxm-80gb", "h200-sxm", "l40s"])
@@ -128,7 +146,7 @@ def test_weights_are_read_no_faster_than_memory_gives_them(bundle, precision, st
 )
 def test_tensor_cores_sold_with_a_lower_rate_lose_less_and_others_not(rate, kind, kept):
     bundle = known_bundle(A100)
-    group = replace(bundle.groups["gemm"], coefficients={**bundle.groups["gemm"].coefficients, "math": 1.4})
+    group = replace(bundle.groups["gemm"], coefficients={**bundle.groups["gemm"].coefficients, "math": 1.4}, usual={})
     changed = replace(A100, tensor_flop_per_clock={"bf16": float(rate)}, compute_capability=kind)
     found = group_coefficients(replace(bundle, groups={"gemm": group}), changed)["gemm"]
     assert found["math"] ** 2.6 - 1.0 == pytest.approx(kept**2.6 * (1.4**2.6 - 1.0))
