@@ -4,7 +4,7 @@ Source of the fields and of their defaults: the configuration classes of Transfo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -37,20 +37,26 @@ def kinds() -> Mapping[str, Kind]:
 
 
 NAMES: Final = {
-    "hidden_size": ("n_embd",),
-    "num_hidden_layers": ("n_layer",),
+    "hidden_size": ("n_embd", "n_embed"),
+    "num_hidden_layers": ("n_layer", "num_layers"),
     "num_attention_heads": ("n_head",),
-    "max_position_embeddings": ("n_positions",),
-    "intermediate_size": ("ffn_dim", "n_inner"),
+    "num_key_value_heads": ("num_kv_heads", "multi_query_group_num"),
+    "head_dim": ("kv_channels",),
+    "vocab_size": ("padded_vocab_size",),
+    "max_position_embeddings": ("n_positions", "seq_length"),
+    "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_k",),
-    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "num_experts_per_tok": ("moe_k", "moe_topk"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "first_k_dense_replace": ("moe_layer_start_index",),
     "moe_layer_freq": ("moe_layer_interval", "interleave_moe_layer_step"),
     "sliding_window": ("attention_chunk_size",),
     "rope_scaling": ("rope_parameters",),
 }
 """Other names of fields."""
+
+UNSERVED: Final = ("index_topk", "sparse_config", "linear_attn_config", "use_cla", "num_kv_shared_layers", "block_configs")
+"""Fields by which attention is sparse or linear, layers share their keys, or each layer has sizes of its own."""
 
 LATENT_SIZES: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 """Sizes of latent attention for which the family `mla` holds [1].  Sources: DeepSeek-V2 (arXiv 2405.04434), Kimi K2 (arXiv 2507.20534)."""
@@ -239,10 +245,12 @@ class _Fields:
         value = self.get(name, default)
         if value is None:
             raise FaultError(f"lacks the field {name!r}, which serving needs")
+        if isinstance(value, list | tuple) and value and all(one == value[0] for one in value):  # one for each layer
+            value = value[0]
         return int(read(Annotated[int, Span(0 if default == 0 else 1, MOST)], value, name))
 
-    def truth(self, name: str) -> bool:
-        return bool(read(bool, self.get(name, False), name))
+    def truth(self, name: str, default: bool = False) -> bool:
+        return bool(read(bool, self.get(name, default), name))
 
 
 def read_architecture(source: str | Path | Mapping[str, object]) -> Architecture:
@@ -265,13 +273,17 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         raise FaultError(f"{fault}; known: {', '.join(kinds())}")
     kind = kinds()[model]
     fields = _Fields({**fields.values, **{name: one for name, one in kind.defaults.items() if fields.get(name) is None}})
+    unserved = next(filter(fields.get, UNSERVED), "")
+    if unserved:
+        raise FaultError("changes what the layers do in a way that is not served", unserved)
     layers = fields.number("num_hidden_layers")
     heads, hidden = fields.number("num_attention_heads"), fields.number("hidden_size")
     latent = _latent(fields) if kind.latent else None
     head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", hidden // heads or None)
     longest, window = _longest(fields), fields.number("sliding_window", 0)
     window_layers = _window_layers(kind, fields, layers) * bool(window)
-    kv_heads = heads if latent else fields.number("num_key_value_heads", heads)
+    single = fields.truth("multi_query") and not fields.truth("new_decoder_architecture")
+    kv_heads = heads if latent else 1 if single else fields.number("num_key_value_heads", heads)
     if heads % kv_heads:
         raise FaultError(f"= {kv_heads} must divide {heads} heads", "num_key_value_heads")
     if fields.number("word_embed_proj_dim", hidden) != hidden:
@@ -280,7 +292,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
     return Architecture(
         name=name,
         family=model,
-        kind=kind,
+        kind=replace(kind, qk_norm=fields.truth("use_qk_norm", kind.qk_norm)),
         layers=layers,
         hidden=hidden,
         heads=heads,

@@ -64,16 +64,40 @@ olmoe-1b-7b     6.919   olmoe              2048     16    16 16  1024  50304 {"n
 phi-3.5-moe     41.873  phimoe             4096     32    32  8  6400  32064 {"num_local_experts": 16, "num_experts_per_tok": 2}
 minimax-m2      228.690 minimax_m2         3072     62    48  8  1536 200064
     {"num_local_experts": 256, "num_experts_per_tok": 8, "head_dim": 128}
+gpt-j-6b        6.051   gptj               4096     28    16 16 16384  50400 {}
+pythia-6.9b     6.857   gpt_neox           4096     32    32 32 16384  50432 {}
+falcon-7b       6.922   falcon             4544     32    71 71 18176  65024 {"multi_query": true}
+starcoder       15.517  gpt_bigcode        6144     40    48 48 24576  49152 {"n_positions": 8192}
+internlm2.5-7b  7.738   internlm2          4096     32    32  8 14336  92544 {}
+baichuan2-7b    7.506   baichuan           4096     32    32 32 11008 125696 {}
+exaone-3.5-7.8b 7.818   exaone             4096     32    32  8 14336 102400 {}
+mimo-7b         7.622   mimo               4096     36    32  8 11008 151680 {}
+minicpm-2b      2.725   minicpm            2304     40    36 36  5760 122753 {}
+stablelm-2-12b  12.143  stablelm           5120     40    32  8 13824 100352 {}
+arcee-4.5b      4.619   arcee              2560     36    20  4 18432 128004 {}
+glm-4-9b-0414   9.400   glm                4096     40    32  2 13696 151552 {}
+glm-4.1v-9b     9.400   glm4v_text         4096     40    32  2 13696 151552 {}
+hunyuan-a13b    80.393  hunyuan_v1_moe     4096     32    32  8  3072 128167
+    {"moe_topk": [8, 8], "num_shared_expert": [1, 1], "num_experts": 64, "head_dim": 128, "tie_word_embeddings": true}
 dots1           142.774 dots1              4096     62    32 32 10944 152064
     {"moe_intermediate_size": 1408, "n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1}
 """
 """Name, parameters [10^9], model_type, six sizes as `sized` names them, and further fields."""
 GEMMA = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
-PIXTRAL = {"model_type": "mistral", "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 131072, "hidden_size": 5120}
+PIXTRAL = {"model_type": "mistral", "num_hidden_layers": 40, "vocab_size": 131072, "hidden_size": 5120}
+BLOOM = {"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880, "seq_length": 2048}
+CHATGLM = json.loads("""
+{"model_type": "chatglm", "hidden_size": 4096, "ffn_hidden_size": 13696, "num_layers": 28, "num_attention_heads": 32, "kv_channels": 128,
+"multi_query_attention": true, "multi_query_group_num": 2, "padded_vocab_size": 65024, "seq_length": 8192}
+""")
+FALCON = {"model_type": "falcon", "multi_query": True, "new_decoder_architecture": True, "num_kv_heads": 8, "vocab_size": 65024}
 OTHERS = {
     **dict(map(listed, TABLE.strip().replace("\n    {", " {").splitlines())),
     "gemma-3-4b": (3.880, {"torch_dtype": "bfloat16", "model_type": "gemma3", "text_config": GEMMA}),
     "pixtral-12b": (12.248, {"torch_dtype": "bfloat16", "text_config": PIXTRAL | {"intermediate_size": 14336, "head_dim": 128}}),
+    "bloom": (176.247, {"torch_dtype": "bfloat16", **BLOOM}),
+    "chatglm3-6b": (6.244, {"torch_dtype": "bfloat16", **CHATGLM}),
+    "falcon-40b": (41.303, FALCON | {"torch_dtype": "bfloat16", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128}),
     "internvl3-8b": (7.613, {"torch_dtype": "bfloat16", "llm_config": sized("qwen2", 3584, 28, 28, 4, 18944, 151674)}),
 }
 """Models that are not shipped, by the fields that their files hold.  Source of parameters: as above, or Transformers 5.24 on them."""
@@ -173,6 +197,11 @@ def test_windows_and_norms_of_gemma_are_those_of_its_layers():
     assert [(one.window_layers, one.layers) for one in models] == [(21, 42), (52, 62), (29, 34), (24, 32)]
     gemma, plain = (sum(served(DENSE | {"model_type": name}).counts) for name in ("gemma2", "llama"))
     assert gemma == plain + 2 * 4
+    found = read_architecture(DENSE | {"model_type": "gemma2"})  # a text part leaves out a window that is the usual one
+    assert (found.window, found.window_layers) == (4096, 2)
+    for kind in ("cohere", "glm4_moe"):
+        normed, bare = (sum(served(ROUTED | {"model_type": kind, "use_qk_norm": own}).counts) for own in (True, False))
+        assert normed == bare + 4
 
 
 @pytest.mark.parametrize("field", ["rope_scaling", "rope_parameters"])
@@ -317,6 +346,9 @@ REFUSED = [
     (DENSE | {"num_key_value_heads": 3}, {}, "num_key_value_heads = 3 must divide 8 heads"),
     (DENSE | {"layer_types": ["linear_attention"] * 4}, {}, "layer_types.*linear_attention"),
     (read_config("deepseek-v3") | {"kv_lora_rank": 256}, {}, "kv_lora_rank = 256 differs from 512"),
+    (read_config("deepseek-v3") | {"index_topk": 2048}, {}, "index_topk changes what the layers do"),
+    (DENSE | {"num_hidden_layers": [4, 5]}, {}, "num_hidden_layers must be a whole number"),
+    (DENSE | {"num_hidden_layers": []}, {}, "num_hidden_layers must be a whole number"),
     (DENSE | {"torch_dtype": None}, {}, "torch_dtype = none: the precision.*is not stated; name one as --weights bf16"),
     (DENSE | {"torch_dtype": "float8_e4m3fn"}, {}, "torch_dtype = 'float8_e4m3fn' is unknown"),
     (DENSE | {"quantization_config": GPTQ | {"dynamic": {"+:.*down": {"bits": 8}}}}, {}, "dynamic gives 8 bits"),
