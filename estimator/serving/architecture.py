@@ -241,13 +241,13 @@ class _Fields:
     def get(self, name: str, default: Any = None) -> Any:
         return next((self.values[one] for one in (name, *NAMES.get(name, ())) if self.values.get(one) is not None), default)
 
-    def number(self, name: str, default: int | None = None) -> int:
+    def number(self, name: str, default: int | None = None, most: int = MOST) -> int:
         value = self.get(name, default)
         if value is None:
             raise FaultError(f"lacks the field {name!r}, which serving needs")
         if isinstance(value, list | tuple) and value and all(one == value[0] for one in value):  # one for each layer
             value = value[0]
-        return int(read(Annotated[int, Span(0 if default == 0 else 1, MOST)], value, name))
+        return int(read(Annotated[int, Span(0 if default == 0 else 1, most)], value, name))
 
     def truth(self, name: str, default: bool = False) -> bool:
         return bool(read(bool, self.get(name, default), name))
@@ -314,9 +314,10 @@ def _experts(fields: _Fields, layers: int) -> Experts:
     inter = fields.number("moe_intermediate_size", fields.number("intermediate_size"))
     first, step = fields.number("first_k_dense_replace", 0), fields.number("decoder_sparse_step", 1) * fields.number("moe_layer_freq", 1)
     dense = read(tuple[Annotated[int, Span()], ...], fields.get("mlp_only_layers", ()), "mlp_only_layers")
+    count = fields.number("num_experts")
     return Experts(
-        count=fields.number("num_experts"),
-        chosen=fields.number("num_experts_per_tok"),
+        count=count,
+        chosen=fields.number("num_experts_per_tok", most=count),
         inter=inter,
         shared_inter=fields.number("n_shared_experts", 0) * inter + fields.number("shared_expert_intermediate_size", 0),
         layers=sum(i >= first and (i + 1) % step == 0 and i not in dense for i in range(layers)),
@@ -344,6 +345,8 @@ def _window_layers(kind: Kind, fields: _Fields, layers: int) -> int:
     listed = fields.get("layer_types")
     if listed is not None:
         types = read(tuple[Annotated[str, Words(("full_attention", "sliding_attention", "chunked_attention"))], ...], listed, "layer_types")
+        if len(types) < layers:
+            raise FaultError(f"names {len(types)} of {layers} layers", "layer_types")
         return layers - types[:layers].count("full_attention")
     if kind.window == "upper":
         upper = layers - min(fields.number("max_window_layers", 28), layers)

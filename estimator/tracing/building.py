@@ -18,6 +18,9 @@ from estimator.tracing.recording import AttentionCalls, Held, Named, recording
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.values import frozen
 
+SCANNED: Final = frozenset({"A_log", "time_decay", "recurrent_param"})
+"""Weights of the state that a layer updates token by token: Mamba and gated delta nets, RWKV, Griffin."""
+
 POSITIONS: Final = ("max_position_embeddings", "n_positions", "max_target_positions")
 """Fields of a configuration that limit the length of a sequence."""
 
@@ -65,6 +68,7 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
     settings = kind(**_with_image_size({**config.config, **request.settings}, usual, request.image_size))
     with torch.device("meta"):
         model = _build(torch, transformers, request, config, settings)
+        _refuse_scans(request, model)
         text = getattr(model.config, "text_config", model.config)
         request = _with_length(request, text)
         arguments = _inputs(torch, request, config, model)
@@ -103,6 +107,15 @@ def _build(torch: Any, transformers: Any, request: TraceRequest, config: ModelCo
         with suppress(ValueError):  # the model has its own attention
             return make(settings, attn_implementation="sdpa", **options)
     return make(settings, attn_implementation="eager", **options)
+
+
+def _refuse_scans(request: TraceRequest, model: Any) -> None:
+    for part in model.modules():
+        if SCANNED & part._parameters.keys():
+            raise WorkloadError(
+                f"{request.model}: its layers {type(part).__name__} scan a state over the tokens; the fused kernels of such scans are not "
+                "modelled, and the one of PyTorch alone (some kernels a token) is not what runs: trace the other layers as MODULE:CALLABLE"
+            )
 
 
 def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) -> Named:
@@ -199,6 +212,7 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
             raise WorkloadError(f"{request.model}: must return a torch.nn.Module, or one with its inputs; got {type(model).__name__}")
         if any(isinstance(part, torch.jit.ScriptModule) or ".ao.nn.quantized." in type(part).__module__ for part in model.modules()):
             raise WorkloadError(f"{request.model}: torch.jit or torch.ao hides a part of it; return the model before it (--weights)")
+        _refuse_scans(request, model)
         compiled = any(hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) for part in model.modules())
         model = model._orig_mod if hasattr(model, "_orig_mod") else model
         sizes = {name: getattr(request, name) for name in SIZES if inputs is None or name in wanted}

@@ -144,9 +144,6 @@ MATRIX_AXES: Final = 2
 EXPERTS_AXES: Final = 3
 """Axes of the weights of all experts of a layer in one tensor."""
 
-SCANNED: Final = frozenset({"A_log", "time_decay", "recurrent_param"})
-"""Weights of the state that a layer updates token by token: Mamba and gated delta nets, RWKV, Griffin."""
-
 CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
 
@@ -197,7 +194,6 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
         for size in asked:
             if size not in job.sizes:
                 raise WorkloadError(f"{request.model}: its inputs have no {size} to choose; leave --{size} out")
-        _refuse_scans(request, job.model)
         request = replace(request, runtime=request.runtime or ("compiled" if job.compiled else "eager"))
         job = _laid_out(torch, request, job)
         if compiles.called or job.compiled:  # a module imported before has compiled its own
@@ -286,15 +282,6 @@ def _widened(workload: Workload, wide: Collection[tuple[int, ...]]) -> Workload:
     operators, counts = merge_counts(*zip(*pairs, strict=True))
     told = "weights in 4 bits, widened to 16 before products"
     return replace(workload, operators=operators, counts=counts, notes=(*workload.notes, told))
-
-
-def _refuse_scans(request: TraceRequest, model: Any) -> None:
-    for part in model.modules():
-        if SCANNED & part._parameters.keys():
-            raise WorkloadError(
-                f"{request.model}: its layers {type(part).__name__} scan a state over the tokens; the fused kernels of such scans are not "
-                "modelled, and the one of PyTorch alone (some kernels a token) is not what runs: trace the other layers as MODULE:CALLABLE"
-            )
 
 
 def _weights(model: Any) -> list[Any]:

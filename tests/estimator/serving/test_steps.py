@@ -345,6 +345,8 @@ REFUSED = [
     (DENSE | {"num_attention_heads": "8"}, {}, "num_attention_heads must be a whole number"),
     (DENSE | {"num_key_value_heads": 3}, {}, "num_key_value_heads = 3 must divide 8 heads"),
     (DENSE | {"layer_types": ["linear_attention"] * 4}, {}, "layer_types.*linear_attention"),
+    (DENSE | {"layer_types": ["full_attention"] * 3}, {}, "layer_types names 3 of 4 layers"),
+    (ROUTED | {"num_experts_per_tok": 9}, {}, "num_experts_per_tok = 9 lies outside 1 to 8"),
     (read_config("deepseek-v3") | {"kv_lora_rank": 256}, {}, "kv_lora_rank = 256 differs from 512"),
     (read_config("deepseek-v3") | {"index_topk": 2048}, {}, "index_topk changes what the layers do"),
     (DENSE | {"num_hidden_layers": [4, 5]}, {}, "num_hidden_layers must be a whole number"),
