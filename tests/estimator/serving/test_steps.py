@@ -75,6 +75,13 @@ mimo-7b         7.622   mimo               4096     36    32  8 11008 151680 {}
 minicpm-2b      2.725   minicpm            2304     40    36 36  5760 122753 {}
 stablelm-2-12b  12.143  stablelm           5120     40    32  8 13824 100352 {}
 arcee-4.5b      4.619   arcee              2560     36    20  4 18432 128004 {}
+cwm             32.581  cwm                6144     64    48  8 21504 128256 {}
+helium-1-2b     2.173   helium             2560     24    20 20  7040  48000 {}
+jais-2-8b       8.090   jais2              3328     32    26 26 26624 150272 {}
+exaone-moe      28.551  exaone_moe         4096     32    32 32 16384 102400
+    {"moe_intermediate_size": 1024, "num_experts": 64, "num_experts_per_tok": 8, "num_shared_experts": 1}
+solar-open-100b 102.652 solar_open         4096     48    64  8 10240 196608
+    {"moe_intermediate_size": 1280, "n_routed_experts": 128, "num_experts_per_tok": 8}
 glm-4-9b-0414   9.400   glm                4096     40    32  2 13696 151552 {}
 glm-4.1v-9b     9.400   glm4v_text         4096     40    32  2 13696 151552 {}
 hunyuan-a13b    80.393  hunyuan_v1_moe     4096     32    32  8  3072 128167
