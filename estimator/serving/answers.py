@@ -195,7 +195,8 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
         step = int(np.searchsorted(costs.decode.at, values["running"] / copies * (1.0 - ROUNDING)))
         settled_mhz = clocks_mhz[clock, i].item()
         validity, warnings, notes = remarks(costs, min(step, len(costs.decode.at) - 1), place[clock], settled_mhz, above[clock, i])
-        values["validity"] = "extrapolated" if validity == "measured" and served.layout.gpus > NODE_GPUS else validity
+        unmeasured = served.layout.gpus > NODE_GPUS or served.architecture.scan
+        values["validity"] = "extrapolated" if validity == "measured" and unmeasured else validity
         found.append(
             ServedEstimate(
                 **common,

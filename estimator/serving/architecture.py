@@ -27,6 +27,8 @@ class Kind:
     positions: bool = False
     routed: bool = False
     latent: bool = False
+    gated_attention: bool = False
+    scan: Literal["", "mamba", "delta"] = ""
     defaults: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -52,11 +54,35 @@ NAMES: Final = {
     "moe_layer_freq": ("moe_layer_interval", "interleave_moe_layer_step"),
     "sliding_window": ("attention_chunk_size",),
     "rope_scaling": ("rope_parameters",),
+    "layer_types": ("layers_block_type",),
+    "shared_expert_intermediate_size": ("moe_shared_expert_intermediate_size", "shared_intermediate_size"),
+    "mamba_n_heads": ("mamba_num_heads", "linear_num_value_heads"),
+    "mamba_n_groups": ("n_groups", "linear_num_key_heads"),
+    "mamba_d_head": ("mamba_head_dim", "linear_value_head_dim"),
+    "mamba_d_state": ("ssm_state_size", "linear_key_head_dim"),
+    "mamba_d_conv": ("conv_kernel", "linear_conv_kernel_dim"),
+    "mamba_chunk_size": ("chunk_size",),
+    "mamba_ssm_dtype": ("mamba_ssm_cache_dtype",),
 }
 """Other names of fields."""
 
-UNSERVED: Final = ("index_topk", "sparse_config", "linear_attn_config", "use_cla", "num_kv_shared_layers", "block_configs")
-"""Fields by which attention is sparse or linear, layers share their keys, or each layer has sizes of its own."""
+UNSERVED: Final = (
+    "index_topk",
+    "sparse_config",
+    "linear_attn_config",
+    "use_cla",
+    "num_kv_shared_layers",
+    "block_configs",
+    "moe_latent_size",
+)
+"""Fields by which attention is sparse or linear, layers share their keys or have sizes of their own, or experts have inputs of theirs."""
+
+ATTENDING: Final = ("full_attention", "attention")
+BOUNDED: Final = ("sliding_attention", "chunked_attention")
+SCANNING: Final = ("linear_attention", "mamba")
+INNER: Final = ("mlp", "moe")
+LETTERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""Types of layers, and the letters of `hybrid_override_pattern`, whose layers hold one of these alone."""
 
 LATENT_SIZES: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 """Sizes of latent attention for which the family `mla` holds [1].  Sources: DeepSeek-V2 (arXiv 2405.04434), Kimi K2 (arXiv 2507.20534)."""
@@ -88,6 +114,44 @@ class Latent(NamedTuple):
     rope_dim: int
     plain_dim: int
     value_dim: int
+
+
+class Scan(NamedTuple):
+    """Layers that pass a state from token to token in place of keys.
+
+    key_heads: heads of keys, which heads share.  value_dim, key_dim: sizes of a head's state.  taps: tokens of the convolution before it.
+    chunk: tokens of a prompt taken at once.  state_byte: of an element.  delta: whether a token replaces what its key has in the state
+    (gated delta rule) or adds to it (Mamba-2).
+    """
+
+    layers: int
+    heads: int
+    key_heads: int
+    value_dim: int
+    key_dim: int
+    taps: int
+    chunk: int
+    state_byte: int
+    delta: bool
+
+    def on(self, gpus: int) -> "Scan":
+        """What one GPU of a group holds; keys that are fewer than GPUs are copied."""
+        return self._replace(heads=self.heads // gpus, key_heads=max(self.key_heads // gpus, 1))
+
+    @property
+    def inner(self) -> int:
+        """Values of all heads."""
+        return self.heads * self.value_dim
+
+    @property
+    def mixed(self) -> int:
+        """Channels of the convolution: values, keys and queries."""
+        return self.inner + 2 * self.key_heads * self.key_dim
+
+    @property
+    def sequence_byte(self) -> float:
+        """States of a sequence in all layers [byte]."""
+        return self.layers * (self.inner * self.key_dim * self.state_byte + 2.0 * (self.taps - 1) * self.mixed)
 
 
 @frozen
@@ -130,7 +194,8 @@ class Product(NamedTuple):
 class Architecture:
     """Sizes of a language model; family: its `model_type`.
 
-    inter: inner size of layers without experts.  window: longest distance of attention in `window_layers` layers [token], 0 if unlimited.
+    layers: pairs of attention or a scan and an inner layer; attended, dense_layers: those that have attention, and an inner layer without
+    experts.  inter: its size.  window: longest distance of attention in `window_layers` layers [token], 0 if unlimited.
     longest: context for which it was trained [token], 0 if unknown.  positions: learned position vectors.
     """
 
@@ -138,6 +203,8 @@ class Architecture:
     family: str
     kind: Kind
     layers: int
+    attended: int
+    dense_layers: int
     hidden: int
     heads: int
     kv_heads: int
@@ -151,11 +218,7 @@ class Architecture:
     positions: int
     experts: Experts | None
     latent: Latent | None
-
-    @property
-    def dense_layers(self) -> int:
-        """Layers without experts."""
-        return self.layers - (self.experts.layers if self.experts else 0)
+    scan: Scan | None
 
     @property
     def embeddings(self) -> int:
@@ -166,23 +229,31 @@ class Architecture:
         """Matrices of one GPU; the ones that are equal in all layers are one item.  Keys that are fewer than GPUs are copied."""
         self.check(layout)
         gpus, hidden, wide = layout.tensor_parallel, self.hidden, 2 if self.kind.gated else 1
-        found = [*self._attention(gpus), *_pair("", wide, hidden, self.inter // gpus, self.dense_layers)]
+        found = [*self._attention(gpus), *self._scanning(gpus), *_pair("", wide, hidden, self.inter // gpus, self.dense_layers)]
         if self.experts:
             own, layers = self.experts, self.experts.layers
             held = own.count // layout.expert_parallel
             inter = own.inter // (layout.gpus // layout.expert_parallel)
-            found += [Product("router", own.count, hidden, layers), *_pair("expert_", 2, hidden, inter, layers, held)]
+            found += [Product("router", own.count, hidden, layers), *_pair("expert_", wide, hidden, inter, layers, held)]
             found += _pair("shared_", wide, hidden, own.shared_inter // gpus, layers if own.shared_inter else 0)
         return (*(one for one in found if one.layers), Product("head", -(-self.vocab // VOCAB_PADDING) * VOCAB_PADDING // gpus, hidden, 1))
 
     def _attention(self, gpus: int) -> list[Product]:
-        heads, hidden, layers, latent = self.heads // gpus, self.hidden, self.layers, self.latent
+        heads, hidden, layers, latent = self.heads // gpus, self.hidden, self.attended, self.latent
         out = Product("out", hidden, heads * (latent.value_dim if latent else self.head_dim), layers)
         if latent is None:
-            return [Product("qkv", (heads + 2 * max(self.kv_heads // gpus, 1)) * self.head_dim, hidden, layers), out]
+            queries = heads * (1 + self.kind.gated_attention)
+            return [Product("qkv", (queries + 2 * max(self.kv_heads // gpus, 1)) * self.head_dim, hidden, layers), out]
         query = Product("q_b", heads * self.head_dim, latent.query_rank or hidden, layers)
         down = Product("qkv_a", latent.query_rank + latent.rank + latent.rope_dim, hidden, layers)
         return [down, query, Product("kv_b", heads * (latent.plain_dim + latent.value_dim), latent.rank, layers), out]
+
+    def _scanning(self, gpus: int) -> list[Product]:
+        if self.scan is None:
+            return []
+        own = self.scan.on(gpus)  # beside what is mixed: gates of values, and one or two numbers a head
+        into = own.mixed + own.inner + (1 + own.delta) * own.heads
+        return [Product("scan_in", into, self.hidden, own.layers), Product("scan_out", self.hidden, own.inner, own.layers)]
 
     def check(self, layout: Layout) -> None:
         """Refuse a layout that does not divide the model.  Raises WorkloadError."""
@@ -195,6 +266,7 @@ class Architecture:
         rests = {
             f"{self.heads} heads": self.heads % tensor,
             f"{self.kv_heads} key heads": max(self.kv_heads, tensor) % min(self.kv_heads, tensor),
+            f"{self.scan.heads} heads of states" if self.scan else "": self.scan and self.scan.heads % tensor,
             f"the inner size {self.inter}": self.dense_layers and self.inter % tensor,
             f"{own.count} experts" if self.experts else "a model without experts": own.count % expert,
             f"the inner size {own.inter} of an expert": own.inter % (layout.gpus // expert) + own.shared_inter % tensor,
@@ -276,29 +348,37 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
     unserved = next(filter(fields.get, UNSERVED), "")
     if unserved:
         raise FaultError("changes what the layers do in a way that is not served", unserved)
-    layers = fields.number("num_hidden_layers")
+    types = _types(kind, fields)
+    layers = fields.number("num_hidden_layers", len(types) or None)
+    scan, attended = _scan(kind, fields, types, layers), sum(one in (*ATTENDING, *BOUNDED) for one in types) if types else layers
     heads, hidden = fields.number("num_attention_heads"), fields.number("hidden_size")
     latent = _latent(fields) if kind.latent else None
     head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", hidden // heads or None)
     longest, window = _longest(fields), fields.number("sliding_window", 0)
-    window_layers = _window_layers(kind, fields, layers) * bool(window)
+    window_layers = _window_layers(kind, fields, types, layers) * bool(window)
     single = fields.truth("multi_query") and not fields.truth("new_decoder_architecture")
     kv_heads = heads if latent else 1 if single else fields.number("num_key_value_heads", heads)
     if heads % kv_heads:
         raise FaultError(f"= {kv_heads} must divide {heads} heads", "num_key_value_heads")
     if fields.number("word_embed_proj_dim", hidden) != hidden:
         raise FaultError("differs from hidden_size; such a projection is not served", "word_embed_proj_dim")
-    experts = _experts(fields, layers) if kind.routed else None
+    experts = _experts(fields, layers) if kind.routed and fields.number("num_experts", 0) else None
+    dense = layers - (experts.layers if experts else 0)
+    if set(types) & set(INNER):  # a layer holds one thing alone
+        dense, layers = types.count("mlp"), layers // 2
+        experts = replace(experts, layers=types.count("moe")) if experts and "moe" in types else None
     return Architecture(
         name=name,
         family=model,
         kind=replace(kind, qk_norm=fields.truth("use_qk_norm", kind.qk_norm)),
         layers=layers,
+        attended=attended,
+        dense_layers=dense,
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        inter=fields.number("intermediate_size_mlp", fields.number("intermediate_size", None if kind.gated else 4 * hidden)),
+        inter=fields.number("intermediate_size_mlp", fields.number("intermediate_size", None if kind.gated and dense else 4 * hidden)),
         vocab=fields.number("vocab_size"),
         tied=fields.truth("tie_word_embeddings"),
         window=window if window_layers else 0,
@@ -307,11 +387,12 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         positions=longest * kind.positions,
         experts=experts,
         latent=latent,
+        scan=scan,
     )
 
 
 def _experts(fields: _Fields, layers: int) -> Experts:
-    inter = fields.number("moe_intermediate_size", fields.number("intermediate_size"))
+    inter = fields.number("moe_intermediate_size", fields.get("intermediate_size"))
     first, step = fields.number("first_k_dense_replace", 0), fields.number("decoder_sparse_step", 1) * fields.number("moe_layer_freq", 1)
     dense = read(tuple[Annotated[int, Span()], ...], fields.get("mlp_only_layers", ()), "mlp_only_layers")
     count = fields.number("num_experts")
@@ -319,7 +400,7 @@ def _experts(fields: _Fields, layers: int) -> Experts:
         count=count,
         chosen=fields.number("num_experts_per_tok", most=count),
         inter=inter,
-        shared_inter=fields.number("n_shared_experts", 0) * inter + fields.number("shared_expert_intermediate_size", 0),
+        shared_inter=fields.number("shared_expert_intermediate_size", fields.number("n_shared_experts", 0) * inter),
         layers=sum(i >= first and (i + 1) % step == 0 and i not in dense for i in range(layers)),
     )
 
@@ -341,13 +422,48 @@ def _longest(fields: _Fields) -> int:
     return int(max(stated, factor * trained))
 
 
-def _window_layers(kind: Kind, fields: _Fields, layers: int) -> int:
-    listed = fields.get("layer_types")
-    if listed is not None:
-        types = read(tuple[Annotated[str, Words(("full_attention", "sliding_attention", "chunked_attention"))], ...], listed, "layer_types")
-        if len(types) < layers:
-            raise FaultError(f"names {len(types)} of {layers} layers", "layer_types")
-        return layers - types[:layers].count("full_attention")
+def _types(kind: Kind, fields: _Fields) -> tuple[str, ...]:
+    """What every layer does, as far as the configuration says it."""
+    listed, letters = fields.get("layer_types"), read(str, fields.get("hybrid_override_pattern", ""), "hybrid_override_pattern")
+    known = (*ATTENDING, *BOUNDED, *((*SCANNING, *INNER) if kind.scan else ()))
+    if letters and kind.scan:
+        listed = [LETTERS.get(one, one) for one in letters]
+    elif listed is None and kind.scan:
+        layers, every = fields.number("num_hidden_layers"), fields.number("full_attention_interval", 0)
+        places = read(tuple[Annotated[int, Span()], ...], fields.get("attn_layer_indices", ()), "attn_layer_indices")
+        attending = range(every - 1, layers, every) if every else places
+        listed = [ATTENDING[0] if i in attending else SCANNING[0] for i in range(layers)] if attending else []
+    types = read(tuple[Annotated[str, Words(known)], ...], listed or (), "layer_types")
+    layers = fields.number("num_hidden_layers", len(types) or None)
+    if types and len(types) < layers:
+        raise FaultError(f"names {len(types)} of {layers} layers", "layer_types")
+    return types[:layers]
+
+
+def _scan(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> Scan | None:
+    """The layers that scan; without a list of types every layer attends and scans."""
+    count = sum(one in SCANNING for one in types) if types else layers
+    if not kind.scan or not count:
+        return None
+    heads, groups = fields.number("mamba_n_heads"), fields.number("mamba_n_groups")
+    if heads % groups:
+        raise FaultError(f"= {groups} must divide {heads} heads of states", "mamba_n_groups")
+    return Scan(
+        layers=count,
+        heads=heads,
+        key_heads=groups,
+        value_dim=fields.number("mamba_d_head"),
+        key_dim=fields.number("mamba_d_state"),
+        taps=fields.number("mamba_d_conv"),
+        chunk=fields.number("mamba_chunk_size", 256),
+        state_byte=4 if fields.get("mamba_ssm_dtype") == "float32" else 2,
+        delta=kind.scan == "delta",
+    )
+
+
+def _window_layers(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> int:
+    if types:
+        return sum(one in BOUNDED for one in types)
     if kind.window == "upper":
         upper = layers - min(fields.number("max_window_layers", 28), layers)
         return upper if fields.truth("use_sliding_window") else 0

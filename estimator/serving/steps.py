@@ -32,6 +32,10 @@ Source: vLLM 0.18 (VLLM_MXFP4_USE_MARLIN).  Without it gpt-oss-120b under vLLM 0
 NODE_GPUS: Final = 8
 """Most GPUs of one node whose collectives are published (AIConfigurator)."""
 
+STATE_PASSES: Final = 1.5
+"""Time of a decoding step's pass over states, over that of an element-wise kernel of as many bytes [1].  Published ones reach 0.42 on a
+B200 and 0.53 on an H200 of the memory's rate (vLLM pull request 31722), and 0.75 (flashinfer 3127), element-wise ones about 0.85."""
+
 Launch = tuple[Operator, float]
 
 
@@ -98,7 +102,7 @@ def step_workload(
     """
     _check(architecture, step)
     run = _Pass(model=architecture, weights=weights, layout=layout, step=step, library=library, skew=skew)
-    launches = [*_products(run), *_attention(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
+    launches = [*_products(run), *_attention(run), *_scans(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))
     own = architecture.experts and library in OWN_EXPERTS and weights.experts not in COMMON_EXPERTS
     several = f"{layout.gpus} GPUs: collectives of more than {NODE_GPUS} of one node were not measured, and links between nodes are slower"
@@ -106,6 +110,7 @@ def step_workload(
         f"assumed routing: loads of the experts follow a power law with exponent {skew:g} (0: equal loads)": architecture.experts,
         f"no table has the experts' kernels of {library}: the geometric mean of TensorRT-LLM's time and the least one": own,
         "products in fp8 as measured, less (negative counts) what a given scale saves of their conversion": weights.static,
+        "no table has kernels that scan a state: as products of chunks and as passes over memory": architecture.scan,
         "weights in float32 are served in 16 bit: engines convert them": weights.converted,
     }
     return Workload(
@@ -127,14 +132,17 @@ def weight_bytes(architecture: Architecture, weights: Weights, layout: Layout) -
 
 
 def cache_bytes(architecture: Architecture, weights: Weights, layout: Layout, context: float = 0.0) -> float:
-    """Keys and values of one token on one GPU [byte]: its mean over a sequence of `context` tokens, of which windows keep fewer."""
+    """Keys and values of one token on one GPU [byte]: its mean over a sequence of `context` tokens, of which windows keep fewer, with its
+    share of the sequence's states.
+    """
     width, latent = BYTES_PER_ELEMENT[weights.cache], architecture.latent
     if latent:
-        return architecture.layers * (latent.rank + latent.rope_dim) * width
+        return architecture.attended * (latent.rank + latent.rope_dim) * width
     heads = max(architecture.kv_heads // layout.tensor_parallel, 1)
     kept = min(architecture.window / context, 1.0) if context else 1.0
-    layers = architecture.layers - architecture.window_layers * (1.0 - kept)
-    return layers * 2.0 * heads * architecture.head_dim * width
+    layers = architecture.attended - architecture.window_layers * (1.0 - kept)
+    states = architecture.scan.on(layout.tensor_parallel).sequence_byte / context if architecture.scan and context else 0.0
+    return layers * 2.0 * heads * architecture.head_dim * width + states
 
 
 def _check(model: Architecture, step: Step) -> None:
@@ -196,13 +204,41 @@ def _attention(run: _Pass) -> Iterator[Launch]:
     heads, kv_heads = model.heads // run.layout.tensor_parallel, max(model.kv_heads // run.layout.tensor_parallel, 1)
     for name, batch, queries, context, share in pieces:
         if model.latent:
-            yield run.operator("mla", f"mla_{name}", batch, queries, context, heads, cached=run.weights.cache), share * model.layers
+            yield run.operator("mla", f"mla_{name}", batch, queries, context, heads, cached=run.weights.cache), share * model.attended
             continue
-        for window, layers in ((0, model.layers - model.window_layers), (model.window, model.window_layers)):
+        for window, layers in ((0, model.attended - model.window_layers), (model.window, model.window_layers)):
             if layers:
                 bound = window if window < context else 0  # else it holds all keys
                 shape = (batch, queries, context, heads, kv_heads, model.head_dim, bound, name == "prefill")
                 yield run.operator("attention", name, *shape, cached=run.weights.cache), share * layers
+
+
+def _scans(run: _Pass) -> Iterator[Launch]:
+    """Layers with a state: a pass over it for every running sequence; prompts multiply chunks of tokens among themselves and with it.
+
+    Products: queries with keys, these scores with values, keys with values, queries with the state; where a token replaces what its key
+    has in the state also keys with keys, the inverse of that, it with keys and with values, and keys with the state.
+    Sources: flash-linear-attention (chunk_gated_delta_rule), mamba (ssd_combined).  8,192 tokens in 48 heads then take 0.70 ms on an H200;
+    the first one's kernels take 0.65 on an H100 (flashinfer pull request 3902).
+    """
+    if run.model.scan is None:
+        return
+    own, step, tokens = run.model.scan.on(run.layout.tensor_parallel), run.step, run.step.tokens
+    keys, values, size = own.key_dim, own.value_dim, own.chunk
+    yield run.operator("elementwise", "other", tokens * own.mixed, tokens * own.mixed), own.layers
+    yield run.operator("elementwise", "silu", tokens * own.inner, 2 * tokens * own.inner), own.layers
+    if step.sequences:
+        state = step.sequences * own.inner * keys * own.state_byte // 2
+        yield run.operator("elementwise", "other", state, state), STATE_PASSES * own.layers
+    for new, _ in step.prompts:
+        chunks = math.ceil(step.together * new / size)
+        products = [(own.key_heads, size, size, keys), (own.heads, size, values, size), (own.heads, keys, values, size)]
+        products.append((own.heads, size, values, keys))
+        if own.delta:
+            replaced = ((size, size, keys), (size, size, size), (size, keys, size), (size, values, size), (size, values, keys))
+            products += [(own.heads, *one) for one in replaced]
+        for heads, *sizes in products:
+            yield run.operator("gemm", "bmm", heads * chunks, *sizes), own.layers
 
 
 def _routed(run: _Pass) -> Iterator[Launch]:
@@ -214,7 +250,7 @@ def _routed(run: _Pass) -> Iterator[Launch]:
         if precision == WIDENED:
             raise WorkloadError(f"{model.name}: experts in bitsandbytes have no known kernel; name other weights (--weights int4)")
         inner = layout.gpus // layout.expert_parallel
-        sizes = (model.hidden, experts.inter, experts.chosen, experts.count, inner, layout.expert_parallel, run.skew, 1)
+        sizes = (model.hidden, experts.inter, experts.chosen, experts.count, inner, layout.expert_parallel, run.skew, model.kind.gated)
         kernel = "fp8" if precision == "fp8_static" else WIDENED_IN_MARLIN.get((run.library, precision), precision)
         yield run.operator("moe", "moe", run.step.tokens * layout.copies, *sizes, precision=kernel), share * experts.layers
 
@@ -236,12 +272,14 @@ def _between(run: _Pass) -> Iterator[Launch]:
         ("other", passed, 2.0 * passed, 1),
         ("other", passed, passed, (model.kind.norms - 2) * model.layers),  # norms before the residual is added
     ]
-    rows.append(("other", turned, turned, model.layers * (model.kind.qk_norm + (model.positions == 0))))  # norms of heads, positions
+    rows.append(("other", turned, turned, model.attended * (model.kind.qk_norm + (model.positions == 0))))  # norms of heads, positions
     if latent:
         normed = tokens * (latent.query_rank + latent.rank)
-        rows.append(("other", normed, normed, model.layers))
+        rows.append(("other", normed, normed, model.attended))
     out = run.weights.cache if run.weights.cache != SIXTEEN else ""
-    yield run.operator("elementwise", "typecast" if out else "other", cached, cached, out=out), model.layers
+    yield run.operator("elementwise", "typecast" if out else "other", cached, cached, out=out), model.attended
+    if model.kind.gated_attention:
+        rows.append(("silu", tokens * heads * model.head_dim, 2.0 * tokens * heads * model.head_dim, model.attended))
     inner = tokens * model.inter // gpus
     rows.append(("silu" if model.kind.gated else "gelu", inner * active, inner * (1.0 + model.kind.gated), model.dense_layers))
     if model.experts and model.experts.shared_inter:

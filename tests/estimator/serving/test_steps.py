@@ -7,7 +7,7 @@ import pytest
 
 from estimator import WorkloadError, make_operator
 from estimator.serving.architecture import Layout, read_architecture, read_config
-from estimator.serving.steps import Step, cache_bytes, step_workload, weight_bytes
+from estimator.serving.steps import STATE_PASSES, Step, cache_bytes, step_workload, weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.tracing.models import weight_byte
 from estimator.vocabulary.quantities import FORMATS
@@ -21,9 +21,11 @@ gpt2 0.1244, opt-1.3b 1.316, llama-2-7b 6.738, llama-3-8b 8.03, mistral-7b 7.242
 70.554, qwen3-32b 32.762, mixtral-8x7b 46.703, qwen3-30b-a3b 30.532, gpt-oss-120b 116.829, deepseek-v3 671.026, llama-2-13b 13.016,
 llama-2-70b 68.977, llama-3.1-405b 405.853, llama-3.2-1b 1.2358, llama-3.2-3b 3.2127, codellama-34b 33.744, mistral-nemo 12.248,
 mixtral-8x22b 140.621, qwen2.5-7b 7.616, qwen2.5-72b 72.706, qwen3-4b 4.022, qwen3-8b 8.191, qwen3-235b-a22b 235.094, phi-4 14.66,
-gemma-2-9b 9.242, gemma-3-27b 27.009, gpt-oss-20b 20.915, llama-4-scout 107.77, llama-4-maverick 400.712
+gemma-2-9b 9.242, gemma-3-27b 27.009, gpt-oss-20b 20.915, llama-4-scout 107.77, llama-4-maverick 400.712,
+qwen3-next-80b-a3b 79.674, qwen3.5-9b 8.954, qwen3.5-27b 26.896, qwen3.5-35b-a3b 34.661
 """
-"""Parameters [10^9] of shipped models.  Source: the safetensors index or the model card of each; DeepSeek-V3 without its further head."""
+"""Parameters [10^9] of shipped models.  Source: the safetensors index or the model card of each; DeepSeek-V3 without its further head;
+Qwen3.5 and -Next: Transformers 5.24, without images and further heads."""
 
 
 def sized(kind, *sizes):
@@ -98,6 +100,12 @@ CHATGLM = json.loads("""
 "multi_query_attention": true, "multi_query_group_num": 2, "padded_vocab_size": 65024, "seq_length": 8192}
 """)
 FALCON = {"model_type": "falcon", "multi_query": True, "new_decoder_architecture": True, "num_kv_heads": 8, "vocab_size": 65024}
+MAMBA = {"mamba_d_conv": 4, "mamba_d_state": 128, "mamba_d_head": 64, "mamba_n_groups": 1}
+GRANITE = MAMBA | {"layer_types": ["attention" if i % 10 == 5 else "mamba" for i in range(40)], "tie_word_embeddings": True}
+NEMOTRON = MAMBA | {"mamba_n_groups": 8, "mamba_ssm_cache_dtype": "float32", "head_dim": 128}
+NANO = NEMOTRON | {"mamba_num_heads": 64, "n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 1}
+NANO |= {"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "moe_intermediate_size": 1856}
+NANO |= {"moe_shared_expert_intermediate_size": 3712}
 OTHERS = {
     **dict(map(listed, TABLE.strip().replace("\n    {", " {").splitlines())),
     "gemma-3-4b": (3.880, {"torch_dtype": "bfloat16", "model_type": "gemma3", "text_config": GEMMA}),
@@ -105,6 +113,31 @@ OTHERS = {
     "bloom": (176.247, {"torch_dtype": "bfloat16", **BLOOM}),
     "chatglm3-6b": (6.244, {"torch_dtype": "bfloat16", **CHATGLM}),
     "falcon-40b": (41.303, FALCON | {"torch_dtype": "bfloat16", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128}),
+    "bamba-9b": (9.780, sized("bamba", 4096, 32, 32, 8, 14336, 128256) | MAMBA | {"attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128}),
+    "granite-4-h-micro": (3.191, sized("granitemoehybrid", 2048, 40, 32, 8, 8192, 100352) | GRANITE | {"mamba_n_heads": 64}),
+    "granite-4-h-small": (
+        32.207,
+        sized("granitemoehybrid", 4096, 40, 32, 8, 768, 100352)
+        | GRANITE
+        | {"mamba_n_heads": 128, "num_local_experts": 72, "num_experts_per_tok": 10, "shared_intermediate_size": 1536},
+    ),
+    "falcon-h1-34b": (
+        33.642,
+        sized("falcon_h1", 5120, 72, 20, 4, 21504, 261120)
+        | {"head_dim": 128, "mamba_n_heads": 32, "mamba_d_head": 128, "mamba_n_groups": 2, "mamba_d_state": 256, "mamba_d_conv": 4},
+    ),
+    "nemotron-h-8b": (
+        8.101,
+        sized("nemotron_h", 4096, 52, 32, 8, 21504, 131072)
+        | NEMOTRON
+        | {"mamba_num_heads": 128, "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"},
+    ),
+    "nemotron-3-nano": (
+        31.578,
+        sized("nemotron_h", 2688, 52, 32, 2, 1856, 131072)
+        | NANO
+        | {"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"},
+    ),
     "internvl3-8b": (7.613, {"torch_dtype": "bfloat16", "llm_config": sized("qwen2", 3584, 28, 28, 4, 18944, 151674)}),
 }
 """Models that are not shipped, by the fields that their files hold.  Source of parameters: as above, or Transformers 5.24 on them."""
@@ -147,6 +180,7 @@ def test_parameters_are_the_published_ones(name, published):
 @pytest.mark.parametrize("name, layout", [
     ("llama-3.1-70b", Layout(tensor_parallel=8)), ("gpt2", Layout(tensor_parallel=4)), ("mixtral-8x7b", Layout(tensor_parallel=8)),
     ("mixtral-8x7b", Layout(tensor_parallel=4, expert_parallel=2)), ("gpt-oss-120b", Layout(tensor_parallel=8, expert_parallel=8)),
+    ("qwen3.5-27b", Layout(tensor_parallel=4)),
 ])  # fmt: skip
 @pytest.mark.parametrize("step", [Step(prompts=((700, 700), (100, 900))), Step(sequences=32, context=512.0)])
 def test_the_work_of_all_gpus_is_that_of_one(name, layout, step):
@@ -163,18 +197,21 @@ def test_the_work_of_all_gpus_is_that_of_one(name, layout, step):
         assert family != "attention" or layout.gpus * tally(part, family)[1] == pytest.approx(byte)
     weights = read_weights(read_config(name))
     assert layout.gpus * weight_bytes(model, weights, layout) == pytest.approx(weight_bytes(model, weights, Layout()), rel=0.02)
-    assert layout.gpus * cache_bytes(model, weights, layout) == pytest.approx(cache_bytes(model, weights, Layout()))
+    assert layout.gpus * cache_bytes(model, weights, layout, 512.0) == pytest.approx(cache_bytes(model, weights, Layout(), 512.0))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_prompt_costs_two_flop_a_parameter_that_its_tokens_use(name):
     model = read_architecture(config_of(name))
     tokens = 256
-    work = tally(served(config_of(name), step=Step(prompts=((tokens, tokens),)), skew=0.0), "gemm", "moe")[0]
+    step = served(config_of(name), step=Step(prompts=((tokens, tokens),)), skew=0.0)
+    work = tally(step, "gemm", "moe")[0]
+    if model.scan:  # chunks of tokens beside the parameters
+        work -= sum(operator_work(one).flop * count for one, count in counted(step) if one.operator == "bmm")
     idle = model.embeddings + (0 if model.tied else model.vocab * model.hidden)  # a gather, and a head for one row of the prompt
     if model.experts:
         own = model.experts
-        idle += 3 * model.hidden * own.inter * own.layers * (own.count - own.chosen)
+        idle += (2 + model.kind.gated) * model.hidden * own.inter * own.layers * (own.count - own.chosen)
     assert work == pytest.approx(2.0 * tokens * (parameters(name) - idle), rel=0.02)
 
 
@@ -255,6 +292,22 @@ def test_windows_shorten_attention_and_cache_of_their_layers_only():
     assert cache_bytes(model, weights, Layout(), context=100.0) == whole
 
 
+@pytest.mark.parametrize("name, state", [("qwen3.5-27b", 48 * 48 * 128 * 128 * 4.0), ("qwen3-next-80b-a3b", 36 * 32 * 128 * 128 * 2.0)])
+def test_states_are_kept_once_a_sequence_and_passed_over_in_every_step(name, state):
+    config = read_config(name)
+    model, weights = read_architecture(config), read_weights(config)
+    keys = cache_bytes(model, weights, Layout())
+    for context in (100.0, 1e5):
+        assert context * (cache_bytes(model, weights, Layout(), context) - keys) == pytest.approx(state, rel=0.05)  # and a convolution's
+    few, many = (tally(served(config, step=Step(sequences=count, context=9.0)), "elementwise")[1] for count in (1, 101))
+    assert (many - few) / 100.0 > STATE_PASSES * state
+    assert model.attended + model.scan.layers == model.layers
+    (chunk,) = {
+        one["m"] for one in served(config, step=Step(prompts=((6400, 6400),))).operators if one.operator == "bmm" and one["n"] != one["k"]
+    } - {128.0}
+    assert chunk == 64.0
+
+
 def test_data_parallel_attention_sends_tokens_to_all_experts():
     layout = Layout(expert_parallel=8)
     workload = served("deepseek-v3", layout, Step(sequences=16, context=1000.0))
@@ -273,7 +326,9 @@ def test_operators_are_valid_cost_the_host_nothing_and_name_the_library(config, 
         options |= {"precision_kv": one.precision_kv} if one.precision_kv else {}
         assert make_operator(one.family, one.operator, one.precision, **one.named_shape(), **options) == one
     assert {one.library for one in workload.operators} == {"vllm"}
-    assert bool(workload.notes) == (config == "gpt2" or any(one.family == "moe" for one in workload.operators)), "gpt2 is in float32"
+    scan = read_architecture(config if isinstance(config, dict) else config_of(config)).scan
+    told = config == "gpt2" or scan or any(one.family == "moe" for one in workload.operators)
+    assert bool(workload.notes) == bool(told), "gpt2 is in float32"
 
 
 @pytest.mark.parametrize("quant, expected", [case for case in CASES if case[1] in FORMATS])
@@ -329,6 +384,9 @@ def test_four_bit_weights_of_bitsandbytes_are_widened_before_the_product():
     (["model.layers.3*"], {"qkv": 0.25, "out": 0.25, "up": 0.25, "down": 0.25}),
     (["re:.*self_attn.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"], {"qkv": 1.0, "out": 1.0, "up": 1.0, "down": 1.0}),  # Kimi K2
     (["re:.*kv_a_proj_with_mqa$", "re:.*q_a_proj$", "re:.*kv_b_proj$"], {"qkv_a": 1.0, "kv_b": 1.0}),
+    (["model.layers.0.linear_attn.in_proj_b", "model.layers.1.linear_attn.conv1d"], {}),
+    ([f"model.layers.{i}.linear_attn.out_proj" for i in range(2)], {"scan_out": 0.5}),
+    (["model.layers.0.mixer.in_proj", "re:.*mamba.*"], {"scan_in": 1.0, "scan_out": 1.0}),
     (["language_model.model.layers.3"], {"qkv": 0.25, "out": 0.25, "up": 0.25, "down": 0.25}),
     (["vision_tower.transformer.layers.2.attention.q_proj", "model.visual.blocks.0.mlp.fc1", "multi_modal_projector.linear_1"], {}),
 ])  # fmt: skip
@@ -356,6 +414,9 @@ REFUSED = [
     (ROUTED | {"num_experts_per_tok": 9}, {}, "num_experts_per_tok = 9 lies outside 1 to 8"),
     (read_config("deepseek-v3") | {"kv_lora_rank": 256}, {}, "kv_lora_rank = 256 differs from 512"),
     (read_config("deepseek-v3") | {"index_topk": 2048}, {}, "index_topk changes what the layers do"),
+    (read_config("qwen3.5-9b") | {"linear_num_key_heads": 5}, {}, "mamba_n_groups = 5 must divide 32 heads of states"),
+    (OTHERS["nemotron-h-8b"][1] | {"hybrid_override_pattern": "M?" * 26}, {}, "layer_types.*'\\?'"),
+    (OTHERS["nemotron-h-8b"][1] | {"moe_latent_size": 1024}, {}, "moe_latent_size changes what the layers do"),
     (DENSE | {"num_hidden_layers": [4, 5]}, {}, "num_hidden_layers must be a whole number"),
     (DENSE | {"num_hidden_layers": []}, {}, "num_hidden_layers must be a whole number"),
     (DENSE | {"torch_dtype": None}, {}, "torch_dtype = none: the precision.*is not stated; name one as --weights bf16"),
