@@ -344,9 +344,9 @@ def files_of(gpu: GpuSpec | None, files: Files) -> Files:
     return tuple(file for file in files if gpu is None or (file.get("gpu") or {}).get("specification") in (None, gpu.name))
 
 
-def _gain_std(file: Mapping[str, Any]) -> float:
-    """Relative standard deviation of the gain of a file's power sensor."""
-    sensor = file.get("sensor") or {}
+def sensor_gain_std(sensor: Mapping[str, Any] | None) -> float:
+    """Relative standard deviation of the gain of a power sensor."""
+    sensor = sensor or {}
     gain, std = sensor.get("gain"), sensor.get("gain_std")
     return std / gain if isinstance(gain, int | float) and isinstance(std, int | float) and gain > 0 else UNKNOWN_GAIN_STD
 
@@ -387,7 +387,7 @@ class Selection:
     @property
     def gain_std(self) -> float:
         """Relative standard deviation of the power sensor's gain: the largest of all files; a table's is unknown."""
-        return max(map(_gain_std, self.files), default=UNKNOWN_GAIN_STD)
+        return max((sensor_gain_std(file.get("sensor")) for file in self.files), default=UNKNOWN_GAIN_STD)
 
     @property
     def files(self) -> list[Mapping[str, Any]]:

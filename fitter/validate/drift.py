@@ -91,10 +91,11 @@ class Drift:
         return f"{self.kernels} kernels: {figure} than stated ({self.sigmas:.1f} standard deviations)"
 
 
-def drifts(bundle: Bundle, found: Sequence[pd.DataFrame]) -> tuple[Drift, ...]:
+def drifts(bundle: Bundle, found: Sequence[pd.DataFrame], gain_std: float = 0.0) -> tuple[Drift, ...]:
     """Shifts of latency and of power on the bundle's own GPU and in its own collections; empty without stated errors.
 
     found: as from `predict_kernel_rows`, with `outside_range` as the column "outside"; such rows are left out.
+    gain_std: relative error of the sensor's gain on one of both sides alone, which all kinds share.
     """
     shifts = []
     for quantity in QUANTITIES:
@@ -111,7 +112,8 @@ def drifts(bundle: Bundle, found: Sequence[pd.DataFrame]) -> tuple[Drift, ...]:
         if len(shift):
             total = float((1.0 / variance).sum())
             size = {"kernels": int(kernels.sum()), "rows": int(count.sum())}
-            shifts.append(Drift(quantity=quantity, **size, shift_percent=float((shift / variance).sum()) / total, std_percent=total**-0.5))
+            std = math.hypot(total**-0.5, PERCENT * gain_std * (quantity == "power"))
+            shifts.append(Drift(quantity=quantity, **size, shift_percent=float((shift / variance).sum()) / total, std_percent=std))
     return tuple(shifts)
 
 

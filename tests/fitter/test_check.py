@@ -203,6 +203,11 @@ def test_rows_outside_the_range_fitted_are_no_drift_and_are_listed_apart(stated)
     assert outside_range(stated, fp32).all()
 
 
+def test_a_gain_that_one_side_alone_measured_is_no_drift_of_power(stated):
+    kernels = [predict_kernel_rows(stated, measured(stated, 3, kernels=60, hungrier=1.08)).assign(outside=False)]
+    assert [[one.quantity for one in drifts(stated, kernels, gain) if one.drifted] for gain in (0.0, 0.05)] == [["power"], []]
+
+
 def test_a_shift_below_a_percent_or_without_a_stated_error_is_no_drift(stated):
     one = Drift(quantity="power", kernels=10**6, rows=10**6, shift_percent=0.9 * LEAST_SHIFT, std_percent=1e-6)
     assert not one.drifted
