@@ -212,7 +212,7 @@ def test_every_command_takes_quiet_and_verbose_and_o_for_out(command, name):
 )  # fmt: skip
 def test_an_option_of_one_value_is_given_once(name, words):
     status, told, err = run(name, words)
-    assert (status, told, err.count("\n"), "it is given more than once; give it once" in err) == (2, "", 1, True), err
+    assert (status, told, err.count("\n"), "; give it once" in err) == (2, "", 1, True), err
     assert run(name, words, "--help")[0] == 0
 
 

@@ -36,7 +36,7 @@ WANDER, WANDER_S = 3.5e-4, 20.0
 
 Stretches of 20 s of the recorded A100 deviate by 7e-4 from the period of its 200 s.
 """
-FREE_CLOCK: Final = "updates do not keep to a grid; the period is their mean distance, and times within a poll are a guess; "
+FREE_CLOCK: Final = "updates do not keep to a grid; the period is their mean distance, and times within a poll are a guess"
 HOLE_S, HOLE_POLLS = 1.0, 50.0
 """Polls farther apart than this (and than this many polls) separate stretches; the clock is searched in the longest one."""
 
@@ -126,7 +126,7 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
         clock,
         card_period_std_s=float(np.hypot(clock.period_std_s, wander)),
         n_updates=_visible(time_s, updates),
-        remark=("" if clock.rigid else FREE_CLOCK) + (f"the polls have {len(cuts) - 2} hole(s)" if len(cuts) > 2 else ""),
+        remark="; ".join([FREE_CLOCK] * (not clock.rigid) + [f"the polls have {len(cuts) - 2} hole(s)"] * (len(cuts) > 2)),
     ), updates
 
 

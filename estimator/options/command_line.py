@@ -109,7 +109,7 @@ def _parsed(command: click.Command, context: click.Context, arguments: list[str]
     for option in given:
         once = isinstance(option, click.Option) and not option.multiple and (not option.is_flag or option.secondary_opts)
         if once and given.count(option) > 1:
-            raise click.BadParameter("it is given more than once; give it once", context, option)
+            raise click.BadParameter("it is given more than once, or with its opposite; give it once", context, option)
     return left
 
 
