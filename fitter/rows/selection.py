@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -89,10 +90,15 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     known = _table_kind(path)
     if known is not None:
         kind, module, read = known
-        table = open_table(path, module.COLUMNS)
+        table, header = open_table(path, module.COLUMNS), read_header(path)
+        # power_mw in place of power_w would cost the power in silence
+        words = {word for name in module.COLUMNS - {*header} for word in name.split("_")}
+        unread = [name for name in header if name not in module.COLUMNS and words & {*name.lower().split("_")}]
         # The only mark of a simulation in a dataset of `collect` in another format.
         simulated = any(map(is_simulated_uuid, set(table.texts("gpu_uuid"))))
-        return _selection(table, kind, read(table, gpu), ({"simulated": simulated},))
+        rows = _selection(table, kind, read(table, gpu), ({"simulated": simulated},))
+        told = (f"{table.name}: column {name!r} is not read; {GUIDE} lists those that are" for name in unread)
+        return replace(rows, notes=(*rows.notes, *told))
     header = read_header(path)
     if header and header[0].lstrip().startswith(("{", "[")):
         raise InputError(f"{path}: JSON, no table of measurements; a workload file is for `estimate`")
@@ -100,6 +106,8 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     listed = ", nor a ".join(f"{kind} ({', '.join(module.NEEDED)}, …)" for kind, module, _ in KINDS)
     raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")
 
+
+GUIDE: Final = "docs/how-to/fit-your-measurements.md"
 
 KINDS: Final = (
     ("workload dataset", workload_dataset, read_workload_dataset),
@@ -156,15 +164,25 @@ def _selection(table: Table, kind: str, rows: Selection, files: Files) -> Select
 
 
 def joined(parts: list[Selection]) -> Selection:
-    """Join selections of single data sets.  Raises InputError if two hold the same data, or all the same times in another format."""
-    seen: dict[object, str] = {}
+    """Join selections of single data sets.
+
+    Raises InputError if two are the same file, or share most of their times, as a dataset with an export or an earlier state of it.
+    """
+    seen: list[tuple[Dataset, list[set[object]]]] = []
     for part in parts:
-        record = part.datasets[0]
-        for mark in (record.sha256, *(rows.latency_s.tobytes() for rows in part.tables if len(rows) > 1)):
-            if mark in seen:
-                raise InputError(f"{record.name}: the same data as {seen[mark]}; give every data set once")
-            seen[mark] = record.name
+        record, own = part.datasets[0], [_row_marks(rows) for rows in part.tables]
+        for earlier, theirs in seen:
+            pairs = [(mine & other, min(len(mine), len(other))) for mine, other in product(own, theirs)]
+            if record.sha256 == earlier.sha256 or any(2 * len(shared) > max(most, 2) for shared, most in pairs):
+                raise InputError(f"{record.name}: the same data as {earlier.name}, or most of them; give every row once")
+        seen.append((record, own))
     return _merged(parts)
+
+
+def _row_marks(rows: KernelRows | WorkloadRows) -> set[object]:
+    """What ran and its time, for each row."""
+    what = rows.row_operators() if isinstance(rows, KernelRows) else [workload.name for workload in rows.row_workloads()]
+    return set(zip(what, rows.latency_s.tolist(), strict=True))
 
 
 def _merged(parts: Sequence[Selection]) -> Selection:
