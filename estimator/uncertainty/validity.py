@@ -115,10 +115,15 @@ def simulated_notes(bundle: Bundle) -> tuple[str, ...]:
     return (SIMULATED.format(bundle.name),) if bundle.simulated else ()
 
 
+LENT_POWER: Final = "power as on "
+"""Begins a bundle's note on power that was not measured on its board."""
+
+
 def bundle_notes(bundle: Bundle) -> tuple[str, ...]:
-    """Lines for every estimate from a bundle: fitted on a simulated board, without power, without errors of rows outside its fit."""
+    """Lines for every estimate from a bundle: simulated board, power of another bundle or none, no errors of rows outside its fit."""
     lacking = {"the bundle has no power coefficients": bundle.power is None, "the bundle states no uncertainty": not bundle.uncertainty}
-    return (*simulated_notes(bundle), *(text for text, holds in lacking.items() if holds))
+    lent = (note for note in bundle.notes if note.startswith(LENT_POWER))
+    return (*simulated_notes(bundle), *lent, *(text for text, holds in lacking.items() if holds))
 
 
 def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:

@@ -46,9 +46,9 @@ PROGRESS_S: Final = 30.0
 datasets_argument: Final = click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=named_file)
 output_options: Final = with_options(
     json_option,
-    click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
+    click.option("-q", "--quiet", is_flag=True, help="No notes and no warnings on stderr."),
     click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds or a row was rejected."),
-    click.option("-v", "--verbose", is_flag=True, help="All tables and notes; name every rejected row on stderr."),
+    click.option("-v", "--verbose", is_flag=True, help="All tables; name every rejected row on stderr."),
 )
 
 
@@ -150,7 +150,7 @@ def fit_command(**options: Any) -> int:
     document["warnings"] = list(calibration.warnings)
     origin = {"bundle": str(options["out"]), **identity(bundle), **selection_document(calibration.selection)}
     say(origin | document if options["as_json"] else _fit_lines(bundle, calibration, options))
-    return _finish(calibration.selection, notes if options["verbose"] else (), calibration.warnings, options, verdicts)
+    return _finish(calibration.selection, notes, calibration.warnings, options, verdicts)
 
 
 @click.command()

@@ -11,7 +11,7 @@ OTHER_GPU: Final = "OTHER_GPU"
 
 REASONS: Final = {
     "BAD_LATENCY": "latency missing, not finite, zero or negative",
-    "BAD_POWER": "power or energy missing, not finite, zero, negative, or less than the board draws at rest (all rows: another unit)",
+    "BAD_POWER": "power or energy missing, negative, below that at rest, or contradictory (all rows: another unit)",
     "BAD_SHAPE": "a dimension missing, not a number, or impossible",
     "BAD_TEXT": "a field longer than any name can be, or a row cut before its last field",
     "MARKED": "marked as unusable by the data set itself",

@@ -13,6 +13,7 @@ from estimator.engine.board import board_tables, carried_power
 from estimator.model.coefficients import BY, longest_prefix
 from estimator.model.power import SWITCHING_EXPONENT, BoardTables, carried_factors
 from estimator.model.residuals import tier_from_document
+from estimator.uncertainty.validity import LENT_POWER
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.values import frozen
 from fitter.latency.groups import Siblings
@@ -128,5 +129,5 @@ def transfer_notes(source: TransferSource | None, bundle: Bundle) -> tuple[str, 
     if lent:
         notes.append(f"as on {source.gpu.name}, not measured on {bundle.gpu.name}: {', '.join(lent)}")
     if bundle.power is not None and bundle.power is source.power:
-        notes.append(f"power as on {source.powered}, not measured on {bundle.gpu.name}: an indication")
+        notes.append(f"{LENT_POWER}{source.powered}, not in the data of {bundle.gpu.name}: an indication")
     return tuple(notes)

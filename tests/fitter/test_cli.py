@@ -105,9 +105,10 @@ def test_a_rejected_row_is_told_and_counts_only_if_strict(tmp_path):
     table.write_text(table.read_text() + "\n".join(other) + "\n")
     found = run(table, "-o", out, "--report", tmp_path / "r.html", "--gpu a100-pcie-40gb --name mine --json")
     document = json.loads(found.out)
-    assert (found.status, found.err, document["name"]) == (0, "", "mine")
+    assert (found.status, document["name"]) == (0, "mine")
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
     free = "table.csv: no clocks recorded; boards left free run at their highest clock, or where the power limit holds them"
+    assert found.err == f"note: {free}\n"
     assert document["notes"] == [free] == json.loads(run("show", out, "--json").out)["notes"]
     assert (document["rows"], document["used"], document["rejected"]) == (120, 60, {"OTHER_GPU": 60})
     assert document["errors"][0]["latency"]["mape"] < 5
@@ -116,6 +117,26 @@ def test_a_rejected_row_is_told_and_counts_only_if_strict(tmp_path):
     found, strict = (run(table, "-o", out, "--force --holdout 0 --gpu a100-pcie-40gb", words) for words in ((), "--strict"))
     assert (found.status, strict.status) == (0, 3)
     assert "warning: 1 rows, or their power alone, were rejected; -v names them" in found.err
+
+
+@pytest.mark.parametrize(
+    "column, noted", [("power_mw", "table.csv: column 'power_mw' is not read"), ("power_w", "60 rows, or their power alone, were rejected")]
+)
+def test_power_that_the_data_do_not_hold_is_told_by_fit_and_by_every_estimate(tmp_path, column, noted):
+    """Another unit, or another name: the fit then takes the power of the nearest bundle."""
+    table, bundle, workload = small_table(tmp_path), tmp_path / "b.json", tmp_path / "w.json"
+    head, *rows = table.read_text().split()
+    powered = [f"{row},1410,{100_000 + i}" for i, row in enumerate(rows)]
+    table.write_text("\n".join([f"{head},sm_clock_mhz,{column}", *powered]) + "\n")
+    found = run(table, "-o", bundle, "--holdout 0")
+    lent = "power as on a100-pcie-40gb, not in the data of a100-pcie-40gb: an indication"
+    assert found.status == 0
+    assert lent in found.err
+    assert noted in found.err
+    kernel = {"family": "softmax", "operator": "softmax", "precision": "fp32", "rows": 2000, "dim": 512, "count": 1}
+    workload.write_text(json.dumps({"format": "wattprint-workload", "format_version": "1.0", "name": "w", "operators": [kernel]}))
+    answer = json.loads(estimating.run(workload, "--bundle", bundle, "--freq 1410 --json").out)
+    assert lent in answer["notes"]
 
 
 def test_special_files_are_refused_before_anything_is_read(tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def test_errors_are_those_of_the_rows_and_energy_that_of_their_product(predicted
     "change, found",
     [
         ({"clocks_mhz": (900.0, 900.0)}, "other clocks (an extrapolation)"),
-        ({"power": None, "voltage": None, "idle": None}, "power and energy (no power in the data)"),
+        ({"power": None, "voltage": None, "idle": None}, "power and energy (the data have none below the limit)"),
         (
             {"groups": {key: replace(group, rows=0 if key == "softmax" else 9, ln_std={"x": 0.1}) for key, group in BUNDLE.groups.items()}},
             "of softmax (",
