@@ -23,8 +23,10 @@ from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, canonical_precision
 from estimator.vocabulary.workload import Workload, workload_as_run
+from fitter.errors import InputError
 from fitter.rows.columns import Selection, Startup, WorkloadRows, compacted
-from fitter.rows.screening import LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, numbered
+from fitter.rows.kernel_table import IMPLAUSIBLE_RATIO
+from fitter.rows.screening import LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, numbered, roof_seconds
 from fitter.rows.tables import Table
 
 COLUMNS: Final = frozenset(
@@ -177,9 +179,15 @@ def _startups(screen: Screen, hosts: list[tuple[str, str]], duration_s: Array, l
 def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequence[Workload], latency_s: Array, clock_mhz: Array) -> None:
     """Reject runs faster than their matrix products at the peak rate: they ran another workload.
 
-    Convolutions are left out, because lists may declare depthwise ones as dense.
+    Convolutions are left out, because lists may declare depthwise ones as dense.  Raises InputError if most runs are far slower than
+    hardware and host allow: the file holds milli- or microseconds.
     """
-    for i in screen.kept().tolist():
+    good = screen.kept().tolist()
+    ratio = [latency_s[i] / _usual_s(workloads[i], specs[i], clock_mhz[i]) for i in good[:: max(len(good) // 8, 1)]]
+    if len(ratio) >= 8 and np.median(ratio) > IMPLAUSIBLE_RATIO:
+        slow = f"the runs take {np.median(ratio):.0f} times what hardware and host need"
+        raise InputError(f"{screen.table.name}: {slow}; latency_s must be in seconds, of one iteration")
+    for i in good:
         spec, workload = specs[i], workloads[i]
         products = [place for place, operator in enumerate(workload.operators) if operator.family in ("gemm", "attention")]
         clocks = np.nan_to_num(least_clocks([workload.operators[place] for place in products], spec))
@@ -187,6 +195,13 @@ def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequenc
         least = float(clocks @ np.array([workload.counts[place] for place in products]) / clock_hz)
         if latency_s[i] * ROOF_TOLERANCE < least:
             screen.reject([i], "ABOVE_ROOF", f"latency_s = {latency_s[i]:.4g}; {spec.name} needs at least {least:.4g} s")
+
+
+def _usual_s(workload: Workload, spec: GpuSpec, clock_mhz: float) -> float:
+    """What peak rates allow, and 50 µs of a slow host for each operator [s]."""
+    place = np.arange(len(workload.operators))
+    roof = roof_seconds(workload.operators, spec, place, np.full(len(place), clock_mhz))
+    return float(np.dot(np.nan_to_num(roof) + 50e-6, workload.counts))
 
 
 def _startup_w(spec: GpuSpec, clock_mhz: float) -> float:

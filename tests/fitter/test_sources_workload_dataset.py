@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from fitter.errors import InputError
 from fitter.report.page import selection_document, selection_lines
 from fitter.rows.columns import Dataset, Selection, Startup, WorkloadRows
 from fitter.rows.rejected import RejectedRow
@@ -125,6 +126,12 @@ def test_a_bad_run_is_rejected_with_its_reason(read, tmp_path, run, reason):
     assert [(r.row, f"{r.reason}{' (power)' * r.power_only}") for r in reading.rejected] == [(9, reason)]
     assert len(reading.rejected[0].detail) < 700
     assert len(reading.rows) == 8 + reading.rejected[0].power_only
+
+
+def test_runs_in_another_unit_than_seconds_are_refused(read):
+    runs = [{"temperature_c": str(50 + i), "latency_s": "21.2", "iterations": "9", "energy_j": ""} for i in range(9)]
+    with pytest.raises(InputError, match="must be in seconds"):
+        read(*runs)
 
 
 def test_a_run_without_energy_among_others_is_used_for_its_latency(read):
