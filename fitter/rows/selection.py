@@ -170,7 +170,7 @@ def joined(parts: list[Selection]) -> Selection:
     """
     seen: list[tuple[Dataset, list[set[object]]]] = []
     for part in parts:
-        record, own = part.datasets[0], [_row_marks(rows) for rows in part.tables]
+        record, own = part.datasets[0], [_row_marks(rows) for rows in part.tables if len(parts) > 1]
         for earlier, theirs in seen:
             pairs = [(mine & other, min(len(mine), len(other))) for mine, other in product(own, theirs)]
             if record.sha256 == earlier.sha256 or any(2 * len(shared) > max(most, 2) for shared, most in pairs):
