@@ -310,8 +310,13 @@ class _Fields:
     def __init__(self, values: Mapping[str, object]) -> None:
         self.values = values
 
+    def own(self, name: str) -> str:
+        """The name under which the configuration has a field, else the usual one."""
+        return next((one for one in (name, *NAMES.get(name, ())) if self.values.get(one) is not None), name)
+
     def get(self, name: str, default: Any = None) -> Any:
-        return next((self.values[one] for one in (name, *NAMES.get(name, ())) if self.values.get(one) is not None), default)
+        value = self.values.get(self.own(name))
+        return default if value is None else value
 
     def number(self, name: str, default: int | None = None, most: int = MOST) -> int:
         value = self.get(name, default)
@@ -319,10 +324,10 @@ class _Fields:
             raise FaultError(f"lacks the field {name!r}, which serving needs")
         if isinstance(value, list | tuple) and value and all(one == value[0] for one in value):  # one for each layer
             value = value[0]
-        return int(read(Annotated[int, Span(0 if default == 0 else 1, most)], value, name))
+        return int(read(Annotated[int, Span(0 if default == 0 else 1, most)], value, self.own(name)))
 
     def truth(self, name: str, default: bool = False) -> bool:
-        return bool(read(bool, self.get(name, default), name))
+        return bool(read(bool, self.get(name, default), self.own(name)))
 
 
 def read_architecture(source: str | Path | Mapping[str, object]) -> Architecture:
@@ -447,7 +452,7 @@ def _scan(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> S
         return None
     heads, groups = fields.number("mamba_n_heads"), fields.number("mamba_n_groups")
     if heads % groups:
-        raise FaultError(f"= {groups} must divide {heads} heads of states", "mamba_n_groups")
+        raise FaultError(f"= {groups} must divide {heads} heads of states", fields.own("mamba_n_groups"))
     return Scan(
         layers=count,
         heads=heads,

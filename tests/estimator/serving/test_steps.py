@@ -414,7 +414,7 @@ REFUSED = [
     (ROUTED | {"num_experts_per_tok": 9}, {}, "num_experts_per_tok = 9 lies outside 1 to 8"),
     (read_config("deepseek-v3") | {"kv_lora_rank": 256}, {}, "kv_lora_rank = 256 differs from 512"),
     (read_config("deepseek-v3") | {"index_topk": 2048}, {}, "index_topk changes what the layers do"),
-    (read_config("qwen3.5-9b") | {"linear_num_key_heads": 5}, {}, "mamba_n_groups = 5 must divide 32 heads of states"),
+    (read_config("qwen3.5-9b") | {"linear_num_key_heads": 5}, {}, "linear_num_key_heads = 5 must divide 32 heads of states"),
     (OTHERS["nemotron-h-8b"][1] | {"hybrid_override_pattern": "M?" * 26}, {}, "layer_types.*'\\?'"),
     (OTHERS["nemotron-h-8b"][1] | {"moe_latent_size": 1024}, {}, "moe_latent_size changes what the layers do"),
     (DENSE | {"num_hidden_layers": [4, 5]}, {}, "num_hidden_layers must be a whole number"),
