@@ -77,8 +77,8 @@ UNSERVED: Final = (
 )
 """Fields by which attention is sparse or linear, layers share their keys or have sizes of their own, or experts have inputs of theirs."""
 
-ATTENDING: Final = ("full_attention", "attention")
 BOUNDED: Final = ("sliding_attention", "chunked_attention")
+ATTENDING: Final = ("full_attention", "attention", *BOUNDED)
 SCANNING: Final = ("linear_attention", "mamba")
 INNER: Final = ("mlp", "moe")
 LETTERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -349,13 +349,13 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         fault = f"has the architecture {model!r:.60}, which is not served" if model else "lacks the field 'model_type'"
         raise FaultError(f"{fault}; known: {', '.join(kinds())}")
     kind = kinds()[model]
-    fields = _Fields({**fields.values, **{name: one for name, one in kind.defaults.items() if fields.get(name) is None}})
+    fields = _filled(kind, fields)
     unserved = next(filter(fields.get, UNSERVED), "")
     if unserved:
         raise FaultError("changes what the layers do in a way that is not served", unserved)
     types = _types(kind, fields)
     layers = fields.number("num_hidden_layers", len(types) or None)
-    scan, attended = _scan(kind, fields, types, layers), sum(one in (*ATTENDING, *BOUNDED) for one in types) if types else layers
+    scan, attended = _scan(kind, fields, types, layers), sum(one in ATTENDING for one in types) if types else layers
     heads, hidden = fields.number("num_attention_heads"), fields.number("hidden_size")
     latent = _latent(fields) if kind.latent else None
     head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", hidden // heads or None)
@@ -427,10 +427,20 @@ def _longest(fields: _Fields) -> int:
     return int(max(stated, factor * trained))
 
 
+def _filled(kind: Kind, fields: _Fields) -> _Fields:
+    return _Fields({**fields.values, **{name: one for name, one in kind.defaults.items() if fields.get(name) is None}})
+
+
+def layer_types(config: Mapping[str, object]) -> tuple[str, ...]:
+    """What every layer does, as far as the fields of a configuration say it.  Raises FaultError."""
+    kind = kinds().get(str(config.get("model_type")))
+    return _types(kind, _filled(kind, _Fields(config))) if kind else ()
+
+
 def _types(kind: Kind, fields: _Fields) -> tuple[str, ...]:
     """What every layer does, as far as the configuration says it."""
     listed, letters = fields.get("layer_types"), read(str, fields.get("hybrid_override_pattern", ""), "hybrid_override_pattern")
-    known = (*ATTENDING, *BOUNDED, *((*SCANNING, *INNER) if kind.scan else ()))
+    known = (*ATTENDING, *((*SCANNING, *INNER) if kind.scan else ()))
     if letters and kind.scan:
         listed = [LETTERS.get(one, one) for one in letters]
     elif listed is None and kind.scan:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from estimator.serving.architecture import ATTENDING, SCANNING, layer_types
 from estimator.tracing.models import (
     EXPERTS_ALONE,
     Fields,
@@ -22,6 +23,9 @@ from estimator.vocabulary.values import frozen
 
 SIXTEEN: Final = "bf16"
 """The 16-bit format."""
+
+HOLDERS: Final = {"scan": SCANNING, "expert": ("moe",), "shared": ("moe",), "up": ("mlp",), "down": ("mlp",)}
+"""Types of layers that have matrices whose names begin so, where types tell them apart; others are those of attention."""
 
 LAYER: Final = re.compile(r"layers?\\?\.(?:(\d+)\b|\*)")
 """Layer in the name of a module."""
@@ -99,14 +103,19 @@ def _stored(dtype: object) -> str:
 
 
 def _kept(quant: Fields, config: Fields) -> tuple[tuple[str, float], ...]:
-    """Kinds of matrices that stay in 16 bit, with the share of the layers in which they do."""
-    layers = config.get("num_hidden_layers")
-    count = layers if isinstance(layers, int) and layers > 0 else 1
+    """Kinds of matrices that stay in 16 bit, with the share of the layers that have one in which they do."""
+    stated, types = config.get("num_hidden_layers"), layer_types(config)
+    layers = set(range(stated if isinstance(stated, int) and stated > 0 else max(len(types), 1)))
     named: dict[str, set[int]] = {}
     for module in skipped_modules(quant):
         place = LAYER.search(module)
-        own = {int(place[1])} if place and place[1] else set(range(count))
+        own = {int(place[1])} if place and place[1] else layers
         rest = LAYER.sub("", module, count=1)
         for name in next((one.matrices for one in formats().modules if re.search(one.pattern, rest)), ()):
-            named.setdefault(name, set()).update(own.intersection(range(count)))
-    return tuple((name, len(found) / count) for name, found in named.items() if found)
+            named.setdefault(name, set()).update(own)
+    found = {}
+    for name, own in named.items():
+        kinds = next((kinds for prefix, kinds in HOLDERS.items() if name.startswith(prefix)), ATTENDING)
+        holders = {i for i in layers if not types or types[i] in kinds or not {*kinds} & {*types}}
+        found[name] = len(own & holders) / len(holders)
+    return tuple((name, share) for name, share in found.items() if share)

@@ -401,6 +401,18 @@ def test_modules_that_are_not_converted_keep_16_bit(skipped, kept):
             assert count == 4.0 * (share if one.precision == "bf16" else 1.0 - share)
 
 
+@pytest.mark.parametrize("name, skipped, kept", [
+    ("qwen3.5-27b", [f"model.layers.{i}.self_attn" for i in range(3, 64, 4)], {"qkv": 1.0, "out": 1.0}),
+    ("qwen3.5-27b", [f"model.language_model.layers.{i}.linear_attn.out_proj" for i in range(12)], {"scan_out": 9 / 48}),
+    ("nemotron-3-nano", ["backbone.layers.4*", "backbone.layers.5*"], {"scan_in": 1 / 23, "scan_out": 1 / 23, "qkv": 1 / 6, "out": 1 / 6}),
+    ("nemotron-3-nano", ["backbone.layers.1*"], dict.fromkeys(("expert_up", "expert_down", "shared_up", "shared_down"), 1 / 23)),
+])  # fmt: skip
+def test_layers_that_lack_a_matrix_do_not_count_for_its_share(name, skipped, kept):
+    config = {**read_config(config_of(name)), "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": skipped}}
+    held = {one.name for one in read_architecture(config).products(Layout())}
+    assert {one: share for one, share in read_weights(config).kept if one in held} == pytest.approx(kept)
+
+
 GPTQ = {"quant_method": "gptq", "bits": 4}
 REFUSED = [
     (DENSE | {"model_type": "mamba2"}, {}, "'mamba2'.*not served; known: gpt2"),
