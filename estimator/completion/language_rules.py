@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from estimator.completion.patterns import NOTHING, AttentionBlock, Change, Patterns, added, with_reads
+from estimator.completion.patterns import AttentionBlock, Change, Patterns, added, with_reads
 from estimator.transforms import INNER, LAYER
 from estimator.vocabulary.workload import Operator
 
@@ -25,7 +25,7 @@ def operand_copies(patterns: Patterns) -> Iterator[Change]:
 
     Keys and values from `repeat_kv` are already contiguous.
     """
-    for block in _written_out(patterns):
+    for block in patterns.attention:
         if block.sequences < 2:
             continue
         keys, queries, precision = block.key_elements, block.query_elements, block.precision
@@ -37,14 +37,14 @@ def operand_copies(patterns: Patterns) -> Iterator[Change]:
 
 def context_copy(patterns: Patterns) -> Iterator[Change]:
     """The result of scores·V is transposed from [head, token] back to [token, head] order."""
-    for block in _written_out(patterns):
+    for block in patterns.attention:
         size = block.query_elements
         yield added(block.count, "copy.contiguous", block.precision, size, size, INNER)
 
 
 def causal_where(patterns: Patterns) -> Iterator[Change]:
     """Scores divided by a tensor and no mask added (GPT-2): the divisor is a scalar, and a `where` masks the scores."""
-    for block in _written_out(patterns):
+    for block in patterns.attention:
         size = block.score_elements
         divisors = _of_full_size(patterns, block, "other")
         if len(divisors) == 1 and not _of_full_size(patterns, block, "add"):
@@ -55,7 +55,7 @@ def causal_where(patterns: Patterns) -> Iterator[Change]:
 
 def broadcast_mask(patterns: Patterns) -> Iterator[Change]:
     """An addition between the scores and their softmax adds a mask that all heads share: one large input, not two."""
-    for block in _written_out(patterns):
+    for block in patterns.attention:
         for number in _of_full_size(patterns, block, "add"):
             yield Change(with_reads(patterns.operators[number], block.score_elements), block.count, number)
 
@@ -84,10 +84,6 @@ def rotary(patterns: Patterns) -> Iterator[Change]:
                 yield Change(with_reads(factor, size + shared), block.count, number)
             yield added(block.count, "elementwise.scalar_mul", precision, size / 2.0, size / 2.0, INNER)
             yield added(block.count, "copy.cat", precision, size, size, INNER)
-
-
-def _written_out(patterns: Patterns) -> Iterator[AttentionBlock]:
-    return (block for block in patterns.attention if block.written_out)
 
 
 def _of_full_size(patterns: Patterns, block: AttentionBlock, name: str) -> list[int]:
@@ -123,13 +119,11 @@ def embeddings(patterns: Patterns) -> Iterator[Change]:
 
 
 class RmsNorm(NamedTuple):
-    """An RMS norm written out: index of its multiplication by the reciprocal root, its rows and size, number of unlisted conversions."""
+    """An RMS norm written out: index of its multiplication by the reciprocal root, its rows and its size."""
 
     scale: int
     rows: float
     size: float
-    cast_in: bool
-    cast_out: bool
 
 
 def rms_norm(patterns: Patterns) -> Iterator[Change]:
@@ -139,30 +133,23 @@ def rms_norm(patterns: Patterns) -> Iterator[Change]:
     reciprocal root reads one large tensor and one number a row.
     """
     narrow = patterns.precision
-    for (scale, rows, size, cast_in, cast_out), count in _rms_norms(patterns).items():
+    for (scale, rows, size), count in _rms_norms(patterns).items():
         yield added(count, "reduction.mean", WIDE, rows, size / rows, INNER)
         yield Change(with_reads(patterns.operators[scale], size + rows), count, scale)
-        if cast_in:
+        if narrow != WIDE:
             yield added(count, "elementwise.typecast", narrow, size, size, INNER, WIDE)
-        if cast_out:
             yield added(count, "elementwise.typecast", WIDE, size, size, INNER, narrow)
 
 
 def _rms_norms(patterns: Patterns) -> Counter[RmsNorm]:
     squares = {i for i, operator in enumerate(patterns.operators) if operator.operator == "scalar_pow" and operator.precision == WIDE}
     found: Counter[RmsNorm] = Counter()
-    order = (NOTHING, *patterns.order)
-    windows = Counter(order[position : position + 1 + 1 + 5] for position in patterns.listing.places(squares)) if squares else {}
-    for (neighbour, *numbers), count in windows.items():
-        before = None if neighbour == NOTHING else patterns.operators[neighbour]
+    for position in patterns.listing.places(squares):
+        numbers = patterns.order[position : position + 1 + 5]
         window = [patterns.operators[number] for number in numbers]
         place, rows = _scale_of(window)
-        if not place:
-            continue
-        size, narrow = window[0].shape[0], patterns.precision != WIDE
-        after = window[place + 1] if place + 1 < len(window) else None
-        cast_in, cast_out = (narrow and not (one and one.operator == "typecast" and one.shape[0] == size) for one in (before, after))
-        found[RmsNorm(numbers[place], rows, size, cast_in, cast_out)] += count
+        if place:
+            found[RmsNorm(numbers[place], rows, window[0].shape[0])] += 1
     return found
 
 

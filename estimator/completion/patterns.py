@@ -46,13 +46,12 @@ class AttentionBlock:
 
     `projections`, `before`, `between` are indices of operators: the linear layers that make Q, K and V, the
     element-wise work on them, and that between the scores and the softmax.  `sequences` · `heads` products run
-    at once.  A fused attention kernel is not `written_out`.
+    at once.  A fused attention kernel is no block: the published lists hold none.
     """
 
     projections: tuple[int, ...]
     before: tuple[int, ...]
     between: tuple[int, ...]
-    written_out: bool
     sequences: int
     heads: int
     kv_heads: int
@@ -111,19 +110,18 @@ class Patterns:
 
     @cached_property
     def attention(self) -> tuple[AttentionBlock, ...]:
-        """Attention blocks, fused ones included."""
+        """Attention blocks."""
         return tuple(replace(block, count=count) for block, count in _attention_blocks(self.listing).items())
 
     @cached_property
     def conv_order(self) -> tuple[int, ...]:
         """Convolutions in the order of execution."""
-        convolutions = [number for number, operator in enumerate(self.operators) if operator.family == "conv"]
-        return tuple(self.order[place] for place in self.listing.places(convolutions)) if convolutions else ()
+        return tuple(number for number in self.order if self.operators[number].family == "conv")
 
     @cached_property
     def conv_sites(self) -> tuple[ConvSite, ...]:
         """Convolutions with their neighbours."""
-        return tuple(_conv_sites(self.listing)) if self.conv_order else ()
+        return tuple(_conv_sites(self.listing))
 
     @cached_property
     def depthwise(self) -> frozenset[ConvSite]:
@@ -150,20 +148,16 @@ class Patterns:
 def _attention_blocks(listing: Listing) -> Counter[AttentionBlock]:
     """Attention blocks and how often each runs.
 
-    Each softmax or fused attention has a window that contains its block; each distinct window is searched once.
+    Each softmax has a window that contains its block; each distinct window is searched once.
     """
     heavy = {number for number, operator in enumerate(listing.operators) if operator.family != "elementwise"}
-    centres = {number for number in heavy if listing.operators[number].family in ("softmax", "attention")}
-    found: Counter[AttentionBlock] = Counter()
-    if not centres:
-        return found
     marks = listing.places(heavy)
-    ranks = {position: rank for rank, position in enumerate(marks)}
     windows: Counter[tuple[tuple[int, ...], int]] = Counter()
-    for position in listing.places(centres):
-        rank = ranks[position]
-        first, last = max(rank - 1 - PROJECTIONS, 0), min(rank + 1, len(marks) - 1)
-        windows[listing.order[marks[first] : marks[last] + 1], rank - first] += 1
+    for rank in range(1, len(marks) - 1):
+        if listing.operators[listing.order[marks[rank]]].family == "softmax":
+            first = max(rank - 1 - PROJECTIONS, 0)
+            windows[listing.order[marks[first] : marks[rank + 1] + 1], rank - first] += 1
+    found: Counter[AttentionBlock] = Counter()
     for (window, centre), count in windows.items():
         block = _block(listing.operators, window, [place for place, number in enumerate(window) if number in heavy], centre)
         if block is not None:
@@ -172,43 +166,30 @@ def _attention_blocks(listing: Listing) -> Counter[AttentionBlock]:
 
 
 def _block(operators: Sequence[Operator], window: tuple[int, ...], marks: list[int], centre: int) -> AttentionBlock | None:
-    """The block around a softmax between two products, or around a fused kernel; None if there is no block.
+    """The block around a softmax between two products; None if its neighbours are no such products.
 
-    marks: positions of all operators in the window that are not element-wise; centre: index of the central one in `marks`.
+    marks: positions of all operators in the window that are not element-wise; centre: index of the softmax in `marks`.
     """
-    middle = operators[window[marks[centre]]]
-    written_out = middle.family == "softmax"
-    between: tuple[int, ...] = ()
-    start = centre
-    if written_out:
-        if centre == 0 or centre + 1 == len(marks):
-            return None
-        score, product = operators[window[marks[centre - 1]]], operators[window[marks[centre + 1]]]
-        start = centre - 1
-        between = window[marks[start] + 1 : marks[centre]]
-        if score.family != "gemm" or product.family != "gemm":
-            return None
-        batch, queries, context, head_dim = (int(size) for size in score.shape)
-        if middle.shape != (batch * queries, context) or product.shape[:2] != (batch, queries) or product.shape[3] != context:
-            return None
-    projections, before = _projections(operators, window, marks, start)
-    if written_out:
-        sequences = _sequences(operators, projections, batch, queries, context)
-        heads = most = batch // sequences
-    else:
-        sequences, queries, context, heads, most, head_dim = (int(size) for size in middle.shape[:6])
+    score, softmax, product = (operators[window[mark]] for mark in marks[centre - 1 : centre + 2])
+    if score.family != "gemm" or product.family != "gemm":
+        return None
+    batch, queries, context, head_dim = (int(size) for size in score.shape)
+    if softmax.shape != (batch * queries, context) or product.shape[:2] != (batch, queries) or product.shape[3] != context:
+        return None
+    projections, before = _projections(operators, window, marks, centre - 1)
+    sequences = _sequences(operators, projections, batch, queries, context)
+    heads = batch // sequences
     return AttentionBlock(
         projections=projections,
         before=before,
-        between=between,
-        written_out=written_out,
+        between=window[marks[centre - 1] + 1 : marks[centre]],
         sequences=sequences,
         heads=heads,
-        kv_heads=min(most, _kv_heads(operators, projections, heads, head_dim)),
+        kv_heads=_kv_heads(operators, projections, heads, head_dim),
         queries=queries,
         context=context,
         head_dim=head_dim,
-        precision=(score if written_out else middle).precision,
+        precision=score.precision,
     )
 
 

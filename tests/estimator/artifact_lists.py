@@ -96,17 +96,3 @@ def qwen2(batch, length, *, layers=28):
         elementwise("pointwise_add", tokens * hidden),
     ]
     return [*entries, *layer * layers, *rms_norm(tokens, hidden)]
-
-
-def fused_decoder(batch, length, *, layers=12):
-    """GPT-2 small with fused attention."""
-    hidden, heads = 768, 12
-    tokens = batch * length
-    layer = [
-        layernorm(tokens, hidden),
-        gemm(1, tokens, 3 * hidden, hidden),
-        sdpa(batch, heads, length, hidden // heads),
-        gemm(1, tokens, hidden, hidden),
-        elementwise("pointwise_add", tokens * hidden),
-    ]
-    return [elementwise("pointwise_add", tokens * hidden), *layer * layers, layernorm(tokens, hidden)]

@@ -105,7 +105,6 @@ embeddings: completed gather 1
         [artifact.conv(32, 3, 224, 1024, 16, 16, 0), artifact.layernorm(32 * 197, 1024)],  # its patches with a class token
         "patch_tokens: completed cat 1\nlayout_conversion: completed layout 2",
     ),
-    "fused": (artifact.fused_decoder(4, 128), "embeddings: completed gather 2"),
 }  # fmt: skip
 """Lists of models that no rule was made for."""
 
@@ -117,14 +116,6 @@ def test_rules_find_their_patterns_in_other_models(model):
     assert by_rule(workload) == rules(expected)
     shapes = {operator.shape for operator in workload.operators if operator.origin == "completed:repeat_kv"}
     assert shapes <= {(4 * 256 * 1536, 4 * 256 * 256)}
-
-
-def test_conversions_of_an_rms_norm_that_are_listed_are_not_added_again():
-    size = 256 * 64
-    norm = artifact.rms_norm(256, 64)
-    wide = [artifact.elementwise("typecast_to_fp32", size), *norm[:4], artifact.elementwise("typecast_to_bf16", size, "fp32"), norm[4]]
-    rules = by_rule(completed([*wide, artifact.linear(256, 64, 64)]))
-    assert rules["rms_norm"] == {"corrected mul": 1, "completed mean": 1}
 
 
 def test_as_many_key_value_heads_as_query_heads_are_not_repeated():
@@ -150,7 +141,7 @@ def test_layout_conversions_belong_to_16_bit_convolutions():
 
 def recorded_and_built(folder):
     paths = sorted((folder / "energaizer" / "workloads").glob("*_b8_*.json"))
-    return [*(json.loads(path.read_text()) for path in paths), artifact.qwen2(2, 128), artifact.fused_decoder(1, 64)]
+    return [*(json.loads(path.read_text()) for path in paths), artifact.qwen2(2, 128)]
 
 
 def test_completion_never_loses_or_doubles_a_listed_operator(shared_data):
