@@ -79,11 +79,8 @@ class Call:
     written: tuple[Place, ...] = field(default=(), compare=False)
 
     def tensor(self, name: str) -> Tensor:
-        """The input of a name.  Raises WorkloadError if there is no such input."""
-        for key, tensor in self.inputs:
-            if key == name:
-                return tensor
-        raise WorkloadError(f"{self.name}: no input {name!r} among {', '.join(key for key, _ in self.inputs) or 'none'}")
+        """The input of a name, the first member of a list.  Raises IndexError if there is no such input."""
+        return self.tensors(name)[0]
 
     def tensors(self, name: str) -> tuple[Tensor, ...]:
         """All inputs of a name: the members of a list."""

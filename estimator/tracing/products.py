@@ -7,11 +7,8 @@ from typing import Any, Final
 
 from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part
 from estimator.transforms import INNER, INTERNAL, LAYER
+from estimator.vocabulary.quantities import SIXTEEN_BIT
 from estimator.vocabulary.workload import PIXEL_LAYOUT, TRACED, is_of_single_pixels
-
-SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
-"""Precisions in which cuDNN's dense convolutions read and write channels last; those in tf32 read so and write channels first (names of its
-kernels: nhwckrsc_nchw).  It converts channels-first tensors."""
 
 BACKWARD_PRODUCTS: Final = 2.5
 """Fused attention's backward pass in forward passes: it computes five products, the forward pass two (it computes the
@@ -91,7 +88,9 @@ def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[
 
 
 def _turned(read: Sequence[Tensor], written: Sequence[Tensor], rule: str = "layout") -> list[Part]:
-    """Conversions of tensors of convolutions to channels-last and back."""
+    """Conversions of channels-first tensors of convolutions: cuDNN's dense ones in 16 bits read and write channels last; those in tf32 read
+    so and write channels first (names of its kernels: nhwckrsc_nchw).
+    """
     precision = read[0].precision
     sides = (*read, *written) if precision in SIXTEEN_BIT else read if precision == "fp32" else ()
     return [

@@ -65,7 +65,7 @@ def lower_calls(calls: Iterable[Call], *, tf32: Collection[str] = (), fused: boo
     """Operators from calls in the order of execution.
 
     `tf32`: families whose products of fp32 tensors run on tensor cores; `fused`: kernels of a compiled model (`estimator.tracing.fusion`).
-    Raises WorkloadError for a call that contradicts itself.
+    Raises WorkloadError for tensors of a type without a precision.
     """
     listed: list[list[Part]] = []
     unknown: Counter[tuple[str, float]] = Counter()
@@ -112,12 +112,7 @@ def _parts(call: Call) -> list[Part] | None:
     rule = rule_of(call)
     if not any(tensor.elements for tensor in call.outputs or [tensor for _, tensor in call.inputs]):
         return []
-    if rule is None:
-        return None
-    try:
-        return rule(call)
-    except (IndexError, ValueError, ZeroDivisionError) as error:
-        raise WorkloadError(f"{call.name}: a call that contradicts itself ({error}): {call.inputs}") from error
+    return None if rule is None else rule(call)
 
 
 REMEDY: Final = "pip install 'wattprint[torch]'; language models need none as engines serve them: estimate --runtime serving, estimate llm"
@@ -209,7 +204,8 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
             run()
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
-    workload = _workload(torch, request, job, calls, footprint)
+    with _as_workload_errors(request.model):
+        workload = _workload(torch, request, job, calls, footprint)
     if any(False not in (*one.args, one.kwargs.get("enabled")) for one in casts.call_args_list):
         workload = replace(workload, warnings=(*workload.warnings, AUTOCAST))
     if compiles.called and not job.compiled and request.runtime == "eager":

