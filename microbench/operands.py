@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimator.vocabulary.quantities import Array
-from microbench.errors import LaunchError, ResultError
+from microbench.errors import ResultError
 from microbench.kernel import Buffer, Buffers, Kernel, Launch, Pattern, Slot
 from microbench.numbers import STORAGE, decode, encode
 
@@ -33,7 +33,7 @@ def record_type(buffer: Buffer) -> np.dtype[np.void]:
 
 
 def buffer_records(buffer: Buffer, launch: Launch) -> int:
-    """Number of records of a buffer in a launch.  Raises LaunchError if a region does not hold whole records."""
+    """Number of records of a buffer in a launch; regions hold whole records, as both sizes are powers of two."""
     match buffer.per:
         case "thread":
             return launch.threads * buffer.records
@@ -42,10 +42,12 @@ def buffer_records(buffer: Buffer, launch: Launch) -> int:
         case "launch":
             return buffer.records
         case _:
-            size = record_type(buffer).itemsize
-            if launch.region_bytes <= 0 or launch.region_bytes % size:
-                raise LaunchError(f"buffer {buffer.name}: a region of {launch.region_bytes} bytes is not whole records of {size} bytes")
-            return launch.region_bytes * (1 if buffer.per == "common" else launch.walked_regions) // size
+            return launch.region_bytes * _regions(buffer, launch) // record_type(buffer).itemsize
+
+
+def _regions(buffer: Buffer, launch: Launch) -> int:
+    """Regions that a buffer holds."""
+    return 1 if buffer.per == "common" else launch.walked_regions
 
 
 def buffer_bytes(kernel: Kernel, launch: Launch) -> int:
@@ -60,8 +62,7 @@ def contents(buffer: Buffer, launch: Launch, address: int = 0) -> NDArray[Any]:
     """
     count = min(buffer_records(buffer, launch), DRAWN_RECORDS)
     if buffer.chase_stride:
-        regions = 1 if buffer.per == "common" else launch.walked_regions
-        links = chase_addresses(launch.region_bytes, regions, buffer.chase_stride, address)
+        links = chase_addresses(launch.region_bytes, _regions(buffer, launch), buffer.chase_stride, address)
         return links.view(record_type(buffer))
     records = np.zeros(count, dtype=record_type(buffer))
     if buffer.written and not buffer.filled:

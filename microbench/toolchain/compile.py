@@ -72,10 +72,10 @@ def find_toolchain() -> Toolchain:
 
 
 def compile_kernels(kernels: Sequence[Kernel], architecture: str, level: str, toolchain: Toolchain) -> CompiledModule:
-    """Compile and inspect several kernels as one cubin.
+    """Compile and inspect several kernels, all of which the architecture can run, as one cubin.
 
-    Raises UnsupportedError for a kernel that the architecture cannot run, and for programs that are too new for the architecture;
-    CompileError if the assembler fails or a kernel is missing in the result.
+    Raises UnsupportedError for programs that are too new for the architecture; CompileError if the assembler fails or a kernel is missing
+    in the result.
     """
     text, needs = module_text(kernels, architecture), ARCHITECTURES[architecture].needs
     try:

@@ -5,11 +5,10 @@ same frame: compute the thread's indices, exit idle lanes, load, loop with a run
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from estimator.vocabulary.frozen import FrozenMapping
-from microbench.errors import UnsupportedError
 from microbench.kernel import ARCHITECTURES, SCALARS, Kernel
 
 LOOP_LABEL: Final = "LOOP"
@@ -22,15 +21,11 @@ LOOP_CONTROL: Final = ("sub.u32 left, left, 1;", "setp.ne.u32 more, left, 0;")
 INDENT: Final = "    "
 
 
-def module_text(kernels: Iterable[Kernel], architecture: str) -> str:
-    """One PTX module with the entries of several kernels.  Raises UnsupportedError for a kernel that the architecture cannot run."""
-    chosen = list(kernels)
-    for kernel in chosen:
-        if reason := kernel.refusal(architecture):
-            raise UnsupportedError(f"{kernel.name} {reason}")
+def module_text(kernels: Sequence[Kernel], architecture: str) -> str:
+    """One PTX module with the entries of several kernels, all of which the architecture can run (`Kernel.refusal`)."""
     header = f".version {ARCHITECTURES[architecture].ptx}\n.target {architecture}\n.address_size 64\n"
-    declarations = "\n".join(dict.fromkeys(kernel.declarations for kernel in chosen if kernel.declarations))
-    return "\n".join([header, declarations, *(kernel.text for kernel in chosen)])
+    declarations = "\n".join(dict.fromkeys(kernel.declarations for kernel in kernels if kernel.declarations))
+    return "\n".join([header, declarations, *(kernel.text for kernel in kernels)])
 
 
 class Texts(NamedTuple):

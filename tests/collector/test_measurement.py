@@ -122,6 +122,3 @@ def test_launches_fill_the_window():
         launches = launches_for(2.0, launch_s)
         assert 2.0 <= launches * launch_s <= 2.0 + 3.0 * launch_s
     assert launches_for(2.0, 100.0) >= 3
-    for window_s, launch_s in ((0.0, 1.0), (1.0, 0.0), (1.0, math.nan), (math.inf, 1.0)):
-        with pytest.raises(ValueError, match="must be positive"):
-            launches_for(window_s, launch_s)

@@ -71,7 +71,6 @@ def test_between_two_uses_of_a_buffer_more_than_the_cache_is_read(working_set, l
         (V100, 256, 32, 49152, 2),  # 96 KiB, nothing reserved
         (T4, 1024, 32, 0, 1),  # 32 warps
         (H200, 1024, 65, 0, 0),  # 65 registers of 1024 threads: not even one
-        (H200, 0, 32, 0, 0),
     ],
 )
 def test_resident_blocks_are_those_of_the_occupancy_calculator(gpu, threads, registers, shared, blocks):
