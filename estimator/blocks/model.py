@@ -153,10 +153,10 @@ class BlockModel:
 
     def round_s(self) -> float:
         """Time of a whole round of resident blocks [s]."""
-        return float(_rounds(np.array(float(self.blocks_per_sm)), self.logarithms)[0])
+        return self.rest_s(self.resident_blocks)
 
     def rest_s(self, blocks: int) -> float:
-        """Time of a round of `blocks` blocks, fewer than are resident at once [s]."""
+        """Time of a round of `blocks` blocks, at most as many as are resident at once [s]."""
         return float(_rounds(np.array(float(math.ceil(blocks / self.num_sms))), self.logarithms)[0])
 
     def inside(self, blocks: Any) -> Any:

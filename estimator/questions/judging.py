@@ -20,7 +20,7 @@ from estimator.engine.prediction import Prediction, predict
 from estimator.questions.sweeping import Sweep, table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.sources import CLOCK_SLOPE_STD, joined
-from estimator.uncertainty.unseen import Loading
+from estimator.uncertainty.unseen import Loading, sums
 from estimator.vocabulary.errors import reals, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -85,11 +85,8 @@ class Judged:
     def loadings(self, quantity: str) -> dict[str, Array]:
         """Loadings of the quantity's logarithm."""
         of_time, of_power = QUANTITIES[quantity]
-        joint: dict[str, Array] = {}
-        for power, sources in ((of_time, self.latency), (of_power, self.power)):
-            for name, loading in sources.items() if power else ():
-                joint[name] = joint.get(name, 0.0) + power * loading
-        return joint
+        weighted = ((of_time, self.latency), (of_power, self.power))
+        return sums((name, power * loading) for power, sources in weighted if power for name, loading in sources.items())
 
 
 def predicted(asked: Asked) -> Prediction:

@@ -46,7 +46,6 @@ class Case:
     """
 
     workload: str
-    model_family: str
     bundle: str
     gpu: str
     gpus: int
@@ -360,7 +359,6 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
     unseen_kinds = unseen_lines(run, bundle.domain, prepared.groups[own], prepared.excesses[own], prepared.priors, unseen)
     return Case(
         workload=workload.name,
-        model_family=workload.model_family,
         bundle=f"{bundle.name} {bundle.version}",
         gpu=gpu.name,
         gpus=workload.gpus,

@@ -25,7 +25,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle, StatedErrors
 from estimator.model.power import BoardTables
-from estimator.uncertainty.unseen import PRIOR_STD, Loading
+from estimator.uncertainty.unseen import PRIOR_STD, Loading, sums
 from estimator.vocabulary.quantities import Array
 
 ENOUGH_FAMILIES: Final = 2
@@ -93,10 +93,7 @@ def launch_weight(launch_share: Loading) -> Loading:
 
 def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loading]) -> dict[str, Loading]:
     """Share of the GPU time by group of kernels; "" holds kernels without a group.  time_shares: shape (n,), or (n, c) at c clocks."""
-    shares: dict[str, Loading] = {}
-    for group, weight in zip(groups, time_shares, strict=True):
-        shares[group or ""] = shares.get(group or "", 0.0) + weight
-    return shares
+    return sums((group or "", share) for group, share in zip(groups, time_shares, strict=True))
 
 
 def _untested_sources(stated: StatedErrors, shares: Mapping[str, Loading], unfitted: Sequence[str], *, known: bool) -> dict[str, Loading]:

@@ -145,7 +145,7 @@ def precision_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loadi
     time_shares: shares of the kernels of each kind, shape (n,), or (n, c) at c clocks.
     """
     own = [(kind.precision, share) for kind, share in zip(kinds, time_shares, strict=True)]
-    return _sums((f"precision:{one.precision}", share * one.std) for one, share in own if one is not None)
+    return sums((f"precision:{one.precision}", share * one.std) for one, share in own if one is not None)
 
 
 def foreign_families(operators: Sequence[Operator], groups: Sequence[str | None]) -> list[str]:
@@ -159,8 +159,8 @@ def foreign_families(operators: Sequence[Operator], groups: Sequence[str | None]
 def unlike_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loading]) -> dict[str, Loading]:
     """Errors of ln(time) of kernels of another library, by family, and of far shapes; shapes as for `precision_sources`."""
     own = list(zip(kinds, time_shares, strict=True))
-    libraries = _sums((f"library:{kind.foreign}", share * FOREIGN_STD[kind.foreign]) for kind, share in own if kind.foreign in FOREIGN_STD)
-    return libraries | _sums(("far shapes", share * FAR_STD) for kind, share in own if kind.far)
+    libraries = sums((f"library:{kind.foreign}", share * FOREIGN_STD[kind.foreign]) for kind, share in own if kind.foreign in FOREIGN_STD)
+    return libraries | sums(("far shapes", share * FAR_STD) for kind, share in own if kind.far)
 
 
 def shape_excesses(operators: Sequence[Operator], groups: Sequence[str | None], domain: Domain) -> tuple[float, ...]:
@@ -188,17 +188,17 @@ def unseen_lines(
     if bare:
         names = ", ".join(sorted({o.family for o, group in zip(workload.operators, groups, strict=True) if group is None}))
         found.append((bare, f"no coefficients for {names} ({bare:.0%} of the GPU time): they are estimated without any fit"))
-    guessed = _worth(_sums((kind.group, share) for kind, share in shares.items() if kind.group in priors))
+    guessed = _worth(sums((kind.group, share) for kind, share in shares.items() if kind.group in priors))
     if guessed:
         listed = ", ".join(f"{group} ({share:.0%} of the GPU time)" for group, share in guessed.items())
         found.append((sum(guessed.values()), f"coefficients of {listed} are priors: the fit has seen no such kernel"))
-    odd = _sums((kind.precision, share) for kind, share in shares.items() if kind.precision)
+    odd = sums((kind.precision, share) for kind, share in shares.items() if kind.precision)
     for precision in dict.fromkeys(one.precision for one in odd):
         own = _worth({one: share for one, share in odd.items() if one.precision == precision})
         listed = ", ".join(f"{one.family} ({share:.0%} of the GPU time; fitted in {', '.join(one.seen)})" for one, share in own.items())
         line = f"the fit has seen no kernels in {precision} of {listed}: outside its validity, the interval is wider for them"
         found.append((sum(own.values()), line))
-    for group, share in _sums((kind.group, share) for kind, share in shares.items() if kind.far and kind.group).items():
+    for group, share in sums((kind.group, share) for kind, share in shares.items() if kind.far and kind.group).items():
         members = [i for i, name in enumerate(groups) if name == group and excesses[i]]
         operator = workload.operators[max(members, key=excesses.__getitem__)]
         field = shape_excess(operator, group, domain)[1]
@@ -218,9 +218,9 @@ def _worth(shares: Mapping[K, float]) -> Mapping[K, float]:
     return {name: share for name, share in shares.items() if share >= LEAST_SHARE} or shares
 
 
-def _sums(parts: Iterable[tuple[K, Loading]]) -> dict[K, Any]:
-    """The sum of the parts of each name."""
-    sums: dict[K, Any] = {}
+def sums(parts: Iterable[tuple[K, Loading]]) -> dict[K, Any]:
+    """The sum of the parts of each name, numbers or arrays of one shape."""
+    found: dict[K, Any] = {}
     for name, part in parts:
-        sums[name] = sums.get(name, 0.0) + part
-    return sums
+        found[name] = found.get(name, 0.0) + part
+    return found
