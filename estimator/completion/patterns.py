@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from estimator.transforms import LIGHT
+from estimator.transforms.rewriting import sequences_of
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Listing, Operator, main_precision
 
@@ -177,7 +178,7 @@ def _block(operators: Sequence[Operator], window: tuple[int, ...], marks: list[i
     if softmax.shape != (batch * queries, context) or product.shape[:2] != (batch, queries) or product.shape[3] != context:
         return None
     projections, before = _projections(operators, window, marks, centre - 1)
-    sequences = _sequences(operators, projections, batch, queries, context)
+    sequences = int(sequences_of(operators, score))
     heads = batch // sequences
     return AttentionBlock(
         projections=projections,
@@ -208,15 +209,6 @@ def _projections(
     linears = tuple(window[mark] for mark in marks[first:attention])
     start = marks[first] + 1
     return linears, tuple(window[place] for place in range(start, marks[attention]) if place not in marks)
-
-
-def _sequences(operators: Sequence[Operator], projections: tuple[int, ...], batch: int, queries: int, context: int) -> int:
-    """Sequences in a batch: tokens of the last projection over the length, 1 without a projection."""
-    tokens = int(operators[projections[-1]]["m"]) if projections else 0
-    for length in (context, queries):
-        if tokens and tokens % length == 0 and batch % (tokens // length) == 0:
-            return tokens // length
-    return 1
 
 
 def _kv_heads(operators: Sequence[Operator], projections: tuple[int, ...], heads: int, head_dim: int) -> int:

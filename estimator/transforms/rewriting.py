@@ -75,7 +75,7 @@ def _blocks(workload: Workload) -> list[Block]:
             for score, (batch, queries, context, depth) in products
             if (batch * queries, context) == operator.shape
             for after, shape in products
-            if shape == (batch, queries, depth, context) and (after != score or depth == context)
+            if shape == (batch, queries, depth, context)
         )
         blocks += [block for block in [next(found, None)] if block is not None]
     return blocks
@@ -104,7 +104,7 @@ def _fused(workload: Workload, blocks: list[Block]) -> Workload:
 def _fused_operator(workload: Workload, block: Block, causal: bool) -> Operator:
     score = workload.operators[block.score]
     batch, queries, context, head_dim = score.shape
-    sequences, keys = _sequences(workload, score), batch * context * head_dim
+    sequences, keys = sequences_of(workload.operators, score), batch * context * head_dim
     heads = batch / sequences
     repeats = (o.shape for o in workload.operators if o.origin == f"{COMPLETED}repeat_kv" and o.shape[0] == keys)
     return make_operator(
@@ -124,10 +124,13 @@ def _fused_operator(workload: Workload, block: Block, causal: bool) -> Operator:
     )
 
 
-def _sequences(workload: Workload, score: Operator) -> float:
-    """Sequences in a batch: tokens of a linear layer as wide as all heads over a sequence's length; 1 if no layer matches."""
+def sequences_of(operators: Sequence[Operator], score: Operator) -> float:
+    """Sequences in a batch: tokens of a linear layer as wide as all heads over a sequence's length; 1 if no layer matches.
+
+    score: the product of queries and keys, as a batched product.
+    """
     batch, queries, context, head_dim = score.shape
-    for operator in workload.operators:
+    for operator in operators:
         for length in (queries, context) if operator.operator == "linear" else ():
             sequences, rest = divmod(operator["m"], length)
             if sequences and rest == batch % sequences == 0.0 and batch * head_dim / sequences in (operator["n"], operator["k"]):
@@ -148,7 +151,7 @@ def _mask_kind(workload: Workload, block: Block) -> str:
         return "causal"
     if "add" not in names:
         return "causal" if "other" in names else ""
-    rows = _sequences(workload, score)
+    rows = sequences_of(workload.operators, score)
     pooler = any(o.operator == "linear" and o["m"] == rows < rows * score["m"] and o["n"] == o["k"] for o in workload.operators)
     tanh = any(o.operator == "tanh" and o.shape[0] < size for o in workload.operators)
     return "padding" if pooler and tanh else "causal"
