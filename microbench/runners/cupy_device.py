@@ -8,6 +8,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,71 +62,71 @@ class Placed:
     memory: Any
 
 
+@dataclass(frozen=True, slots=True)
 class CupyDevice:
     """One context on one board, its memory, stream and timer; `open_cupy_device` makes it.
 
     Methods raise KernelFailedError and DeviceLostError, as `errors` maps them.
     """
 
-    def __init__(self, cupy: Any, ordinal: int, stream: Any) -> None:
-        self._cupy = cupy
-        self.ordinal = ordinal
-        self._stream = stream
+    cupy: Any
+    ordinal: int
+    stream: Any
 
     @property
     def stream_pointer(self) -> int:
         """Address of the stream, for other libraries."""
-        return int(self._stream.ptr)
+        return int(self.stream.ptr)
 
     def errors(self, what: str) -> AbstractContextManager[None]:
         """Map CUDA's errors within a block; `what` names the operation."""
-        return cuda_errors(self._cupy, what)
+        return cuda_errors(self.cupy, what)
 
     def free_bytes(self, ordinal: int | None = None) -> int:
         """Memory for new operands on this board, including CuPy's reserve, or on another board [byte]."""
-        with self.errors("asking for free memory"), self._cupy.cuda.Device(self.ordinal if ordinal is None else ordinal):
-            reserve = self._cupy.get_default_memory_pool().free_bytes() if ordinal in (None, self.ordinal) else 0
-            return int(self._cupy.cuda.runtime.memGetInfo()[0]) + int(reserve)
+        with self.errors("asking for free memory"), self.cupy.cuda.Device(self.ordinal if ordinal is None else ordinal):
+            reserve = self.cupy.get_default_memory_pool().free_bytes() if ordinal in (None, self.ordinal) else 0
+            return int(self.cupy.cuda.runtime.memGetInfo()[0]) + int(reserve)
 
     def total_bytes(self) -> int:
         """Memory of the board [byte]."""
         with self.errors("asking for the size of the memory"):
-            _, total = self._cupy.cuda.runtime.memGetInfo()
+            _, total = self.cupy.cuda.runtime.memGetInfo()
             return int(total)
 
     def trim(self) -> None:
         """Return cached memory to the board."""
         with self.errors("freeing memory"):
-            self._stream.synchronize()
-            self._cupy.get_default_memory_pool().free_all_blocks()
+            self.stream.synchronize()
+            self.cupy.get_default_memory_pool().free_all_blocks()
 
     def mark(self) -> Any:
         """A timing event on the stream."""
-        event = self._cupy.cuda.Event()
-        event.record(self._stream)
+        event = self.cupy.cuda.Event()
+        event.record(self.stream)
         return event
 
     def elapsed_s(self, earlier: Any, later: Any) -> float:
         """Device time between two events that have passed [s]."""
-        return float(self._cupy.cuda.get_elapsed_time(earlier, later)) * 1e-3
+        return float(self.cupy.cuda.get_elapsed_time(earlier, later)) * 1e-3
 
     def synchronize(self) -> None:
         """Wait until the stream is finished."""
-        self._stream.synchronize()
+        self.stream.synchronize()
 
     def capture(self, work: Launch) -> Launch:
         """The launches of `work` as one graph."""
-        self._stream.begin_capture()
+        self.stream.begin_capture()
         try:
             work()
         finally:
-            graph = self._stream.end_capture()
-        graph.upload(self._stream)
-        return lambda: graph.launch(self._stream)
+            graph = self.stream.end_capture()
+        graph.upload(self.stream)
+        return lambda: graph.launch(self.stream)
 
     def empty(self, elements: int, precision: str) -> Any:
         """Uninitialised memory for a number of elements."""
-        return self._cupy.empty(elements, dtype=DTYPES[precision])
+        return self.cupy.empty(elements, dtype=DTYPES[precision])
 
     def empty_sets(self, sets: int, shape: Sequence[int], precision: str) -> list[Any]:
         """Several arrays of a shape in one allocation, each aligned for libraries."""
@@ -137,7 +138,7 @@ class CupyDevice:
     def normal_sets(self, sets: int, shape: Sequence[int], precision: str, seed: int) -> list[Any]:
         """Several arrays of a shape in one allocation with standard normal random numbers."""
         arrays = self.empty_sets(sets, shape, precision)
-        random = self._cupy.random.RandomState(seed)
+        random = self.cupy.random.RandomState(seed)
         for array in arrays:
             target = array.reshape(-1)
             for start in range(0, target.size, CHUNK_ELEMENTS):
@@ -155,7 +156,7 @@ class CupyDevice:
         """
         if where == "host":
             with self.errors(f"{who}: pinning {size / 1e9:.1f} GB of the host's memory"):
-                pinned = self._cupy.cuda.alloc_pinned_memory(size)
+                pinned = self.cupy.cuda.alloc_pinned_memory(size)
             address = int(pinned.ptr)
             return Placed(ordinal=-1, address=address, argument=np.uint64(address), memory=np.frombuffer(pinned, np.uint8, size))
         ordinal = self.ordinal if where == "device" else self._peer()
@@ -164,14 +165,14 @@ class CupyDevice:
         free = self.free_bytes(ordinal)
         if size > free:
             raise KernelFailedError(f"{who}: needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
-        with self._cupy.cuda.Device(ordinal):
-            array = self._cupy.empty(size, dtype="uint8")
+        with self.cupy.cuda.Device(ordinal):
+            array = self.cupy.empty(size, dtype="uint8")
         address = int(array.data.ptr)
         return Placed(ordinal=ordinal, address=address, argument=array if where == "device" else np.uint64(address), memory=array)
 
     def _peer(self) -> int | None:
         """The first other board whose memory this one can access directly, with access enabled; None without one."""
-        runtime = self._cupy.cuda.runtime
+        runtime = self.cupy.cuda.runtime
         for other in range(int(runtime.getDeviceCount())):
             if other == self.ordinal or not runtime.deviceCanAccessPeer(self.ordinal, other):
                 continue
@@ -189,21 +190,21 @@ class CupyDevice:
         if placed.ordinal < 0:
             memory[:] = np.resize(values, memory.size)
             return
-        with self._cupy.cuda.Device(placed.ordinal):
+        with self.cupy.cuda.Device(placed.ordinal):
             memory[:done].set(values)
             while done < memory.size:
                 step = min(done, memory.size - done)
                 memory[done : done + step] = memory[:step]
                 done += step
-            self._cupy.cuda.runtime.deviceSynchronize()
+            self.cupy.cuda.runtime.deviceSynchronize()
 
     def contents(self, placed: Placed) -> NDArray[np.uint8]:
         """A copy of the bytes on the host, shape (n,)."""
-        return np.array(placed.memory if placed.ordinal < 0 else self._cupy.asnumpy(placed.memory))
+        return np.array(placed.memory if placed.ordinal < 0 else self.cupy.asnumpy(placed.memory))
 
     def copy(self, target: Placed, origin: Placed) -> None:
         """Put a copy of all bytes of `origin` on the stream."""
-        runtime, size = self._cupy.cuda.runtime, int(origin.memory.size)
+        runtime, size = self.cupy.cuda.runtime, int(origin.memory.size)
         if min(target.ordinal, origin.ordinal) >= 0 and target.ordinal != origin.ordinal:
             runtime.memcpyPeerAsync(target.address, target.ordinal, origin.address, origin.ordinal, size, self.stream_pointer)
         else:  # cudaMemcpyDefault: addresses determine the places of both ends
@@ -212,7 +213,7 @@ class CupyDevice:
     def cublas_file(self) -> Path:
         """The file of cuBLAS that CuPy has loaded.  Raises UnsupportedError if it has none."""
         with self.errors("loading cuBLAS"):
-            self._cupy.cuda.device.get_cublas_handle()
+            self.cupy.cuda.device.get_cublas_handle()
         for line in Path("/proc/self/maps").read_text().splitlines():
             path = Path(line.split(maxsplit=5)[-1]) if "/" in line else Path()
             if path.name.startswith("libcublas.so"):
@@ -224,7 +225,7 @@ class CupyDevice:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)
             file.flush()
-            kernel = self._cupy.RawModule(path=file.name).get_function(entry)
+            kernel = self.cupy.RawModule(path=file.name).get_function(entry)
         return lambda grid, block, arguments: kernel(tuple(grid), tuple(block), tuple(arguments))
 
 

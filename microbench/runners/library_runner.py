@@ -7,7 +7,7 @@ board's own memory, in pinned memory of the host, or in another board's memory o
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -117,49 +117,44 @@ Request = tuple[Operator, str, str]
 """A request to prepare: an operator, its L2 state and the layout of its inputs ("" without one)."""
 
 
+@dataclass(eq=False)
 class LibraryRunner:
     """Runner of generated kernels, and of operators by libraries: cuBLAS for products, PyTorch for the rest, on the device of `cublas`.
 
     `torch` is the reason if PyTorch is unusable.  `attention` chooses PyTorch's backend, `seed` sets the operands.
     """
 
-    def __init__(
-        self,
-        gpu: GpuSpec,
-        cublas: Cublas,
-        torch: TorchDevice | str,
-        tracer: KernelTracer,
-        now_ns: Callable[[], int],
-        attention: str,
-        seed: int,
-    ) -> None:
-        self._gpu = gpu
-        self._cublas = cublas
-        self._torch = torch
-        self._attention = attention
-        self.device = cublas.device
-        self._tracer = tracer
-        self._now_ns = now_ns
-        self._seed = seed
-        self._prepared: dict[Request, PreparedKernel] = {}
-        self._resident: tuple[Request, LibraryKernel, BoundKernel, Launcher] | None = None
-        self._generated: tuple[PreparedKernel, GeneratedRun] | None = None
-        self._complaints: dict[tuple[str, ...], str] = {}
+    gpu: GpuSpec
+    cublas: Cublas
+    torch: TorchDevice | str
+    tracer: KernelTracer
+    now_ns: Callable[[], int]
+    attention: str
+    seed: int
+    _prepared: dict[Request, PreparedKernel] = field(init=False, default_factory=dict)
+    _resident: tuple[Request, LibraryKernel, BoundKernel, Launcher] | None = field(init=False, default=None)
+    _generated: tuple[PreparedKernel, GeneratedRun] | None = field(init=False, default=None)
+    _complaints: dict[tuple[str, ...], str] = field(init=False, default_factory=dict)
+
+    @property
+    def device(self) -> CupyDevice:
+        """The device of all libraries."""
+        return self.cublas.device
 
     def _kernel(self, operator: Operator, transpose: str) -> LibraryKernel:
         """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError if no library has one."""
-        capability = float(self._gpu.compute_capability)
+        capability = float(self.gpu.compute_capability)
         layout_of(operator, transpose)  # an impossible layout is reported before a missing library
         if operator.family == "gemm" and operator.precision in TYPES:
-            return self._cublas.kernel(operator, capability, transpose)
-        if isinstance(self._torch, str):
-            raise UnsupportedError(f"{operator.family}.{operator.operator} in {operator.precision}: needs PyTorch: {self._torch}")
-        return torch_kernel(operator, self._torch, capability, self._attention)
+            return self.cublas.kernel(operator, capability, transpose)
+        if isinstance(self.torch, str):
+            raise UnsupportedError(f"{operator.family}.{operator.operator} in {operator.precision}: needs PyTorch: {self.torch}")
+        return torch_kernel(operator, self.torch, capability, self.attention)
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         """Map the errors of the libraries within a block; CuPy's are innermost, since both libraries raise RuntimeErrors."""
-        with nullcontext() if isinstance(self._torch, str) else self._torch.errors(what), self.device.errors(what):
+        with nullcontext() if isinstance(self.torch, str) else self.torch.errors(what), self.device.errors(what):
             yield
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
@@ -190,7 +185,7 @@ class LibraryRunner:
         """
         self._generated = None
         if isinstance(load, CopyLoad):
-            loaded = load_copy(self.device, load, self._now_ns)
+            loaded = load_copy(self.device, load, self.now_ns)
             complaint = self._complaint((load.name,), loaded.results)
         else:
             kernel, pattern, module = load.kernel, load.launch.pattern, load.module
@@ -216,7 +211,7 @@ class LibraryRunner:
 
     def load_generated(self, kernel: Kernel, launch: Launch, cubin: bytes) -> GeneratedRun:
         """A generated kernel in the same context, its buffers filled."""
-        return load_generated(self.device, kernel, launch, cubin, self._now_ns)
+        return load_generated(self.device, kernel, launch, cubin, self.now_ns)
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launch a kernel back to back and wait for the end.  Raises the errors of `prepare`."""
@@ -237,8 +232,8 @@ class LibraryRunner:
         """Release all memory."""
         self._resident = None
         self.device.trim()
-        if isinstance(self._torch, TorchDevice):
-            self._torch.trim()
+        if isinstance(self.torch, TorchDevice):
+            self.torch.trim()
 
     def _load(self, key: Request) -> tuple[LibraryKernel, BoundKernel, Launcher]:
         """A kernel in memory, loaded and warmed up if necessary; another one is dropped before."""
@@ -253,15 +248,15 @@ class LibraryRunner:
             needed, free = sets * kernel.working_set_bytes + kernel.scratch_bytes, self.device.free_bytes()
             if needed > USABLE_SHARE * free:
                 raise KernelFailedError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
-            bound = kernel.bind(sets, self._seed)
-            launcher = Launcher(self.device, bound.launches, bound.capture, self._now_ns)
+            bound = kernel.bind(sets, self.seed)
+            launcher = Launcher(self.device, bound.launches, bound.capture, self.now_ns)
             launcher.warm_up()
         self._resident = key, kernel, bound, launcher
         return kernel, bound, launcher
 
     def _buffer_sets(self, kernel: LibraryKernel, l2_state: str, what: str) -> int:
         """Number of copies of the operands.  Raises UnsupportedError if cold operands are too small to displace the L2."""
-        sets = 1 if l2_state == "warm" else displacing_sets(kernel.working_set_bytes, self._gpu.l2_bytes)
+        sets = 1 if l2_state == "warm" else displacing_sets(kernel.working_set_bytes, self.gpu.l2_bytes)
         if sets > MOST_BUFFER_SETS:
             raise UnsupportedError(
                 f"{what} cold: operands of {kernel.working_set_bytes} byte are too small to displace the L2; measure it warm"
@@ -276,7 +271,7 @@ class LibraryRunner:
             self.device.synchronize()
 
         with self._errors(f"tracing {operator.family}.{operator.operator}"):
-            ran = self._tracer.trace(once)
+            ran = self.tracer.trace(once)
         prepared = PreparedKernel(
             operator=operator,
             l2_state=l2_state,
@@ -285,7 +280,7 @@ class LibraryRunner:
             transpose=kernel.transpose,
             working_set_bytes=kernel.working_set_bytes,
             buffer_sets=len(bound.launches),
-            untraced="" if ran else self._tracer.missing() or "the tracer saw no kernel",
+            untraced="" if ran else self.tracer.missing() or "the tracer saw no kernel",
         )
         if not ran:
             return prepared
@@ -298,7 +293,7 @@ class LibraryRunner:
             block=main.block,
             registers_per_thread=main.registers_per_thread,
             shared_bytes_per_block=main.shared_bytes_per_block,
-            blocks_per_sm=resident_blocks(self._gpu, threads, main.registers_per_thread, main.shared_bytes_per_block),
+            blocks_per_sm=resident_blocks(self.gpu, threads, main.registers_per_thread, main.shared_bytes_per_block),
         )
         return _with_tile(traced) if operator.family == "gemm" else traced
 

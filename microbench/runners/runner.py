@@ -6,6 +6,7 @@ It uses a device, a library of kernels and, if available, a tracer that reports 
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -123,31 +124,29 @@ class LibraryKernel:
     bind: Callable[[int, int], BoundKernel]
 
 
+@dataclass(slots=True)
 class Launcher:
     """A kernel in memory; `launches` has an entry for each buffer set.  Graphs launch it if single launches cost the host too much.
 
-    `capture` is a BoundKernel's, `now_ns` the host's clock.
+    `capture` is a BoundKernel's, `now_ns` the host's clock; `graphs`, the largest first, are captured before the first of several launches.
     """
 
-    def __init__(
-        self, device: "CupyDevice", launches: tuple[Launch, ...], capture: Callable[[Launch], Launch], now_ns: Callable[[], int]
-    ) -> None:
-        self._device = device
-        self._launches = launches
-        self._capture = capture
-        self._now_ns = now_ns
-        self._graphs: tuple[tuple[int, Launch], ...] | None = None
+    device: "CupyDevice"
+    launches: tuple[Launch, ...]
+    capture: Callable[[Launch], Launch]
+    now_ns: Callable[[], int]
+    graphs: tuple[tuple[int, Launch], ...] | None = field(init=False, default=None)
 
     def warm_up(self) -> None:
         """Launch every buffer set, and capture graphs, the largest first; launches as long as a graph need none."""
-        device, sets = self._device, len(self._launches)
+        device, sets = self.device, len(self.launches)
         self._turns(sets)()  # the first launch may be slow
         launch_s, host_s = self._timed(sets)
         if launch_s >= max(GRAPH_S, LONG_LAUNCH * host_s):  # a delay of the host is no long launch
-            self._graphs = ()
+            self.graphs = ()
             return
         size = graph_launches(*self._timed(PROBE_LAUNCHES), sets)
-        self._graphs = tuple((step, self._capture(self._turns(step))) for step in graph_ladder(size, sets))
+        self.graphs = tuple((step, self.capture(self._turns(step))) for step in graph_ladder(size, sets))
         self._turns(sets)()  # capturing runs nothing, but results must be readable
         device.synchronize()
 
@@ -158,32 +157,32 @@ class Launcher:
         """
         if launches < 1:
             raise LaunchError(f"{launches} launches cannot run; give at least 1")
-        if launches > 1 and self._graphs is None:
+        if launches > 1 and self.graphs is None:
             self.warm_up()
-        counts = segment_launches(launches, 20, len(self._launches))  # segments of a run with separate times
-        self._device.synchronize()
-        start_ns = self._now_ns()
-        marks = [self._device.mark()]
+        counts = segment_launches(launches, 20, len(self.launches))  # segments of a run with separate times
+        self.device.synchronize()
+        start_ns = self.now_ns()
+        marks = [self.device.mark()]
         for count in counts:  # each segment but the last has whole turns of the buffer sets
             left = count
-            for size, graph in self._graphs or ():
+            for size, graph in self.graphs or ():
                 whole, left = divmod(left, size)
                 for _ in range(whole):
                     graph()
             self._turns(left)()
-            marks.append(self._device.mark())
-        self._device.synchronize()
-        end_ns = self._now_ns()
-        seconds = np.array([self._device.elapsed_s(earlier, later) for earlier, later in itertools.pairwise(marks)])
+            marks.append(self.device.mark())
+        self.device.synchronize()
+        end_ns = self.now_ns()
+        seconds = np.array([self.device.elapsed_s(earlier, later) for earlier, later in itertools.pairwise(marks)])
         return LaunchRecord(start_ns=start_ns, end_ns=end_ns, launches=launches, segment_s=seconds / np.array(counts))
 
     def _timed(self, count: int) -> tuple[float, float]:
         """Time of each of `count` launches, on the device and on the host [s]."""
-        device = self._device
+        device = self.device
         device.synchronize()
-        start_ns, before = self._now_ns(), device.mark()
+        start_ns, before = self.now_ns(), device.mark()
         self._turns(count)()
-        after, end_ns = device.mark(), self._now_ns()
+        after, end_ns = device.mark(), self.now_ns()
         device.synchronize()
         return device.elapsed_s(before, after) / count, (end_ns - start_ns) * 1e-9 / count
 
@@ -192,6 +191,6 @@ class Launcher:
 
         def several() -> None:
             for i in range(count):
-                self._launches[i % len(self._launches)]()
+                self.launches[i % len(self.launches)]()
 
         return several

@@ -5,6 +5,7 @@ In this package only this file imports PyTorch.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from microbench.errors import UnsupportedError
@@ -47,13 +48,13 @@ def load_torch() -> Any:
     return torch
 
 
+@dataclass(frozen=True, slots=True)
 class TorchDevice:
     """PyTorch on one device; `open_torch_device` makes it."""
 
-    def __init__(self, torch: Any, device: str, stream: Any = None) -> None:
-        self.torch = torch
-        self.device = device
-        self._stream = stream
+    torch: Any
+    device: str
+    stream: Any = None
 
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
@@ -88,7 +89,7 @@ class TorchDevice:
         """The launches of `work` as one graph; its results keep their memory while the graph exists."""
         torch = self.torch
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
             work()
         replay: Launch = graph.replay
         return replay
