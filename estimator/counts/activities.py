@@ -12,7 +12,7 @@ Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; doc
 import codecs
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -303,23 +303,20 @@ def read_ncu(content: bytes, at: Path) -> list[ProfiledKernel]:
         reason = f"ncu said: {said.strip()[:200]}" if said else 'no line begins with "ID"'
         raise CountsError(f"{at}: no table of Nsight Compute ({reason}); print it with ncu --csv")
     try:
-        header, *rows = csv.reader(lines[start:], strict=True)
-        return _kernels(header, [row for row in rows if row and not row[0].startswith("==")])
-    except (ValueError, LookupError, csv.Error) as error:
+        return _kernels(row for row in csv.DictReader(lines[start:], strict=True) if not row["ID"].startswith("=="))
+    except (ValueError, LookupError, AttributeError, csv.Error) as error:
         raise CountsError(
             f"{at}: a damaged table of Nsight Compute, a line or a column is not whole; print it again with ncu --csv"
         ) from error
 
 
-def _kernels(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[ProfiledKernel]:
-    """The kernels of a table with one line a metric."""
-    place = {name: index for index, name in enumerate(header)}
+def _kernels(rows: Iterable[Mapping[str, str]]) -> list[ProfiledKernel]:
+    """The kernels of a table with one line a metric.  Raises AttributeError for a line that is not whole: it lacks texts."""
     found: dict[int, ProfiledKernel] = {}
     for row in rows:
-        number = int(row[place["ID"]])
-        grid = row[place["Grid Size"]] if "Grid Size" in place else ""
-        kernel = found.setdefault(number, ProfiledKernel(number=number, name=row[place["Kernel Name"]], grid=grid))
-        kernel.metrics[row[place["Metric Name"]]] = _value(row[place["Metric Value"]], row[place["Metric Unit"]])
+        number = int(row["ID"])
+        kernel = found.setdefault(number, ProfiledKernel(number=number, name=row["Kernel Name"], grid=row.get("Grid Size", "")))
+        kernel.metrics[row["Metric Name"]] = _value(row["Metric Value"], row["Metric Unit"])
     return [found[number] for number in sorted(found)]
 
 
