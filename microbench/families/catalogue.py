@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jinja2 import Environment, Template
+from jinja2 import Template
 from jinja2.nativetypes import NativeEnvironment
 
 from estimator.vocabulary.reader import read
@@ -162,16 +162,14 @@ SYNTAX: Final[Fields] = {
     "line_statement_prefix": "#",
 }
 FUNCTIONS: Final = (numbered, prefixed, real, load_record, store_record, record_bytes)
-_TEXT: Final = Environment(**SYNTAX)
-_VALUE: Final = NativeEnvironment(**SYNTAX)
-for _environment in (_TEXT, _VALUE):
-    _environment.globals.update({function.__name__: function for function in FUNCTIONS})
+_ENVIRONMENT: Final = NativeEnvironment(**SYNTAX)
+_ENVIRONMENT.globals.update({function.__name__: function for function in FUNCTIONS})
 
 
 @cache
-def _template(environment: Environment, text: str) -> Template:
+def _template(text: str) -> Template:
     """A cached template; variants of a kernel share templates, because parsing takes longer than filling."""
-    return environment.from_string(text)
+    return _ENVIRONMENT.from_string(text)
 
 
 def written_kernels(file: str) -> tuple[Kernel, ...]:
@@ -203,14 +201,14 @@ def _rendered(entry: Table, defaults: Table, context: Fields) -> Fields:
         found[name] = tuple(map(_buffer, value)) if name == "buffers" else value
     texts = [INSTRUCTIONS["macros"] + defaults.get("macros", "") + entry.get("macros", "")]
     texts += [(entry.get(name) or defaults.get(name, "")) + f"\n{BETWEEN_TEXTS}\n" for name in TEXTS]
-    filled = _template(_TEXT, "".join(texts)).render(found).split(BETWEEN_TEXTS)
+    filled = _template("".join(texts)).render(found).split(BETWEEN_TEXTS)
     found["registers"] = {kind: names.replace(",", " ").split() for kind, names in found["registers"].items()}
     return found | {name: [line for line in text.splitlines() if line.strip()] for name, text in zip(TEXTS, filled, strict=False)}
 
 
 def _value(value: Any, context: Table) -> Any:
     if isinstance(value, str):
-        return _template(_VALUE, value).render(context) if "<" in value else value
+        return _template(value).render(context) if "<" in value else value
     if isinstance(value, list):
         return [_value(item, context) for item in value]
     if isinstance(value, dict):

@@ -75,7 +75,7 @@ def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load, damaged):
     with open_fake_board(kernel_s=20e-6, boards=2) as board:
         board.world.damages_copies = damaged
         prepared = board.runner.prepare_generated(replace(load, bytes_moved=1 << 16))
-        assert prepared.corrupted == (f"{load.name}: 1 of 65536 bytes compared arrived changed" if damaged else "")
+        assert prepared.corrupted == (f"{load.name}: 1 of 65536 bytes arrived changed" if damaged else "")
         assert (prepared.library, prepared.kernel_name) == ("copy engine", load.name)
         board.runner.run(prepared, 2)  # warms up
         board.world.launched.clear()
