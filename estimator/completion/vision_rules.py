@@ -112,24 +112,15 @@ def residual_add(patterns: Patterns) -> Iterator[Change]:
     Such a network has a shortcut: two convolutions in a row with one output shape, where the second does not read the
     first.  Its blocks are 1×1, k×k, 1×1.  If additions of images are listed, this rule adds nothing.
     """
-    if not patterns.conv_order or any(operator.operator in ("add", "other") for operator in patterns.operators):
+    if any(operator.operator in ("add", "other") for operator in patterns.operators):
         return
-    convs = [patterns.operators[number] for number in patterns.conv_order]
-    shortcuts = _shortcuts(patterns)
-    if not shortcuts:
-        return
-    position = 1
-    while position < len(convs):
-        end = position + 3
-        kernels = [conv["kernel_h"] for conv in convs[position:end]]
-        has_shortcut = patterns.conv_order[end - 1 : end + 1] in shortcuts
-        out = conv_output(convs[min(end, len(convs)) - 1])
-        is_block = len(kernels) == 3 and kernels[0] == kernels[2] == 1.0 < kernels[1]
-        if is_block and (has_shortcut or conv_input(convs[position]) == out):
-            yield added(1.0, "elementwise.add", convs[position].precision, out.elements, 2.0 * out.elements)
-            position = end + has_shortcut
-        else:
-            position += 1
+    order, shortcuts = patterns.conv_order, _shortcuts(patterns)
+    for start in range(len(order) - 2) if shortcuts else ():
+        first, middle, last = (patterns.operators[number] for number in order[start : start + 3])
+        is_block = first["kernel_h"] == last["kernel_h"] == 1.0 < middle["kernel_h"]
+        has_shortcut, out = order[start + 2 : start + 4] in shortcuts, conv_output(last)
+        if is_block and (has_shortcut or conv_input(first) == out):
+            yield added(1.0, "elementwise.add", first.precision, out.elements, 2.0 * out.elements)
 
 
 def _shortcuts(patterns: Patterns) -> set[tuple[int, ...]]:

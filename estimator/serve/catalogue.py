@@ -116,7 +116,6 @@ class Catalogue:
             **{name: _slider(at, name) for name in CANDIDATES},
             "attention": ATTENTION_FORMS,
             "precision": list(BYTES_PER_ELEMENT),
-            "notes": list(workload.notes),
         }
 
 

@@ -141,8 +141,8 @@ def sequences_of(operators: Sequence[Operator], score: Operator) -> float:
 def _mask_kind(workload: Workload, block: Block) -> str:
     """The mask of the scores: "causal", "padding", or "" for no mask.
 
-    A `where` is causal, and so is a divisor that is a tensor.  An added mask is an encoder's if the workload ends with
-    a pooler (a tanh after a linear layer with one row a sequence), else causal.
+    A `where` is causal, and so is a divisor that is a tensor.  An added mask is an encoder's if the workload has a pooler
+    (a square linear layer with one row a sequence), else causal.
     """
     size, score = prod(workload.operators[block.softmax].shape), workload.operators[block.score]
     sized = {(o.operator, o.origin) for o in workload.operators if o.family == "elementwise" and o.shape[0] == size}
@@ -153,8 +153,7 @@ def _mask_kind(workload: Workload, block: Block) -> str:
         return "causal" if "other" in names else ""
     rows = sequences_of(workload.operators, score)
     pooler = any(o.operator == "linear" and o["m"] == rows < rows * score["m"] and o["n"] == o["k"] for o in workload.operators)
-    tanh = any(o.operator == "tanh" and o.shape[0] < size for o in workload.operators)
-    return "padding" if pooler and tanh else "causal"
+    return "padding" if pooler else "causal"
 
 
 def _parts(workload: Workload, block: Block, counts: list[float]) -> Iterator[tuple[int, float]]:
