@@ -1,10 +1,10 @@
 """The runtime `compiled`: which calls of a trace one generated kernel computes, as PyTorch's compiler (Inductor) merges them.
 
-Rules of `compiled-1`.  Element-wise operations, copies, gathers, norms and reductions merge with the operation that reads their result;
+Rules of `compiled-2`.  Element-wise operations, copies, gathers, norms and reductions merge with the operation that reads their result;
 matrix products, convolutions, fused attention, softmax, sorts, scatters and optimizer steps stay as they are.  A merged kernel
 
     reads each tensor from outside once and writes each that is used outside once
-    has tensors of sizes of which one divides the other, and reductions of one shape
+    has tensors of sizes of which one divides the other
     holds no two calls with another kernel between them that needs the first and is needed by the second
 
 The trace knows which storage a call reads and writes, so that branches are told apart; an operator list does not, and is not compiled.
@@ -29,7 +29,7 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import TRACED
 
-RULE_SET: Final = "compiled-1"
+RULE_SET: Final = "compiled-2"
 """Name of these rules; its meaning never changes."""
 
 MERGED: Final = frozenset({"elementwise", "copy", "norm", "reduction"})
@@ -43,23 +43,19 @@ APART: Final = frozenset(
 OVERWRITING: Final = frozenset({"copy", "fill", "zero"})
 """Operations that write a tensor without reading it."""
 
-ROWS: Final = frozenset({"layernorm", "rmsnorm", "sum", "mean", "max"})
-"""Operators that reduce rows."""
-
 GROUPED_LAST, OTHER_LAST = 1.358, 0.823
-"""Time of convolutions with channels last over that with channels first by which the compiler decides.  Small and narrowing ones, which it
-tells apart and in training keeps channels first, are taken as all others.  Source: torch/_inductor/graph.py, decide_layout_opt."""
+"""Time of convolutions with channels last over that with channels first by which the compiler decides.  Small and narrowing ones, and
+grouped ones in training, which it tells apart, are taken as all others.  Source: torch/_inductor/graph.py, decide_layout_opt."""
 
 
 @dataclass(slots=True, eq=False)
 class _Kernel:
-    """Calls that one kernel computes: their places in the trace, the kernels that it needs, its largest tensor [element], its rows."""
+    """Calls that one kernel computes: their places in the trace, the kernels that it needs, its largest tensor [element]."""
 
     places: list[int]
     merges: bool
     needs: "set[_Kernel]" = field(default_factory=set)
     elements: int = 0
-    rows: frozenset[tuple[float, ...]] = frozenset()
     into: "_Kernel | None" = None
 
     def found(self) -> "_Kernel":
@@ -94,14 +90,12 @@ def compiled(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[Par
 
 
 def _channels_last(calls: Sequence[Call]) -> bool:
-    """Whether the compiler lays out images channels last; those of a training step not with any grouped convolution."""
-    longer, trained = 0.0, any(base_name(call) == "convolution_backward" for call in calls)
+    """Whether the compiler lays out images channels last."""
+    longer = 0.0
     for call in calls:
         if base_name(call) == "convolution":
             channels = call.tensor("weight").shape[1:]
             grouped = call.number("groups", 1) > 1 < channels[0]
-            if grouped and trained:
-                return False
             longer += ((GROUPED_LAST if grouped else OTHER_LAST) - 1.0) * call.outputs[0].elements * math.prod(channels)
     return longer <= 0.0
 
@@ -121,7 +115,6 @@ def _kernels(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[_Ke
         merges = base_name(call) not in APART and "_foreach_" not in call.name and all(one.operator.family in MERGED for one in own)
         tensors = [tensor for _, tensor in call.inputs if own[0].operator.operator != "gather"]
         kernel = _Kernel(places=[place], merges=merges, elements=max((tensor.elements for tensor in (*call.outputs, *tensors)), default=1))
-        kernel.rows = frozenset(one.operator.shape for one in own if one.operator.operator in ROWS)
         kernel.needs = {writer[place.number].found() for place in call.read if place.number in writer}
         kernels.append(kernel)
         if merges:
@@ -134,12 +127,11 @@ def _join(kernel: _Kernel) -> None:
     """Merge the kernels whose results this one reads into it, where nothing else stands between and their sizes agree."""
     for before in sorted(kernel.needs, key=lambda one: -max(one.places)):
         large, small = max(kernel.elements, before.elements), min(kernel.elements, before.elements)
-        fits = small and large % small == 0 and len(kernel.rows | before.rows) <= 1
-        if before.merges and fits and not _reached(before, kernel.needs - {before}):
+        if before.merges and small and large % small == 0 and not _reached(before, kernel.needs - {before}):
             before.into = kernel
             kernel.places += before.places
             kernel.needs = {one.found() for one in kernel.needs | before.needs} - {kernel}
-            kernel.elements, kernel.rows = large, kernel.rows | before.rows
+            kernel.elements = large
 
 
 def _reached(target: _Kernel, kernels: Iterable[_Kernel]) -> bool:

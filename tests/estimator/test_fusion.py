@@ -100,7 +100,6 @@ CASES = [
     (ROTARY, [[0], [1, 2, 3, 4, 5], [6]], [(3, 1)]),
     ("q = mm x; n[64,48] = relu q/1; t = cat n n; c = add q t; d = mm c", [[0], [1, 2, 3], [4]], [(1, 1)]),
     ("a = relu x; b[65,96] = add a y", [[0], [1]], None),
-    ("a = norm x; b = norm48 a", [[0], [1]], None),
     ("a = mul x scale; b = _softmax a; c = relu b", [[0], [1], [2]], [(2, 1), (1, 1), (1, 1)]),
     ("a = relu x; b = add a y", [[0, 1]], [(2, 1)]),
 ]
@@ -245,7 +244,7 @@ def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_pa
     path = tmp_path / "lab.py"
     path.write_text(WRAPPED)
     status, out, err = run(f"trace {path}:{function}")
-    assert (status, json.loads(out)["name"].endswith("-compiled"), "runtime compiled-1" in err) == (0, bool(runtime), bool(runtime))
+    assert (status, json.loads(out)["name"].endswith("-compiled"), "runtime compiled-2" in err) == (0, bool(runtime), bool(runtime))
     assert ("traced as written" in err) == (function == "calls")
     eager = json.loads(run(f"trace {path}:{function} --runtime eager")[1])
     assert sum(o["count"] for o in eager["operators"] if o["family"] == "elementwise") == 3 * (1 + (function == "inner"))
