@@ -10,6 +10,7 @@ launches the kernel, and passes the results to `microbench.operands`.
 """
 
 import hashlib
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -146,7 +147,7 @@ class Launch:
     @property
     def blocks(self) -> int:
         """Blocks of the grid."""
-        return self.grid[0] * self.grid[1] * self.grid[2]
+        return math.prod(self.grid)
 
     @property
     def walked_regions(self) -> int:
@@ -156,7 +157,7 @@ class Launch:
     @property
     def threads_per_block(self) -> int:
         """Threads of a block."""
-        return self.block[0] * self.block[1] * self.block[2]
+        return math.prod(self.block)
 
     @property
     def threads(self) -> int:

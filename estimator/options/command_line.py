@@ -145,9 +145,6 @@ INPUT_PREFIXES: Final = ("sim:", "replay:")
 class OutputFile(click.Path):
     """A file to write."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path.  Raises BadParameter for an empty text, which would mean the present folder, and for a null byte."""
         named_file(str(value))
@@ -177,7 +174,7 @@ def output_option(*names: str, force: bool = True, **settings: Any) -> Callable[
 
     def decorate(function: Decorated) -> Decorated:
         declared = {parameter.name for parameter in getattr(function, "__click_params__", ())}
-        function = click.option(*(names or ("-o", "--out")), type=OutputFile(), **settings)(function)
+        function = click.option(*(names or ("-o", "--out")), type=OutputFile(path_type=Path), **settings)(function)
         if force and FORCE not in declared:
             text = "Replace output files that exist."
             function = click.option("--force", is_flag=True, expose_value=False, callback=_remember, help=text)(function)

@@ -4,7 +4,7 @@ Points are columns of numbers, and the common data of the points of one workload
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Generic, TypeVar, Unpack
 
@@ -15,7 +15,7 @@ from estimator.bundle.files import told_apart
 from estimator.engine.board import Board, BoardSettings, open_board
 from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
 from estimator.model.power_limit import STAYS_ABOVE, Ranges, std_of
-from estimator.transforms.variation import Variant
+from estimator.transforms.variation import Variant, several
 from estimator.uncertainty.sources import launch_weight
 from estimator.uncertainty.unseen import unseen_lines
 from estimator.uncertainty.validity import Validity, bundle_notes, clock_warning, memory_warnings, outside_clock, stuck_lines, validity_of
@@ -286,13 +286,9 @@ def pieces_of(variants: Sequence[Variant], board: Board, most_numbers: int = MOS
 
 def _several(given: Any, kinds: tuple[type, ...], name: str, source: str) -> list[Any]:
     """One or several values as a list.  Raises ArgumentError for values of another type."""
-    wanted = f"a {kinds[0].__name__}, as {source} gives it, or several"
-    if isinstance(given, kinds):
-        return [given]
-    require(given, Iterable, name, wanted)
-    found = list(given)
+    found = list(several(given))
     for one in found:
-        require(one, kinds, name, wanted)
+        require(one, kinds, name, f"a {kinds[0].__name__}, as {source} gives it, or several")
     return found
 
 

@@ -53,14 +53,14 @@ def variants(
     require(workload, Workload, "workload", "a Workload, as read_workload gives it")
     require(at, (Sizes, NoneType), "at", "a Sizes(batch=8, sequence=512)")
     present = at or sizes_in_name(workload.name)
-    sizes = _sizes(workload, present, _several(batch), _several(sequence))
+    sizes = _sizes(workload, present, several(batch), several(sequence))
     return tuple(
         _variant(workload, present, size, name, form)
-        for size, name, form in product(sizes, _several(precision) or ("",), _several(attention) or ("",))
+        for size, name, form in product(sizes, several(precision) or ("",), several(attention) or ("",))
     )
 
 
-def _several(given: Any) -> tuple[Any, ...]:
+def several(given: Any) -> tuple[Any, ...]:
     """One or several values as a tuple."""
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
