@@ -142,11 +142,6 @@ def numbered(prefix: str, *counts: int) -> str:
     return ", ".join(prefix + "_".join(map(str, places)) for places in product(*map(range, counts)))
 
 
-def prefixed(prefix: str, words: str) -> str:
-    """`prefixed("at_", "a b")` is "at_a at_b"."""
-    return " ".join(prefix + word for word in words.split())
-
-
 def real(number: float) -> str:
     """A float32 in PTX notation."""
     return f"0f{struct.unpack('>I', struct.pack('>f', number))[0]:08X}"
@@ -161,7 +156,7 @@ SYNTAX: Final[Fields] = {
     "comment_end_string": "#>",
     "line_statement_prefix": "#",
 }
-FUNCTIONS: Final = (numbered, prefixed, real, load_record, store_record, record_bytes)
+FUNCTIONS: Final = (numbered, real, load_record, store_record, record_bytes)
 _ENVIRONMENT: Final = NativeEnvironment(**SYNTAX)
 _ENVIRONMENT.globals.update({function.__name__: function for function in FUNCTIONS})
 
