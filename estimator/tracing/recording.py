@@ -14,7 +14,7 @@ here:
 import inspect
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -65,9 +65,7 @@ class AttentionCalls:
 @contextmanager
 def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: "Held") -> Iterator[None]:
     """Append every dispatched operation on meta tensors to `calls`, and count its new tensors in `held`."""
-    with ExitStack() as stack:
-        stack.enter_context(_function_mode(torch, calls, attention, held))
-        stack.enter_context(_dispatch_mode(torch, calls, held))
+    with _function_mode(torch, calls, attention, held), _dispatch_mode(torch, calls, held):
         yield
 
 
