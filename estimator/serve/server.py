@@ -180,18 +180,10 @@ def page_server(port: int, catalogue: Catalogue, *, complain: Line) -> Iterator[
         "/api/answer": computed(lambda body, _query: answer_document(parse_request(body, Question), catalogue), MOST_REQUEST_BYTES),
         "/api/served": computed(lambda body, _query: served_document(parse_request(body, ServedQuestion), catalogue), MOST_REQUEST_BYTES),
         "/api/workload": computed(describe, MOST_REQUEST_BYTES),
-        "/api/load": computed(lambda body, query: catalogue.add(_file_name(query), body), MOST_FILE_BYTES),
+        "/api/load": computed(lambda body, query: catalogue.add(parse_qs(query).get("name", [""])[0], body), MOST_FILE_BYTES),
     }
     with local_site("127.0.0.1", port, pages, token=secrets.token_urlsafe(), headers=HEADERS, complain=complain) as address:
         yield address
-
-
-def _file_name(query: str) -> str:
-    """The file name in a query of the form name=FILE."""
-    try:
-        return parse_qs(query, max_num_fields=1, errors="replace").get("name", [""])[0]
-    except ValueError as error:
-        raise RequestError("the query must read name=FILE") from error
 
 
 def _static_files() -> dict[str, Reply]:
