@@ -44,8 +44,8 @@ OVERWRITING: Final = frozenset({"copy", "fill", "zero"})
 """Operations that write a tensor without reading it."""
 
 GROUPED_LAST, OTHER_LAST = 1.358, 0.823
-"""Time of convolutions with channels last over that with channels first by which the compiler decides.  Small and narrowing ones, and
-grouped ones in training, which it tells apart, are taken as all others.  Source: torch/_inductor/graph.py, decide_layout_opt."""
+"""Time of convolutions with channels last over that with channels first by which the compiler decides.  Small and narrowing ones, which it
+tells apart and in training keeps channels first, are taken as all others.  Source: torch/_inductor/graph.py, decide_layout_opt."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,12 +90,14 @@ def compiled(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[Par
 
 
 def _channels_last(calls: Sequence[Call]) -> bool:
-    """Whether the compiler lays out images channels last."""
-    longer = 0.0
+    """Whether the compiler lays out images channels last; those of a training step not with any grouped convolution."""
+    longer, trained = 0.0, any(base_name(call) == "convolution_backward" for call in calls)
     for call in calls:
         if base_name(call) == "convolution":
             channels = call.tensor("weight").shape[1:]
             grouped = call.number("groups", 1) > 1 < channels[0]
+            if grouped and trained:
+                return False
             longer += ((GROUPED_LAST if grouped else OTHER_LAST) - 1.0) * call.outputs[0].elements * math.prod(channels)
     return longer <= 0.0
 
