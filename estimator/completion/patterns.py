@@ -124,17 +124,13 @@ class Patterns:
         """Convolutions with their neighbours."""
         return tuple(_conv_sites(self.listing))
 
-    @cached_property
-    def depthwise(self) -> frozenset[ConvSite]:
-        """Sites whose convolution is depthwise although it is listed as dense.
+    def is_depthwise(self, site: ConvSite) -> bool:
+        """Whether a convolution is depthwise although it is listed as dense.
 
         A k×k convolution with as many inputs as outputs, right after an activation that follows an expanding 1×1
         convolution with as many outputs.  In a bottleneck (ResNet) the 1×1 does not expand; a k×k after a 1×1
         without activation (MobileViT's local representation) is dense.
         """
-        return frozenset(site for site in self.conv_sites if self._is_depthwise(site))
-
-    def _is_depthwise(self, site: ConvSite) -> bool:
         _, channels, _, _, filters, size, _, _, _, groups = self.operators[site.conv].shape
         if size == 1.0 or channels != filters or groups > 1.0 or site.before_that == NOTHING:
             return False

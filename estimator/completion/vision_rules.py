@@ -39,7 +39,7 @@ def is_patch_embedding(operator: Operator) -> bool:
 
 def depthwise(patterns: Patterns) -> Iterator[Change]:
     """Depthwise convolutions are listed as dense ones, with up to 512 times their operations."""
-    for site in (site for site in patterns.conv_sites if site in patterns.depthwise):
+    for site in filter(patterns.is_depthwise, patterns.conv_sites):
         dense = patterns.operators[site.conv]
         *dimensions, _ = dense.shape
         light = Operator(
@@ -76,7 +76,7 @@ def pixel_layout(patterns: Patterns) -> Iterator[Change]:
 def _conversions(patterns: Patterns, *, of_pixels: bool) -> Iterator[Change]:
     for site in patterns.conv_sites:
         operator = patterns.operators[site.conv]
-        dense = operator.operator != "depthwise" and site not in patterns.depthwise
+        dense = operator.operator != "depthwise" and not patterns.is_depthwise(site)
         if operator.precision in CONVERTED and dense and is_of_single_pixels(operator) == of_pixels:
             for image in (conv_input(operator), conv_output(operator))[: 1 if operator.precision == "tf32" else 2]:
                 yield added(site.times, "copy.layout", operator.precision, image.elements, image.elements, INTERNAL)
