@@ -175,10 +175,7 @@ class BlockModel:
 
 def checked_blocks(blocks: Any) -> Array:
     """Numbers of blocks as float64, any shape.  Raises EstimatorError for values that are not whole or not a valid grid."""
-    try:
-        count = np.asarray(blocks, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise EstimatorError(f"a number of blocks is a whole number, {blocks!r} is not") from error
+    count = np.asarray(blocks, dtype=np.float64)
     if not np.all((count >= 1) & (count <= MOST_BLOCKS) & (count == np.floor(count))):
         raise EstimatorError(f"a grid has 1 to {MOST_BLOCKS} whole blocks")
     return count

@@ -88,8 +88,6 @@ def _fused(workload: Workload, blocks: list[Block]) -> Workload:
     for found in blocks:
         products = counts[found.score] / 2.0 if found.score == found.product else min(counts[found.score], counts[found.product])
         block = found._replace(times=min(products, counts[found.softmax]))
-        if block.times <= 0.0:
-            continue
         mask = _mask_kind(workload, block)
         if mask:
             notes[f"attention fused, its mask taken as {mask}"] = None
