@@ -198,7 +198,7 @@ def _rendered(entry: Table, defaults: Table, context: Fields) -> Fields:
     texts += [(entry.get(name) or defaults.get(name, "")) + f"\n{BETWEEN_TEXTS}\n" for name in TEXTS]
     filled = _template("".join(texts)).render(found).split(BETWEEN_TEXTS)
     found["registers"] = {kind: names.replace(",", " ").split() for kind, names in found["registers"].items()}
-    return found | {name: [line for line in text.splitlines() if line.strip()] for name, text in zip(TEXTS, filled, strict=False)}
+    return found | {name: text.splitlines() for name, text in zip(TEXTS, filled, strict=False)}
 
 
 def _value(value: Any, context: Table) -> Any:
@@ -272,7 +272,7 @@ def _body(row: Table, chains: int, steps: int, operands: list[str]) -> list[str]
         chosen = [row["templates"][step % len(row["templates"])]] * chains
         chosen[-1] = row.get("last", chosen[-1])
         chosen[0] = row.get("first", chosen[0])
-        if row["breaker"] and step % row["every"] == row["every"] - 1:
+        if step % row["every"] == row["every"] - 1:
             chosen += [row["breaker"]] * chains
         for template, own in zip(chosen, cycle(names)):
             lines += template.format_map(own).splitlines()

@@ -46,7 +46,7 @@ def entry_text(
     max_threads: int,
     lanes_may_idle: bool,
 ) -> str:
-    """One entry: the text before the loop, a loop over the body for `iterations` turns, the text after it.
+    """One entry: the text before the loop, a loop over the body for `iterations` turns, the text after it; blank lines are dropped.
 
     `registers` maps a type ("b32", "pred"…) to names.  The frame provides the u32 registers `thread` (number in the grid), `local`
     (number in the block), `lane`, `left` (remaining turns), and for each argument a register with its name; addresses are converted from
