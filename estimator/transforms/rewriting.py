@@ -9,7 +9,7 @@ from math import prod
 from typing import Final, NamedTuple
 
 from estimator.transforms import INNER, LIGHT
-from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.errors import WorkloadError, require
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, SIXTEEN_BIT, canonical_precision
 from estimator.vocabulary.workload import COMPLETED, CORRECTED, Footprint, Operator, Workload, main_precision, make_operator, merge_counts
 
@@ -271,6 +271,8 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
 
     Raises WorkloadError for an unknown precision.
     """
+    require(workload, Workload, "workload", "a Workload, as read_workload gives it")
+    require(precision, str, "precision", "a text such as bf16")
     new = canonical_precision(precision)
     if new is None:
         raise WorkloadError(f"unknown precision {precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")

@@ -84,6 +84,8 @@ def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
     Keys are FIGURES, or a rate table and a precision joined by a dot.  Raises SpecificationError for an unknown key, a value that is no
     number and an impossible figure.
     """
+    require(spec, GpuSpec, "spec", "a GpuSpec, as load_gpu gives it")
+    require(settings, Mapping, "settings", 'a mapping such as {"num_sms": 132}')
     document: Document = plain(spec)
     for key, value in settings.items():
         table, _, precision = key.partition(".")

@@ -16,9 +16,11 @@ from estimator import (
     explain,
     load_bundle,
     load_gpu,
+    override_gpu,
     read_workload,
     sweep,
     variants,
+    with_precision,
 )
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.estimating import question
@@ -50,6 +52,10 @@ SETTINGS = {
 WRONG = {
     "a path for a workload": (lambda: estimate("gpt2.json", BUNDLE), "workload must be a Workload, as read_workload gives it"),
     "a cap above the board's of a comparison": (lambda: compare(CAPPED, CAPPED), "above the limit of a10, 150 W"),
+    "a list of settings": (lambda: override_gpu(BUNDLE.gpu, ["num_sms=1"]), "settings must be a mapping such as"),
+    "the name of a board to change": (lambda: override_gpu("h100", {"num_sms": 1}), "spec must be a GpuSpec, as load_gpu gives it"),
+    "a path for a workload to rewrite": (lambda: with_precision("gpt2.json", "bf16"), "workload must be a Workload"),
+    "no precision": (lambda: with_precision(WORKLOAD, None), "precision must be a text such as bf16"),
     "no workloads": (lambda: sweep(ANY, BUNDLE), "workloads must be a Workload"),
     "names for bundles": (lambda: sweep(WORKLOAD, ["a10-eager"]), "bundle must be a Bundle"),
     "a size of a file that states none": (
