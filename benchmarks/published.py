@@ -107,18 +107,23 @@ def kernels() -> Iterator[Compared]:
 
 
 def serving_of(row: Row) -> Serving:
-    """The load of a row, under an engine without a server: the kernels of TensorRT-LLM or, for all others, of vLLM."""
-    shipped = load_engine("tensorrt-llm-1.0" if row["engine"].startswith("tensorrt") else "vllm-0.12")
+    """The load of a row, under an engine without a server: the kernels of TensorRT-LLM or, for all others, of vLLM; behind a server the
+    engine itself.  A batch of "8/s" is a rate.
+    """
+    behind = row["assumed"].startswith("behind a server")
+    name = row["engine"].rpartition("-")[0] if behind else ""
+    shipped = load_engine(name or ("tensorrt-llm-1.0" if row["engine"].startswith("tensorrt") else "vllm-0.12"))
     idle = HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, spread=0.0)
+    load, _, rate = row["batch"].partition("/")
     return Serving(
         model=row["model"],
         prompt=int(row["prompt"]),
         output=int(row["output"]),
-        batch=int(row["batch"]),
+        **({"rate": float(load)} if rate else {"batch": int(load)}),
         tensor_parallel=int(row["tensor_parallel"]),
         weights=row["weights"] or None,
         kv=row["kv"] or None,
-        engine=replace(shipped, host=idle, memory_share=MEMORY_SHARE),
+        engine=shipped if behind else replace(shipped, host=idle, memory_share=MEMORY_SHARE),
     )
 
 
@@ -128,7 +133,7 @@ def served() -> Iterator[Compared]:
         serving = serving_of(row)
         bundle, gpu = near(row["gpu"], serving.formats, served=True)
         board = open_board(bundle, gpu=gpu, power_cap_w=float(row["power_cap_w"]) if row["power_cap_w"] else None)
-        (found,) = serve_many(serving, board, [int(row["batch"])])
+        (found,) = serve_many(serving, board, [serving.batch] if serving.batch else [])
         ours, low, high = (getattr(found, f"{row['unit']}{end}") for end in ("", "_low", "_high"))
         value = float(row["value"])
         group = f"{row['engine']} {row['gpu']} {row['weights'] or '16 bits'}{' power' if row['unit'] == 'power_w' else ''}"
