@@ -12,7 +12,7 @@ from estimator.vocabulary.values import frozen
 FORECAST_TIME_STD: Final = {"changed": 0.05, "alike": 0.1, "other": 0.2}
 """Uncertainty of ln(time) on the fitted GPU with changed figures, on another one of its architecture, and of another architecture.  Between
 A100-PCIe and A10, GPU-bound runs of the EnergAIzer artifact deviate by 5 to 6 %; published products of A40, L4, H100-PCIe and RTX 4090 by
-−3, 13, −22 and 3 % on average from the nearest bundle's (`benchmarks/published.py`).  The value for other architectures is assumed."""
+0, 5, −18 and 0 % on average from the nearest bundle's (`benchmarks/published.py`).  The value for other architectures is assumed."""
 
 FORECAST_POWER_STD: Final = {"table": 0.10, "usual": 0.15, "new": 0.20, "gddr": 0.25, "unknown": 0.30}
 """Uncertainty of ln(power) on another GPU: voltage or rest power from a table, or rest power read on the board; from the usual rules; a
