@@ -28,7 +28,7 @@ class Kind:
     routed: bool = False
     latent: bool = False
     gated_attention: bool = False
-    scan: Literal["", "mamba", "delta"] = ""
+    scan: Literal["", "mamba", "beside", "delta"] = ""
     defaults: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -450,15 +450,16 @@ def _types(kind: Kind, fields: _Fields) -> tuple[str, ...]:
         listed = [ATTENDING[0] if i in attending else SCANNING[0] for i in range(layers)] if attending else []
     types = read(tuple[Annotated[str, Words(known)], ...], listed or (), "layer_types")
     layers = fields.number("num_hidden_layers", len(types) or None)
+    if kind.scan in ("mamba", "delta") and not types:
+        raise FaultError("lacks the field 'layer_types', which serving needs")
     if types and len(types) < layers:
         raise FaultError(f"names {len(types)} of {layers} layers", "layer_types")
     return types[:layers]
 
 
 def _scan(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> Scan | None:
-    """The layers that scan; without a list of types every layer attends and scans."""
-    count = sum(one in SCANNING for one in types) if types else layers
-    if not kind.scan or not count:
+    count = layers if kind.scan == "beside" else sum(one in SCANNING for one in types)
+    if not count:
         return None
     heads, groups = fields.number("mamba_n_heads"), fields.number("mamba_n_groups")
     if heads % groups:

@@ -428,6 +428,7 @@ REFUSED = [
     (read_config("deepseek-v3") | {"index_topk": 2048}, {}, "index_topk changes what the layers do"),
     (read_config("qwen3.5-9b") | {"linear_num_key_heads": 5}, {}, "linear_num_key_heads = 5 must divide 32 heads of states"),
     (OTHERS["nemotron-h-8b"][1] | {"hybrid_override_pattern": "M?" * 26}, {}, "layer_types.*'\\?'"),
+    (OTHERS["bamba-9b"][1] | {"attn_layer_indices": None}, {}, "lacks the field 'layer_types'"),
     (OTHERS["nemotron-h-8b"][1] | {"moe_latent_size": 1024}, {}, "moe_latent_size changes what the layers do"),
     (DENSE | {"num_hidden_layers": [4, 5]}, {}, "num_hidden_layers must be a whole number"),
     (DENSE | {"num_hidden_layers": []}, {}, "num_hidden_layers must be a whole number"),
