@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from collector.devices.protocols import Gpu
 from collector.errors import ClockError, ClockListError
@@ -12,22 +13,22 @@ CURRENT = "current"
 """The word for "leave the clocks alone"."""
 
 
+@dataclass(slots=True)
 class ClockHold:
-    """The SM clock of a board during a campaign; made by `held_clock`."""
+    """The SM clock of a board during a campaign, None while it is left alone [MHz]; made by `held_clock`."""
 
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self._held: float | None = None
+    gpu: Gpu
+    held: float | None = None
 
     def set(self, sm_clock_mhz: float | None) -> bool:
         """Hold a clock, or leave it alone (None).  True if that changed anything.  Raises ClockError."""
-        if sm_clock_mhz == self._held:
+        if sm_clock_mhz == self.held:
             return False
         if sm_clock_mhz is None:
-            self._gpu.unlock_clock()
+            self.gpu.unlock_clock()
         else:
-            self._gpu.lock_clock_mhz(sm_clock_mhz)
-        self._held = sm_clock_mhz
+            self.gpu.lock_clock_mhz(sm_clock_mhz)
+        self.held = sm_clock_mhz
         return True
 
 

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,23 +16,23 @@ LARGEST_BYTES: Final = 16 << 20
 """Size at which a log is renamed to NAME.1, replacing the one before."""
 
 
+@dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log.  A line that cannot be written is lost, without further effect."""
+    """A log; `echo` receives its lines too.  A line that cannot be written is lost, without further effect."""
 
-    def __init__(self, path: Path, echo: Callable[[str], None] = lambda _line: None) -> None:
-        self._path = path
-        self._echo = echo
+    path: Path
+    echo: Callable[[str], None] = lambda _line: None
 
     def write(self, text: str) -> None:
         """Write one line: control characters in the text do not start another."""
         text = printable(text.strip().replace("\n", " | "))
         line = f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} {text}"
-        self._echo(line)
+        self.echo(line)
         with suppress(OSError):  # a full disk is reported where rows are written; measuring continues
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._path.is_file() and self._path.stat().st_size > LARGEST_BYTES:
-                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            with open(self._path, "a", encoding="utf-8", errors="replace", opener=_private) as stream:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.path.is_file() and self.path.stat().st_size > LARGEST_BYTES:
+                self.path.replace(self.path.with_name(f"{self.path.name}.1"))
+            with open(self.path, "a", encoding="utf-8", errors="replace", opener=_private) as stream:
                 stream.write(f"{line}\n")
 
 

@@ -6,6 +6,7 @@ A call that the binding, a driver or a board lacks gives None; a board or a driv
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
@@ -54,11 +55,11 @@ A100) and newer.  The energy counter begins when the driver is loaded.  Throttle
 """
 
 
+@dataclass(frozen=True, slots=True)
 class NvmlLibrary:
     """NVML, initialised; made by `open_nvml`.  A handle comes from `handles` and is valid while the library is open."""
 
-    def __init__(self, binding: Any) -> None:
-        self._binding = binding
+    binding: Any
 
     def handles(self) -> tuple[Any, ...]:
         """Every board, in NVML's order; None for one that no longer answers.  Raises DriverError, DeviceError."""
@@ -144,8 +145,8 @@ class NvmlLibrary:
     def can_lock_clocks(self) -> bool:
         """Whether the driver can hold a clock; only a trial shows whether this user may."""
         try:
-            self._binding._nvmlGetFunctionPointer("nvmlDeviceSetGpuLockedClocks")
-        except self._binding.NVMLError:
+            self.binding._nvmlGetFunctionPointer("nvmlDeviceSetGpuLockedClocks")
+        except self.binding.NVMLError:
             return False
         return True
 
@@ -160,8 +161,8 @@ class NvmlLibrary:
 
     def _set_clocks(self, complaint: str, call: str, *arguments: Any) -> None:
         try:
-            getattr(self._binding, call)(*arguments)
-        except self._binding.NVMLError as error:
+            getattr(self.binding, call)(*arguments)
+        except self.binding.NVMLError as error:
             if error.value == NO_PERMISSION:
                 raise ClockRightError(
                     f"{complaint}: this needs root (or CAP_SYS_ADMIN) or the clock helper (docs/how-to/lock-clocks-without-root.md); "
@@ -175,12 +176,12 @@ class NvmlLibrary:
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         """A call's result; None if it is not available.  Raises BoardLostError, DeviceError."""
-        function = getattr(self._binding, call, None)
+        function = getattr(self.binding, call, None)
         if function is None:
             return None
         try:
             return function(*arguments)
-        except self._binding.NVMLError as error:
+        except self.binding.NVMLError as error:
             if error.value in ABSENT_CODES:
                 return None
             raise self._failure(call, error) from error

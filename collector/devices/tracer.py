@@ -10,6 +10,7 @@ import ctypes
 import faulthandler
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -98,11 +99,11 @@ class CuptiTracer:
                 self._records.append(_traced(record))
 
 
+@dataclass(frozen=True, slots=True)
 class NoTracer:
-    """Replaces a missing tracer; implements microbench.runners.runner.KernelTracer."""
+    """Replaces a missing tracer, for this reason; implements microbench.runners.runner.KernelTracer."""
 
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
+    reason: str
 
     def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
         """Does the work and returns no kernels."""
@@ -111,7 +112,7 @@ class NoTracer:
 
     def missing(self) -> str:
         """Reason why nothing is traced."""
-        return self._reason
+        return self.reason
 
 
 @cache

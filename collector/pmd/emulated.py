@@ -1,11 +1,10 @@
-"""An emulated meter: the answers and data of a PMD-USB or a PMD2, its faults, and a pseudo-terminal that serves it in real time.
+"""An emulated meter: the answers and data of a PMD-USB or a PMD2, and a pseudo-terminal that serves it in real time.
 
 A program opens the terminal like the adapter of a real meter.  A pseudo-terminal does not pace bytes and takes any line rate, so this
 module does both: bytes appear when the meter would have sent them, and a host that opened the port at another rate than the meter's
 exchanges noise with it.
 """
 
-import math
 import os
 import select
 import termios
@@ -62,26 +61,21 @@ def wave_w(time_s: Array) -> Array:
 class EmulatedMeter:
     """A meter without a port: it takes bytes from the host, with their time, and returns bytes for the host.
 
-    Its wave begins at the host time `start_ns`, with this line rate, streaming or not.  Faults: an error of its clock, no packets in the
-    `hole_s` from begin to end, and a port that vanishes at `unplug_s` [s after the first data].
-    `packets_sent` counts its packets or blocks, including those lost to a fault.
+    Its wave begins at the host time `start_ns`, with this line rate, streaming or not.  `packets_sent` counts its packets or blocks.
     """
 
     start_ns: int
     model: MeterModel = PMD_USB
-    hole_s: tuple[float, float] = (0.0, 0.0)
-    unplug_s: float = math.inf
     baud: int = POWER_ON_BAUD
     streaming: bool = False
-    clock_error_ppm: float = 0.0
     packets_sent: int = 0
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(2)
-        self._ticks_per_ns = 1e-6 * NOMINAL_TICKS_PER_MS * (1.0 + 1e-6 * self.clock_error_ppm)
+        self._ticks_per_ns = 1e-6 * NOMINAL_TICKS_PER_MS
         self._first_tick = int(self._random.integers(STAMP_TURN))
         self._commands, self._answers = b"", b""
-        self._stream_ns = self._first_ns = self.start_ns if self.streaming else None
+        self._stream_ns = self.start_ns if self.streaming else None
         self._due = np.zeros(1, dtype=np.int64)  # ticks of packets drawn and not yet sent, after the stream's start; at least one
 
     def receive(self, data: bytes, host_baud: int, now_ns: int) -> None:
@@ -103,10 +97,6 @@ class EmulatedMeter:
             content += self._packets_until(self._stream_ns, now_ns)
         return self._random.bytes(len(content)) if self._deaf(host_baud) else content
 
-    def unplugged(self, now_ns: int) -> bool:
-        """Whether the port has vanished."""
-        return self._first_ns is not None and now_ns - self._first_ns >= self.unplug_s * NS_PER_S
-
     def _deaf(self, host_baud: int) -> bool:
         return self.model is not PMD2 and host_baud != self.baud
 
@@ -115,7 +105,6 @@ class EmulatedMeter:
         if opcode == Opcode.READ_ID:
             self._answers += bytes((VENDOR, model.product, 6))
         elif model is PMD2 and opcode == Opcode.PMD2_READ_SENSORS:
-            self._first_ns = self._first_ns or now_ns
             self.packets_sent += 1
             power_w = self._power_w(np.array([now_ns]))[0]
             self._answers += encode_block(PMD2_VOLTS, power_w * list(PMD2_SHARES.values()) / PMD2_VOLTS)
@@ -123,7 +112,6 @@ class EmulatedMeter:
             self.baud = baud_of_uart_command(command)
         elif opcode == Opcode.CONTINUOUS:
             self._stream_ns = now_ns if command[1] else None
-            self._first_ns = self._first_ns or self._stream_ns
             self._due = np.zeros(1, dtype=np.int64)
 
     def _power_w(self, host_ns: IntArray) -> Array:
@@ -131,7 +119,7 @@ class EmulatedMeter:
         return wave_w((host_ns - self.start_ns) / NS_PER_S)[:, None]
 
     def _packets_until(self, begin_ns: int, now_ns: int) -> bytes:
-        """Complete packets on the line by now, without those in a hole."""
+        """Complete packets on the line by now."""
         until = int((now_ns - begin_ns - PACKET_BYTES * NS_PER_BYTE) * self._ticks_per_ns)
         while self._due[-1] <= until:
             # as in the published recordings: 601 to 603 ticks between packets, one interval in eleven stretched
@@ -143,10 +131,7 @@ class EmulatedMeter:
         ticks, self._due = self._due[:count], self._due[count:]
         self.packets_sent += count
         sampled_ns = begin_ns + np.round(ticks / self._ticks_per_ns).astype(np.int64)
-        time_s = (sampled_ns - (self._first_ns or begin_ns)) / NS_PER_S
-        begin_s, end_s = self.hole_s
-        kept = (time_s < begin_s) | (time_s >= end_s)
-        return encode_packets(ticks[kept] + self._first_tick, self._raw(sampled_ns[kept]))
+        return encode_packets(ticks + self._first_tick, self._raw(sampled_ns))
 
     def _raw(self, sampled_ns: IntArray) -> RawWords:
         """The converter's values of the wave at these host times, shape (n, 8)."""
@@ -170,13 +155,13 @@ def open_pseudo_terminal() -> Iterator[tuple[int, int]]:
 
 
 def serve_meter(ends: tuple[int, int], meter: EmulatedMeter, stop: Event, *, until_ns: float) -> None:
-    """Serve the meter behind a pseudo-terminal until `stop` is set, the time is over, or it is unplugged."""
+    """Serve the meter behind a pseudo-terminal until `stop` is set or the time is over."""
     device_end, host_end = ends
     waiting = bytearray()
     while not stop.is_set():
         ready, _, _ = select.select([device_end], [], [], 0.002)  # about two USB frames
         data, now = os.read(device_end, 4096) if ready else b"", monotonic_ns()
-        if now >= until_ns or meter.unplugged(now):
+        if now >= until_ns:
             return
         speed = SPEEDS.get(termios.tcgetattr(host_end)[5], 0)
         meter.receive(data, speed, now)

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event
 from time import monotonic_ns, time_ns
@@ -124,22 +124,23 @@ def _read_stamps(path: Path) -> tuple[RecordingHeader, IntArray, IntArray]:
     return header, table[:, 0].copy(), table[:, 1].copy()
 
 
+@dataclass(slots=True)
 class RecordingWriter:
-    """A recording being written: `append` arrivals, `sync` periodically."""
+    """A recording being written, and its bytes so far: `append` arrivals, `sync` periodically."""
 
-    def __init__(self, raw: BinaryIO, stamps: TextIO) -> None:
-        self._raw, self._stamps = raw, stamps
-        self.bytes = 0
+    raw: BinaryIO
+    stamps: TextIO
+    bytes: int = 0
 
     def append(self, received: Received) -> None:
         """Write an arrival.  Raises OSError."""
-        self._raw.write(received.data)
+        self.raw.write(received.data)
         self.bytes += len(received.data)
-        self._stamps.write(f"{self.bytes},{received.host_ns}\n")
+        self.stamps.write(f"{self.bytes},{received.host_ns}\n")
 
     def sync(self) -> None:
         """Wait until everything written is on disk, the bytes before their stamps.  Raises OSError."""
-        for stream in (self._raw, self._stamps):
+        for stream in (self.raw, self.stamps):
             stream.flush()
             os.fsync(stream.fileno())
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from collector.errors import DeviceError
+from estimator.vocabulary.values import frozen
 
 QUIET_S: Final = 0.03
 """Silence after which no more bytes are expected: six packets' time at the slowest line rate, and a USB frame."""
@@ -18,23 +19,23 @@ OPEN_TROUBLE: Final[dict[int | None, str]] = {
 }
 
 
+@frozen
 class SerialLine:
-    """An open port.  Everything raises DeviceError once the device is gone."""
+    """An open port, and its handle of pyserial.  Everything raises DeviceError once the device is gone."""
 
-    def __init__(self, port: str, handle: Any) -> None:
-        self.port = port
-        self._handle = handle
+    port: str
+    handle: Any
 
     def set_baud(self, baud: int) -> None:
         """Change the host's line rate."""
         with self._trouble():
-            self._handle.baudrate = baud
+            self.handle.baudrate = baud
 
     def write(self, data: bytes) -> None:
         """Send bytes and wait until the driver has them all."""
         with self._trouble():
-            self._handle.write(data)
-            self._handle.flush()
+            self.handle.write(data)
+            self.handle.flush()
 
     def read_exactly(self, count: int, limit_s: float) -> bytes:
         """This many bytes, or fewer at the time limit."""
@@ -43,7 +44,7 @@ class SerialLine:
         with self._trouble():
             while len(answer) < count and not late:
                 late = time.monotonic() >= end
-                answer += self._handle.read(count - len(answer))
+                answer += self.handle.read(count - len(answer))
         return answer
 
     def read_waiting(self, limit_s: float) -> bytes:
@@ -53,7 +54,7 @@ class SerialLine:
             return b""
         time.sleep(0.003)  # one read then fetches many packets
         with self._trouble():
-            return first + bytes(self._handle.read(self._handle.in_waiting))
+            return first + bytes(self.handle.read(self.handle.in_waiting))
 
     def drain(self, quiet_s: float = QUIET_S, limit_s: float = 0.3) -> int:
         """Discard incoming bytes until none came for `quiet_s`, for at most `limit_s`; returns their number."""
@@ -86,7 +87,7 @@ def open_line(port: str, baud: int) -> Iterator[SerialLine]:
         there = ", ".join(sorted(found.device for found in list_ports.comports())) or "none"
         raise DeviceError(f"{port or repr(port)}: {trouble}; serial ports here: {there}") from error
     try:
-        yield SerialLine(port, handle)
+        yield SerialLine(port=port, handle=handle)
     finally:
         with suppress(OSError, termios.error):  # a missing port cannot be closed, and need not be
             handle.close()

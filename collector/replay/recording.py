@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -30,6 +30,7 @@ from collector.errors import BoardLostError, ClockError, DeviceError, RunnerErro
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import open_regular
 from estimator.vocabulary.specifications import document_of_gpu, gpu_from_document
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import open_whole
 from estimator.vocabulary.workload import Operator
 from microbench.loads.generated import Load
@@ -55,21 +56,21 @@ STAYING: Final = frozenset({"growth"})
 """Fields that no device reads: the growth of an operator with its workload."""
 
 
+@frozen
 class Proxy:
     """Replaces a device: passes each call of its protocol, with the arguments by place, to `call` of a recorder or a player."""
 
-    def __init__(self, call: Callable[..., Any], device: str) -> None:
-        self._call = call
-        self._device = device
+    call: Callable[..., Any]
+    device: str
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        return partial(self._call, self._device, method)
+        return partial(self.call, self.device, method)
 
 
 def _proxies(call: Callable[..., Any], sensors: int) -> dict[str, Any]:
     """Proxies for the devices of a bench, by the bench's fields."""
-    named = {name: Proxy(call, name) for name in DEVICES}
-    return {**named, "sensors": tuple(Proxy(call, f"sensor{index}") for index in range(sensors))}
+    named = {name: Proxy(call=call, device=name) for name in DEVICES}
+    return {**named, "sensors": tuple(Proxy(call=call, device=f"sensor{index}") for index in range(sensors))}
 
 
 @contextmanager
@@ -117,26 +118,26 @@ def _write(file: IO[str], line: Mapping[str, object]) -> None:
     file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
 
 
+@dataclass(slots=True)
 class Player:
     """Answers calls from a recording, in its order; made by `open_recording`."""
 
-    def __init__(self, path: Path, lines: Iterator[dict[str, Any]]) -> None:
-        self._path = path
-        self._lines = lines
-        self._number = 1
-        self._failure: DeviceError | None = None
+    path: Path
+    lines: Iterator[dict[str, Any]]
+    number: int = 1
+    failure: DeviceError | None = None
 
     def __call__(self, device: str, method: str, *arguments: Any) -> Any:
         """The recorded answer, or the recorded error raised.
 
         Raises DeviceError if the recording has another call here, is damaged or has ended; every later call then raises the same.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         try:
             answer = self._answer(_called(device, method, arguments))
         except DeviceError as error:
-            self._failure = error
+            self.failure = error
             raise
         if isinstance(answer, DeviceError):
             raise answer
@@ -144,19 +145,19 @@ class Player:
 
     def _answer(self, asked: dict[str, object]) -> Any:
         """The answer in the next line, an error of the edge as a value.  Raises DeviceError."""
-        self._number += 1
-        line = next(self._lines, None)
+        self.number += 1
+        line = next(self.lines, None)
         call = f"{asked['device']} {asked['method']}"
         if line is None:
-            raise DeviceError(f"{self._path}: the recording ends before {call}; {ADVICE}")
+            raise DeviceError(f"{self.path}: the recording ends before {call}; {ADVICE}")
         if {key: line[key] for key in asked.keys() | {"arguments"} if key in line} != asked:
             recorded = f"{line.get('device')} {line.get('method')}"
             differs = "with other arguments " if recorded == call else ""
-            raise DeviceError(f"{self._path}, call {self._number}: recorded was {recorded}, asked is {call} {differs}here; {ADVICE}")
+            raise DeviceError(f"{self.path}, call {self.number}: recorded was {recorded}, asked is {call} {differs}here; {ADVICE}")
         try:
             return ERRORS[line["error"]](line["message"]) if "error" in line else restored(line["answer"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DeviceError(f"{self._path}, call {self._number}: {call} has no usable answer ({error!r})") from error
+            raise DeviceError(f"{self.path}, call {self.number}: {call} has no usable answer ({error!r})") from error
 
 
 @contextmanager

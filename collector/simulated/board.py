@@ -22,6 +22,7 @@ from collector.simulated.silicon import voltage_v
 from collector.simulated.world import CLOCK_TOLERANCE_MHZ, LoadedKernel, World
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.gpu import GpuSpec, simulated_uuid
+from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import TABLED, Operator
 from microbench.errors import UnsupportedError
 from microbench.layouts import layout_of
@@ -37,26 +38,24 @@ FILL_BYTES_PER_S: Final = 2e10
 L2_STATES: Final = ("warm", "cold")
 
 
+@frozen
 class SimulatedClock:
     """The world's time; implements Clock."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    world: World
 
     def now_ns(self) -> int:
         """Monotonic host time [ns]."""
-        return self._world.now_ns
+        return self.world.now_ns
 
     def wait(self, seconds: float) -> None:
         """Advances the world, with nothing running."""
-        if not (math.isfinite(seconds) and seconds >= 0.0):
-            raise ValueError(f"cannot wait {seconds!r} s; give a finite duration of at least 0")
-        self._world.rest(seconds)
+        self.world.rest(seconds)
 
     def unix_s(self) -> float:
         """Wall time [s since 1970]: a fixed epoch and the world's time."""
         # wall time at which every simulated session begins: 2024-01-01 00:00 UTC, so that results repeat to the bit
-        return 1_704_067_200.0 + self._world.now_s
+        return 1_704_067_200.0 + self.world.now_s
 
 
 class SimulatedGpu:
@@ -251,7 +250,7 @@ class SimulatedBoard:
         if profile.library.generation == "volta" and gpu.architecture != "volta":
             raise SpecificationError(f"board {profile.name}: kernels of volta on the {gpu.architecture} GPU {gpu.name}")
         self.world = World(profile, seed)
-        self.clock = SimulatedClock(self.world)
+        self.clock = SimulatedClock(world=self.world)
         self.gpu = SimulatedGpu(self.world)
         self.sensor = SimulatedSensor(self.world)
         self.meter = SimulatedMeter(self.world)

@@ -130,6 +130,6 @@ class Held:
     ],
 )
 def test_bytes_that_are_there_are_read_however_late_the_host_comes_to_look(look, found):
-    line = SerialLine("port", Held())
+    line = SerialLine(port="port", handle=Held())
     assert look(line) == found
     assert not look(line)

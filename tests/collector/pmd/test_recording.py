@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import DatasetError
-from collector.pmd.emulated import EmulatedMeter
 from collector.pmd.meter import Received
 from collector.pmd.protocol import PACKET_BYTES, PMD2, PMD_USB, STREAM_BAUD, MeterSamples, encode_block, encode_packets
 from collector.pmd.recording import (
@@ -23,6 +22,7 @@ from collector.pmd.recording import (
 )
 from collector.pmd.table import TableForm, write_table
 from tests.collector.dataset_rows import disk_with
+from tests.collector.pmd.conftest import FaultyMeter
 from tests.collector.pmd.streams import stream
 from tests.words import one_line
 
@@ -41,7 +41,7 @@ def emulated_recording(path, seconds, **state):
     """A recording of an emulated meter that streams from 5 s of host time on; every read comes 1 ms late or more."""
     random = np.random.default_rng(3)
     begin = HEADER.started_host_ns
-    meter = EmulatedMeter(start_ns=begin, baud=STREAM_BAUD, streaming=True, **state)
+    meter = FaultyMeter(start_ns=begin, baud=STREAM_BAUD, streaming=True, **state)
     arrivals, now = [], begin
     while now < begin + seconds * 1e9:
         now += round(random.uniform(2e6, 6e6))
