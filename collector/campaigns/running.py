@@ -239,7 +239,7 @@ class Campaign:
                 return self._finished(writer, metadata, missing, (bench.clock.now_ns() - start_ns) * SECONDS_PER_NS)
 
     def _tell(self, phase: str, row: Row | None = None) -> None:
-        self.report(Progress(phase=phase, done=len(self.done), total=len(self.plan.points), row=row))
+        self.report(Progress(phase=phase, done=len(self.done) + self.refused.total(), total=len(self.plan.points), row=row))
 
     def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[Metadata, SensorCalibration]:
         """The metadata of a new campaign, with the power at rest at every clock, and its sensor's calibration."""
@@ -261,6 +261,7 @@ class Campaign:
             row = measure_kernel(self.bench, sampler, point, self.spec.measurement, calibration)
         except RunnerError as error:
             self.refused[f"{point.operator.family}: {error}"] += 1
+            self._tell("measuring")
             return
         writer.append(row)
         self.done.add(row["row_id"])

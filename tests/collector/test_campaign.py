@@ -12,6 +12,7 @@ from collector.campaigns.files import campaign_from_document, campaign_names, lo
 from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import Campaign, kept_rows
 from collector.clocks import clocks_from_text
+from collector.daemon.reporting import Tally
 from collector.dataset.reader import log_path, read_kernel_dataset
 from collector.errors import CampaignError, ClockError, RunnerError
 from estimator import WorkloadError
@@ -100,9 +101,13 @@ def test_a_kernel_that_cannot_run_is_counted_not_fatal(tiny, calibration, tmp_pa
             return runner.prepare(operator, *how)
 
         picky = replace(bench, runner=SimpleNamespace(prepare=prepare, supports=runner.supports, run=runner.run))
-        outcome = Campaign(picky, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration).run()
+        tally, told = Tally(bench.clock), []
+        outcome = Campaign(
+            picky, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration, report=lambda seen: told.append(tally.message(seen))
+        ).run()
     assert outcome.rejected == {"softmax: too large": 8}
     assert outcome.rows == outcome.rows_planned - 8
+    assert (told[-1].done, told[-1].rows, told[-1].refused) == (outcome.rows_planned, outcome.rows, 8)
 
 
 def test_plans_depend_on_the_seed_alone(tiny):
