@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collector.commands.options import duration_s, output_options
+from collector.commands.options import FILE, duration_s, output_options
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DeviceError
 from estimator.commands.options import with_options
@@ -19,9 +19,6 @@ from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, INTERRUPTED
 if TYPE_CHECKING:
     from collector.pmd.protocol import MeterModel
     from collector.pmd.table import TableForm
-
-_path = click.Path(path_type=Path)
-
 
 _table_options = with_options(
     click.option(
@@ -32,7 +29,7 @@ _table_options = with_options(
         show_default=True,
         help="What t_s counts from: the first sample, the host's monotonic clock's zero, or 1970.",
     ),
-    click.option("--zero", type=_path, metavar="UNLOADED.pmd", help="Recording with nothing plugged in: its means are the zeros."),
+    click.option("--zero", type=FILE, metavar="UNLOADED.pmd", help="Recording with nothing plugged in: its means are the zeros."),
     click.option("--rails", default="", metavar="LIST", help="Rails whose sum is power_w: pcie1,pcie2,…; all without it."),
 )
 """Options for the contents of a table."""
@@ -53,7 +50,7 @@ def pmd_command() -> None:
 
 
 @pmd_command.command("decode")
-@click.argument("file", type=_path)
+@click.argument("file", type=FILE)
 @output_option(metavar="P.csv", help="Table to write, Parquet if its suffix says so; without it CSV on stdout.")
 @_table_options
 @output_options

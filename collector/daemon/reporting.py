@@ -48,11 +48,11 @@ class Tally:
     def __init__(self, clock: "Clock") -> None:
         self._clock, self._start_ns = clock, clock.now_ns()
         self._rows: int | None = None
-        self._kept = self._flagged = self._refused = 0
+        self._kept = self._flagged = 0
 
     def message(self, progress: "Progress") -> Message:
         """A campaign's progress, and its results so far."""
-        row, eta_s = progress.row or {}, None
+        row, eta_s, refused = progress.row or {}, None, 0
         if progress.phase == MEASURING:
             if self._rows is None:
                 self._rows = self._kept = progress.done
@@ -60,7 +60,7 @@ class Tally:
             self._rows += bool(row)
             self._flagged += bool(row.get("flags"))
             new = progress.done - self._kept
-            self._refused = max(0, progress.done - self._rows)
+            refused = max(0, progress.done - self._rows)
             eta_s = max(0, progress.total - progress.done) * (time.monotonic() - self._since_s) / new if new > 0 else None
         return Message(
             wattprint="progress",
@@ -72,7 +72,7 @@ class Tally:
             eta_s=eta_s,
             rows=self._rows,
             flagged=self._flagged,
-            refused=self._refused,
+            refused=refused,
             sm_clock_mhz=row.get("sm_clock_measured_mhz"),
             power_w=row.get("power_w"),
             temperature_c=row.get("temperature_c"),

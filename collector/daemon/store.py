@@ -25,7 +25,6 @@ FILE_NAME: Final = "state.sqlite"
 FORMAT: Final = 0x57415405
 """SQLite's application id: "WAT", and the version of the tables."""
 
-KEYS: Final = {Job: "id", Board: "board", Daemon: ""}
 Cells = dict[str, str | float | None]
 """A row of a table by its columns, or a part of one."""
 
@@ -117,9 +116,9 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
         raise DaemonError(f"{path}: the file system allows no write-ahead log (NFS?); name a state folder on a local disk")
     with _transaction(connection):
-        for kind, key in KEYS.items():
+        for kind in (Job, Board, Daemon):
             names = [one.name for one in fields(kind)]
-            columns = [f"{name} INTEGER PRIMARY KEY AUTOINCREMENT" if name == key == "id" else name for name in names]
+            columns = [f"{name} INTEGER PRIMARY KEY AUTOINCREMENT" if name == "id" else name for name in names]
             connection.execute(f"CREATE TABLE {kind.__name__.lower()} ({', '.join(columns)})")
         connection.execute(f"PRAGMA application_id = {FORMAT}")
 
@@ -180,10 +179,9 @@ class Store:
         due = self._all(Job, order, QUEUED, board, time.time())
         return due[0] if due else None
 
-    def jobs(self, *states: str, board: str = "") -> list[Job]:
-        """Jobs in these states, of one board or of all, oldest first."""
-        marks = ", ".join("?" for _ in states)
-        return self._all(Job, f"state IN ({marks}) AND (board = ? OR ? = '') ORDER BY id", *states, board, board)
+    def running_jobs(self, board: str) -> list[Job]:
+        """Running jobs of a board, oldest first."""
+        return self._all(Job, "state = ? AND board = ? ORDER BY id", RUNNING, board)
 
     def begin(self, number: int) -> bool:
         """Takes a job out of the queue; False if it was cancelled meanwhile."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from collector.boards import BoardName, named_boards
-from collector.daemon.jobs import AT_ONCE, CANCELLED, DONE, FAILED, RUNNING, TRANSIENT_CAUSES, WAITING_CAUSES, Board, Job, time_text
+from collector.daemon.jobs import AT_ONCE, CANCELLED, DONE, FAILED, TRANSIENT_CAUSES, WAITING_CAUSES, Board, Job, time_text
 from collector.daemon.log_file import JOB_FOLDER, LogFile, Notifier
 from collector.daemon.server import status_site
 from collector.daemon.settings import DaemonSettings
@@ -85,7 +85,7 @@ class Lane:
             self.run.worker.close()
 
     def _start_next(self) -> None:
-        for lost in self.store.jobs(RUNNING, board=self.board.key):
+        for lost in self.store.running_jobs(self.board.key):
             self.store.requeue(lost.id, "drained", "its daemon ended; goes on", 0.0, forget_attempt=True)
         job = self.store.next_job(self.board.key)
         if job is None:
@@ -165,9 +165,8 @@ class Lane:
     def _failed(self, run: Run, status: int) -> None:
         """Waits, starts again, or gives up, by the name of the cause and the number of attempts."""
         cause = "worker_hung" if run.hung else "worker_died" if status < 0 or status == INTERRUPTED else run.cause
-        message = WAITING_CAUSES.get(cause) or TRANSIENT_CAUSES.get(cause) or ""
-        said = run.last_text.removeprefix(MESSAGE_START)
-        message = said if said and cause not in ("worker_hung", "worker_died") else message
+        said = "" if cause in ("worker_hung", "worker_died") else run.last_text.removeprefix(MESSAGE_START)
+        message = said or (WAITING_CAUSES | TRANSIENT_CAUSES).get(cause, "")
         attempts = self.store.job(run.job.id).attempts
         if cause in WAITING_CAUSES or (cause in TRANSIENT_CAUSES and attempts <= self.settings.retries):
             rest_s = min(self.settings.retry_s * 2.0 ** min(max(0, attempts - 1), 32), 900.0)

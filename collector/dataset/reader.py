@@ -179,11 +179,16 @@ def measured_twice(table: pa.Table) -> list[str]:
     return [row_id for (row_id, _), count in Counter(zip(*columns, strict=True)).items() if count > 1]
 
 
+def parquet_files(folder: Path) -> list[Path]:
+    """The Parquet files in a folder and below, sorted; names of unfinished parts, or of their folders, begin with a point."""
+    below = (file for file in folder.rglob("*.parquet") if not file.is_dir())
+    return sorted(file for file in below if not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts))
+
+
 def _files(path: Path) -> list[Path]:
-    """The files behind a path; names of unfinished parts, or of their folders, begin with a point."""
+    """The files behind a path."""
     if path.is_dir():
-        below = (file for file in path.rglob("*.parquet") if not file.is_dir())
-        files = sorted(file for file in below if not any(part.startswith((".", "_")) for part in file.relative_to(path).parts))
+        files = parquet_files(path)
         if not files:
             raise DatasetError(f"{path}: no Parquet file in this folder; `collect` writes them")
         return files

@@ -164,5 +164,4 @@ def repeated_rows(table: pa.Table, spoilt: frozenset[str]) -> list[list[int]]:
 
 def flag_counts(flags: Iterable[Sequence[str] | None]) -> dict[str, int]:
     """Number of rows with each flag, most frequent first."""
-    counts = Counter(flag for row in flags for flag in row or ())
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    return dict(Counter(sorted(flag for row in flags for flag in row or ())).most_common())

@@ -161,20 +161,16 @@ class KernelWriter:
         except OSError as error:
             safe = f"all {self.rows} rows are safe in {self._log}; the same command with --resume finishes it"
             raise DatasetError(f"{error}; {safe}") from error
+        self.discard()
+
+    def discard(self) -> None:
+        """Close a log that is not needed and remove it: a later run has nothing to resume.  Raises DatasetError."""
         self.close()
         try:
             self._log.unlink(missing_ok=True)
             sync_folder(self._output.parent)
         except OSError as error:
-            raise DatasetError(f"{self._output}: is written, its log cannot be removed ({one_line(error)})") from error
-
-    def discard(self) -> None:
-        """Close an empty log and remove it: a later run has nothing to resume.  Raises DatasetError."""
-        self.close()
-        try:
-            self._log.unlink(missing_ok=True)
-        except OSError as error:
-            raise DatasetError(f"{self._log}: holds no row and cannot be removed ({one_line(error)})") from error
+            raise DatasetError(f"{self._log}: is not needed any more and cannot be removed ({one_line(error)})") from error
 
     def close(self) -> None:
         """Close the log; its rows stay for --resume."""

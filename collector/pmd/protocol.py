@@ -7,7 +7,7 @@ traces: 430,690 packets of seven recordings, in which no wrong alignment passed 
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,7 @@ class MeterSamples:
 class MeterModel:
     """A model of meter: its product byte, its rails, those that usually feed the board, and the step of its values [V] and [A]."""
 
-    name: str
+    name: Literal["PMD-USB", "PMD2"]
     product: int
     rails: tuple[str, ...]
     board_rails: tuple[str, ...]
@@ -107,7 +107,7 @@ PMD2: Final = MeterModel(
     board_rails=("hpwr", "pcie1", "pcie2", "pcie3"),
     steps=(1e-3, 1e-3),
 )
-MODELS: Final = {model.name: model for model in (PMD_USB, PMD2)}
+MODELS: Final[dict[str, MeterModel]] = {model.name: model for model in (PMD_USB, PMD2)}
 VENDOR: Final = 0xEE
 
 

@@ -180,7 +180,7 @@ def log_meter(
     """
     begin = synced = now = monotonic_ns()
     header = RecordingHeader(
-        model="PMD-USB" if meter.model is PMD_USB else "PMD2",
+        model=meter.model.name,
         firmware=meter.firmware,
         baud=STREAM_BAUD if meter.model is PMD_USB else POWER_ON_BAUD,
         started_host_ns=begin,

@@ -5,7 +5,7 @@ The table is CSV or Parquet with `t_s`, `power_w`, and voltage and current of ev
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -100,15 +100,13 @@ def _sink(out: Path | BinaryIO | None, schema: Any) -> Iterator[Callable[[list[A
     """A function that writes columns."""
     if out is None:
         yield lambda _columns: None
-    elif isinstance(out, Path):
-        with open_whole(out) as stream:
-            if out.suffix != ".parquet":
-                with _sink(stream, schema) as write:
-                    yield write
-                return
-            with pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as parquet:
-                yield lambda columns: parquet.write_batch(pa.record_batch(columns, schema=schema))
-    else:
-        out.write((",".join(schema.names) + "\n").encode())  # names without quotes
-        with pcsv.CSVWriter(out, schema, write_options=pcsv.WriteOptions(include_header=False)) as csv:
-            yield lambda columns: csv.write_batch(pa.record_batch(columns, schema=schema))
+        return
+    with open_whole(out) if isinstance(out, Path) else nullcontext(out) as stream:
+        writer: Any
+        if isinstance(out, Path) and out.suffix == ".parquet":
+            writer = pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True)
+        else:
+            stream.write((",".join(schema.names) + "\n").encode())  # names without quotes
+            writer = pcsv.CSVWriter(stream, schema, write_options=pcsv.WriteOptions(include_header=False))
+        with writer:
+            yield lambda columns: writer.write_batch(pa.record_batch(columns, schema=schema))

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from collector.dataset import parquet
+from collector.dataset import parquet, reader
 from collector.dataset.parquet import open_parquet, parquet_errors
 from estimator.vocabulary.regular_files import open_regular
 from estimator.vocabulary.values import frozen
@@ -54,8 +54,7 @@ def parquet_files(path: Path) -> list[Path]:
     """The Parquet files of a data set, sorted, without hidden files and folders; none in a file of another kind."""
     if path.is_file():
         return [path] if read_head(path).startswith(PARQUET_MAGIC) else []
-    visible = (item for item in path.rglob("*.parquet") if not any(part[0] in "._" for part in item.relative_to(path).parts))
-    return sorted(item for item in visible if item.is_file())
+    return reader.parquet_files(path)
 
 
 def open_partitioned(path: Path) -> PartitionedTable:
