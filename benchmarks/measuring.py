@@ -63,7 +63,7 @@ def energies(board: str, seed: int, sensor: Path, workload: str, length_s: float
     start_ns = watched.now_ns()
     for _ in range(times):
         watched.simulated_program(workload)
-    true_j = watched.planted_energy_j(start_ns, watched.now_ns())
+    true_j = watched.instruments.planted_energy_j(start_ns, watched.now_ns())
     block.end()
     with open_bench(board, seed=seed) as bench:
         run = measure_program(

@@ -55,13 +55,12 @@ def open_bench(
     if gpu_spec and word.startswith((REPLAYED, SIMULATED)):
         raise DeviceError(f"--gpu-spec {gpu_spec}: {word} brings its own specification; leave the option out")
     if word.startswith(REPLAYED):
-        with open_replay(Path(word.removeprefix(REPLAYED))) as bench:
-            yield bench
+        with open_recording(Path(word.removeprefix(REPLAYED))) as recorded:
+            yield Bench(**recorded)
         return
-    with _opened(word, seed, meter, meter_port, faults, poll_s) as (instruments, simulated):
-        if simulated is not None:
-            simulated.runner.tracing = trace
-            yield _bench(instruments, simulated)
+    with _opened(word, seed, meter, meter_port, faults, poll_s, trace) as instruments:
+        if isinstance(instruments, Bench):
+            yield instruments
             return
         identity = instruments.gpu.identity()
         if not (gpu_spec or identity.canonical_name):
@@ -71,7 +70,8 @@ def open_bench(
             raise DeviceError(f"--gpu-spec {gpu_spec} is of {', '.join((spec.name, *spec.product_names))}; this board is {identity.name}")
         tracer, now_ns = None if trace else NoTracer(NOT_TRACED), instruments.clock.now_ns
         with open_board_runner(identity.pci_address, spec, now_ns, seed=seed, attention=attention, tracer=tracer) as runner:
-            yield Bench(runner=runner, gpu_spec=spec, **_devices(instruments))
+            devices: dict[str, Any] = {one.name: getattr(instruments, one.name) for one in fields(Instruments)}
+            yield Bench(runner=runner, gpu_spec=spec, **devices)
 
 
 @contextmanager
@@ -83,31 +83,33 @@ def open_instruments(word: str, *, seed: int = 0) -> Iterator[Instruments]:
     """
     if word.startswith(REPLAYED):
         raise DeviceError(f"--gpu {word}: a program cannot be run on a recording; name a board, or sim:PROFILE")
-    with _opened(word, seed) as (instruments, simulated):
-        yield instruments if simulated is None else _bench(instruments, simulated)
-
-
-def _bench(instruments: Instruments, simulated: SimulatedBoard) -> Bench:
-    return Bench(runner=simulated.runner, gpu_spec=simulated.world.gpu, **_devices(instruments))
-
-
-def _devices(instruments: Instruments) -> dict[str, Any]:
-    return {one.name: getattr(instruments, one.name) for one in fields(Instruments)}
+    with _opened(word, seed) as instruments:
+        yield instruments
 
 
 @contextmanager
 def _opened(
-    word: str, seed: int, meter: bool = False, meter_port: str = "", faults: Faults | None = None, poll_s: float = POWER_POLL_S
-) -> Iterator[tuple[Instruments, SimulatedBoard | None]]:
-    """The instruments of a board, and the simulated board itself."""
+    word: str,
+    seed: int,
+    meter: bool = False,
+    meter_port: str = "",
+    faults: Faults | None = None,
+    poll_s: float = POWER_POLL_S,
+    trace: bool = True,
+) -> Iterator[Instruments]:
+    """The instruments of a board; of a simulated one the whole bench."""
     if word.startswith(SIMULATED):
         with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
-            sensors = (board.sensor, board.meter) if meter else (board.sensor,)
-            yield (
-                Instruments(
-                    word=word, gpu=board.gpu, sensors=sensors, clock=board.clock, simulated=True, planted_energy_j=board.true_energy_j
-                ),
-                board,
+            board.runner.tracing = trace
+            yield Bench(
+                word=word,
+                gpu=board.gpu,
+                sensors=(board.sensor, board.meter) if meter else (board.sensor,),
+                clock=board.clock,
+                simulated=True,
+                planted_energy_j=board.true_energy_j,
+                runner=board.runner,
+                gpu_spec=board.world.gpu,
             )
         return
     try:
@@ -116,26 +118,16 @@ def _opened(
             meters = (stack.enter_context(open_pmd(meter_port)),) if meter_port else ()
             others = ", ".join(map(str, real.compute_processes or ()))
             notes = (f"other processes compute on this board ({others}); their power is measured too",) if others else ()
-            yield (
-                Instruments(
-                    word=word,
-                    gpu=real.gpu,
-                    sensors=(real.sensor, *meters),
-                    clock=HostClock(),
-                    simulated=False,
-                    notes=(*notes, *real.sensor.notes),
-                ),
-                None,
+            yield Instruments(
+                word=word,
+                gpu=real.gpu,
+                sensors=(real.sensor, *meters),
+                clock=HostClock(),
+                simulated=False,
+                notes=(*notes, *real.sensor.notes),
             )
     except DriverError as error:
         raise no_gpu(word, error) from error
-
-
-@contextmanager
-def open_replay(path: Path) -> Iterator[Bench]:
-    """A recorded bench.  Raises DeviceError for a file that is no recording."""
-    with open_recording(path) as recorded:
-        yield Bench(**recorded)
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def _board(word: str) -> BoardName:
         return BoardName(key=f"{SIMULATED}{own}", name=board.identity.product_name)
     try:
         with open_nvml() as library:
-            boards = board_addresses(library, library.handles())
+            boards = board_addresses(library)
             address = boards[choose_board(word, boards)]
     except DriverError as error:
         raise no_gpu(word, error) from error
@@ -103,7 +103,7 @@ def _board(word: str) -> BoardName:
 
 def _real_boards() -> list[BoardName]:
     with open_nvml() as library:
-        addresses = board_addresses(library, library.handles())
+        addresses = board_addresses(library)
     if not addresses:
         raise DeviceError("the driver knows no board; name a simulated one with sim:PROFILE")
     for address in addresses:

@@ -2,12 +2,8 @@
 
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-
-def main(arguments: "Sequence[str] | None" = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run `collect` and return its exit status."""
     try:
         from estimator.cli import enter

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from collector.devices.protocols import Gpu
+from collector.devices.protocols import Gpu, supported_clock
 from collector.errors import ClockError, ClockListError
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import parse_clock_numbers
+
+Clocks = tuple[float | None, ...]
+"""SM clocks [MHz]; None leaves the clock alone."""
 
 CURRENT = "current"
 """The word for "leave the clocks alone"."""
@@ -45,7 +48,7 @@ def held_clock(gpu: Gpu) -> Iterator[ClockHold]:
         hold.set(None)
 
 
-def clocks_from_text(text: str, gpu: Gpu) -> tuple[float | None, ...]:
+def clocks_from_text(text: str, gpu: Gpu) -> Clocks:
     """SM clocks [MHz] from "510,900,1410", "510:1410:90", "all" or "current" (None: leave the clock alone), ascending.
 
     Raises ClockListError for an empty list and text that is no clock, ClockError for a clock that the board does not
@@ -65,15 +68,4 @@ def clocks_from_text(text: str, gpu: Gpu) -> tuple[float | None, ...]:
         asked = parse_clock_numbers(text)
     except OperatingPointError as error:
         raise ClockListError(str(error)) from error
-    return tuple(dict.fromkeys(_supported(clock, supported) for clock in asked))
-
-
-def _supported(clock: float, supported: tuple[float, ...]) -> float:
-    """The supported clock nearest to a requested one.  Raises ClockError if none is near."""
-    nearest = min(supported, key=lambda other: abs(other - clock))
-    # Drivers report half steps rounded.
-    if abs(nearest - clock) > 0.51:
-        raise ClockError(
-            f"SM clock {clock:g} MHz is not supported; this board takes {supported[0]:g} to {supported[-1]:g} MHz, nearest {nearest:g} MHz"
-        )
-    return nearest
+    return tuple(dict.fromkeys(supported_clock(clock, supported) for clock in asked))

@@ -6,6 +6,7 @@ from collector.campaigns.files import CampaignSpec
 from collector.campaigns.plan import CampaignPlan
 from collector.campaigns.running import CampaignOutcome
 from collector.campaigns.selection import Choice
+from collector.clocks import Clocks
 from collector.dataset.schema import FLAGS, Row
 from collector.devices.protocols import Bench
 
@@ -93,7 +94,7 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
 
 
-def _clocks(clocks_mhz: tuple[float | None, ...]) -> str:
+def _clocks(clocks_mhz: Clocks) -> str:
     if clocks_mhz == (None,):
         return "left alone"
     if len(clocks_mhz) > 12:

@@ -13,6 +13,7 @@ import numpy as np
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point
 from collector.campaigns.selection import Choice, choose_points, point_costs
+from collector.clocks import Clocks
 from collector.devices.protocols import Bench, GpuIdentity, KernelRunner
 from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
@@ -20,7 +21,6 @@ from collector.sensing.catalogue import find_sensor
 from collector.sensing.live import characterisation_s
 from collector.sensing.steady import update_period_s
 from estimator.model.silicon import usual_rest_w
-from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import IntArray
 from estimator.vocabulary.values import frozen
@@ -58,7 +58,7 @@ class CampaignPlan:
     """
 
     points: tuple[Point, ...]
-    clocks_mhz: tuple[float | None, ...]
+    clocks_mhz: Clocks
     skipped: dict[str, int]
     fixed_s: float
     sensor: SensorCalibration
@@ -80,7 +80,7 @@ class CampaignPlan:
 
 def plan_campaign(
     spec: CampaignSpec,
-    clocks_mhz: tuple[float | None, ...],
+    clocks_mhz: Clocks,
     families: Sequence[str],
     seed: int,
     bench: Bench,
@@ -91,8 +91,8 @@ def plan_campaign(
 
     `families` limits it to some kernel families (empty: all).  A known `sensor` is not characterised.
 
-    Raises CampaignError for a family that the campaign does not have, for ranges that make no kernels, if nothing is left and if
-    generated kernels cannot be assembled.
+    Raises CampaignError for a family that the campaign does not have, if nothing is left and if generated kernels cannot be assembled,
+    WorkloadError for ranges that make no kernels.
     """
     known = tuple(dict.fromkeys((*(group.family for group in spec.kernels), *([FAMILY] if spec.instructions else []))))
     for family in families:
@@ -187,10 +187,7 @@ def _drawn(group: KernelGroup, seed: list[int], runner: KernelRunner) -> tuple[l
     layouts = group.transpose or ("",)
     best: tuple[list[Operator], list[str]] = ([], [])
     for precision in group.precisions:
-        try:
-            operators = draw_operators(group, precision, np.random.default_rng(seed))
-        except WorkloadError as error:
-            raise CampaignError(str(error)) from error
+        operators = draw_operators(group, precision, np.random.default_rng(seed))
         probes = operators[:5]  # a single one may fail because of its size
         runs = [layout for layout in layouts if any(runner.supports(operator, layout) for operator in probes)]
         if len(runs) > len(best[1]):
@@ -220,7 +217,7 @@ def _ordered(
     kernels: list[Kernel],
     anchors: Sequence[Operator],
     loads: Sequence[Load],
-    clocks_mhz: tuple[float | None, ...],
+    clocks_mhz: Clocks,
     run: RunName,
 ) -> tuple[Point, ...]:
     """Points in random order: blocks of kernels, within a block the clocks, within a clock the block's kernels.
@@ -282,6 +279,6 @@ def _point(kernel: Kernel, clock: float | None, trial: int, run: RunName, *, anc
     )
 
 
-def middle_clock(clocks_mhz: tuple[float | None, ...]) -> float | None:
+def middle_clock(clocks_mhz: Clocks) -> float | None:
     """The clock for sensor and warm-up: in the middle, clear of the power limit."""
     return clocks_mhz[(len(clocks_mhz) - 1) // 2]

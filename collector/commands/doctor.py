@@ -78,6 +78,7 @@ def examine(word: str | None) -> Iterator[Finding]:
 
     A simulated board needs only the packages that every dataset needs.
     """
+    from collector.bench import open_bench
     from collector.boards import SIMULATED, named_boards
     from collector.devices.nvml import board_addresses
     from collector.devices.nvml_library import open_nvml
@@ -91,7 +92,8 @@ def examine(word: str | None) -> Iterator[Finding]:
         try:
             (board,) = named_boards((word.strip(),))
             yield Finding(f"board {word}", OK, f"simulated {board.name}: needs no driver, says nothing of a real board")
-            yield _simulated_response(word.strip())
+            with open_bench(word.strip()) as bench:
+                yield _response(word.strip(), bench.gpu, bench.sensors[0].fields()[0])
         except CollectorError as error:
             yield Finding(f"board {word}", FAULT, str(error), "`collect devices` lists them")
         return
@@ -100,7 +102,7 @@ def examine(word: str | None) -> Iterator[Finding]:
     try:
         with open_nvml() as library:
             yield Finding("driver", OK, f"NVIDIA driver {library.driver()}")
-            addresses = board_addresses(library, library.handles())
+            addresses = board_addresses(library)
     except DriverError as error:
         yield Finding("driver", FAULT, str(error), "real boards need it; sim:PROFILE works without")
         return
@@ -158,13 +160,6 @@ def _board(word: str) -> Iterator[Finding]:
     except DeviceError as error:
         seen, _, remedy = str(error).partition("; ")
         yield Finding(f"board {word}", FAULT, seen, remedy or "take another board, or simulate one")
-
-
-def _simulated_response(word: str) -> Finding:
-    from collector.bench import open_bench
-
-    with open_bench(word) as bench:
-        return _response(word, bench.gpu, bench.sensors[0].fields()[0])
 
 
 def _looked_at(board: "NvmlBoard") -> Iterator[Finding]:

@@ -81,7 +81,7 @@ def devices() -> tuple[list[Device], str]:
     trouble = "the NVIDIA driver knows no board"
     try:
         with open_nvml() as library:
-            addresses = board_addresses(library, library.handles())
+            addresses = board_addresses(library)
     except DriverError as error:
         trouble = str(error)
     for address in addresses:

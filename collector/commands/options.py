@@ -16,6 +16,7 @@ from estimator.commands.options import with_options
 from estimator.options.command_line import OutputPlace, output_option
 
 if TYPE_CHECKING:
+    from collector.clocks import Clocks
     from collector.devices.protocols import Bench, Gpu, Instruments
     from collector.sensing.calibration import SensorCalibration
 
@@ -150,7 +151,7 @@ def one_board(word: str) -> str:
     return word.strip()
 
 
-def asked_clocks(text: str, gpu: "Gpu", option: str) -> tuple[float | None, ...]:
+def asked_clocks(text: str, gpu: "Gpu", option: str) -> "Clocks":
     """SM clocks [MHz] of a board, None for its current one.  Raises BadParameter, naming the option, for a text that names none."""
     from collector.clocks import clocks_from_text
 

@@ -95,14 +95,10 @@ def stoppable(out: Path | None = None) -> Iterator[None]:
 
     A SIGHUP that is ignored (nohup) stays ignored.
     """
-
-    def stop(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, stop)
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:

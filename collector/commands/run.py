@@ -27,7 +27,7 @@ from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_opti
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
-    from collector.clocks import ClockHold
+    from collector.clocks import ClockHold, Clocks
     from collector.devices.protocols import Instruments
     from collector.programs.program import Program, ProgramRun
     from collector.sampling import Sampler
@@ -182,7 +182,7 @@ def _check_options(context: click.Context, asked: RunOptions) -> None:
 
 
 def _runs(
-    asked: RunOptions, subject: "Subject", clocks: tuple[float | None, ...], hold: "ClockHold", speak: Speaker
+    asked: RunOptions, subject: "Subject", clocks: "Clocks", hold: "ClockHold", speak: Speaker
 ) -> "tuple[list[tuple[float | None, ProgramRun]], BaseException | None]":
     """Runs at every clock, and the interruption or lost clock that ended them early, which is raised if no run is complete.
 

@@ -4,7 +4,6 @@ A lock belongs to the open file: a child process that inherits the file keeps th
 """
 
 import fcntl
-import grp
 import os
 import pwd
 import socket
@@ -63,9 +62,8 @@ def user_name(uid: int) -> str:
 def group_of(path: Path) -> str:
     """The name of the group that owns a file, or its number; a description if the file cannot be read."""
     try:
-        number = path.stat().st_gid
+        return path.group()
+    except KeyError:
+        return str(path.stat().st_gid)
     except OSError:
         return "that owns it"
-    with suppress(KeyError):
-        return grp.getgrgid(number).gr_name
-    return str(number)

@@ -237,9 +237,8 @@ def open_board(word: str, poll_s: float = POWER_POLL_S) -> Iterator[NvmlBoard]:
     that is cut into instances or shared as a vGPU, whose power cannot be attributed to one user.
     """
     with open_nvml() as library:
-        handles = library.handles()
-        index = choose_board(word, board_addresses(library, handles))
-        handle = handles[index]
+        index = choose_board(word, board_addresses(library))
+        handle = library.handles()[index]
         _refuse_shared(library, handle, index)
         with open_voltage(library.uuid(handle)) as voltage:
             gpu, sensor = NvmlGpu(library, handle, voltage), NvmlPowerSensor(library, handle, poll_s)
@@ -251,9 +250,9 @@ def open_board(word: str, poll_s: float = POWER_POLL_S) -> Iterator[NvmlBoard]:
                 gpu.unlock_clock()
 
 
-def board_addresses(library: NvmlLibrary, handles: tuple[Any, ...]) -> tuple[BoardAddress, ...]:
+def board_addresses(library: NvmlLibrary) -> tuple[BoardAddress, ...]:
     """The names of every board; a lost board does not hide the others."""
-    return tuple(_address(library, handle, index) for index, handle in enumerate(handles))
+    return tuple(_address(library, handle, index) for index, handle in enumerate(library.handles()))
 
 
 def _address(library: NvmlLibrary, handle: Any, index: int) -> BoardAddress:

@@ -11,6 +11,7 @@ Host time is integer nanoseconds of one monotonic clock.
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from collector.errors import ClockError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.values import frozen
@@ -40,6 +41,17 @@ def limiting_reasons(mask: int) -> tuple[str, ...]:
     return tuple(name for name, bit in THROTTLE_BITS.items() if mask & bit and name in LIMITING_REASONS)
 
 
+def supported_clock(clock: float, supported: tuple[float, ...]) -> float:
+    """The supported clock nearest to a requested one [MHz].  Raises ClockError if none is near."""
+    nearest = min(supported, key=lambda other: abs(other - clock))
+    # Drivers report half steps rounded.
+    if not abs(nearest - clock) <= 0.51:
+        raise ClockError(
+            f"SM clock {clock:g} MHz is not supported; this board takes {supported[0]:g} to {supported[-1]:g} MHz, nearest {nearest:g} MHz"
+        )
+    return nearest
+
+
 class Clock(Protocol):
     """Host time, and the only way to wait."""
 
@@ -47,7 +59,7 @@ class Clock(Protocol):
         """Monotonic host time [ns]."""
 
     def wait(self, seconds: float) -> None:
-        """Wait this long.  Raises ValueError for a negative or non-finite duration."""
+        """Wait this long, 0 or more [s]."""
 
     def unix_s(self) -> float:
         """Wall time [s since 1970], for provenance only."""

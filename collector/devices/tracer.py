@@ -43,7 +43,8 @@ class CuptiTracer:
         self._missing = ""
         self._first = True
         self._begin_ns = 0
-        cupti.activity_register_callbacks(_buffer_requested, self._completed)
+        # Size of a buffer, and no limit of its records: thousands fit.
+        cupti.activity_register_callbacks(lambda: (8 << 20, 0), self._completed)
 
     def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
         """The kernels that `work` ran, in the order of their starts; empty if CUPTI refuses.
@@ -151,11 +152,6 @@ def demangled(name: str) -> str:
     text = ctypes.string_at(address).decode(errors="replace")
     free(address)
     return text
-
-
-def _buffer_requested() -> tuple[int, int]:
-    """Size of an activity buffer and its greatest number of records."""
-    return 8 << 20, 0  # thousands of kernel records; as many of them as fit
 
 
 def _traced(record: Any) -> TracedKernel:

@@ -59,11 +59,15 @@ class Energy:
         return self.energy_j / self.duration_s if self.duration_s else math.nan
 
 
+Evaluated = tuple[dict[Part, Energy], tuple[str, ...]]
+"""Energies of a block, None, and of the windows in it, and notes on the sensor."""
+
+
 class WatchedBoard:
     """A board and its readings since `open_watched`; it is closed when nothing refers to it any more."""
 
     def __init__(self, instruments: Instruments, sampler: Sampler, calibration: SensorCalibration) -> None:
-        self._instruments, self._sampler, self._calibration = instruments, sampler, calibration
+        self.instruments, self._sampler, self._calibration = instruments, sampler, calibration
         self._programs: dict[str, Callable[[], int]] = {}
         self._lock = threading.Lock()
         self._parts: deque[PowerReadings] = deque()
@@ -75,7 +79,7 @@ class WatchedBoard:
 
     def now_ns(self, least_ns: int = 0) -> int:
         """Host time [ns].  A simulated board then has rested for as long as the program took since the last call, and until `least_ns`."""
-        clock = self._instruments.clock
+        clock = self.instruments.clock
         if self.simulated:
             with self._lock:
                 now_s = time.monotonic()
@@ -86,22 +90,17 @@ class WatchedBoard:
     def simulated_program(self, workload: str) -> None:
         """Run a workload file on a simulated board.  Raises CollectorError on a real one, and for another file."""
         if not self.simulated:
-            raise CollectorError(f"board {self._instruments.word} is no simulated one: run a program of your own on it")
+            raise CollectorError(f"board {self.instruments.word} is no simulated one: run a program of your own on it")
         if not workload.endswith(".json"):
             raise CollectorError(f"{workload}: no workload file; a simulated board runs WORKLOAD.json alone")
         with self._lock:
             if workload not in self._programs:
-                self._programs[workload] = Program(command=(workload,)).ready(self._instruments)
+                self._programs[workload] = Program(command=(workload,)).ready(self.instruments)
             self._programs[workload]()
             self._host_s = time.monotonic()
 
-    def planted_energy_j(self, start_ns: int, end_ns: int) -> float:
-        """Energy of a simulated board between two host times [J]: the truth behind its readings.  nan of a real one."""
-        planted = self._instruments.planted_energy_j
-        return math.nan if planted is None else planted(start_ns, end_ns)
-
-    def evaluated(self, stamps_ns: Mapping[Part, Sequence[tuple[int, int]]]) -> tuple[dict[Part, Energy], tuple[str, ...]]:
-        """Energies of a block, None, and of the windows in it, and notes on the sensor; waits until the readings after it have come.
+    def evaluated(self, stamps_ns: Mapping[Part, Sequence[tuple[int, int]]]) -> Evaluated:
+        """The block and its windows; waits until the readings after it have come.
 
         Raises SensorError if too few readings came, or are no longer kept, DeviceError if the board failed.
         """
@@ -120,7 +119,7 @@ class WatchedBoard:
 
     def _polls(self, begin_s: float, end_s: float) -> Spans:
         """Times [s] and readings [W] from `begin_s` to `end_s`, which may still have to come."""
-        clock = self._instruments.clock
+        clock = self.instruments.clock
         with self._lock:
             clock.wait(max(0.0, end_s - clock.now_ns() * SECONDS_PER_NS))
             self._parts.append(self._sampler.drain().board)
@@ -166,7 +165,7 @@ class Measurement:
         self.simulated = any(board.simulated for board in boards.values())
         self._windows: dict[Part, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
         self._end: tuple[int, ...] = ()
-        self._found: dict[str, tuple[dict[Part, Energy], tuple[str, ...]]] = {}
+        self._found: dict[str, Evaluated] = {}
         self._start: tuple[int, ...] = ()
         self._start = self._now()
 
@@ -255,7 +254,7 @@ class Measurement:
         longest_ns = max(one - start for one, start in zip(now, self._start, strict=True))
         return tuple(board.now_ns(start + longest_ns) for board, start in zip(self._boards.values(), self._start, strict=True))
 
-    def _evaluated(self) -> dict[str, tuple[dict[Part, Energy], tuple[str, ...]]]:
+    def _evaluated(self) -> dict[str, Evaluated]:
         """Energies and notes of each board; the boards are not needed afterwards."""
         if self._boards and self.duration_s >= 0.0:
             parts = {None: [(self._start, self._end)], **self._windows}

@@ -256,11 +256,11 @@ def _power_places(log: LogFile, bare: Sequence[str], column: str | None, local: 
     """Positions of the power columns to try, best first: the named one, or all known ones.  Raises SensorError."""
     if column is None:
         known = (*POWER_COLUMNS, POWER) if local else (POWER,)
-        found = [log.place(name, list(bare)) for name in known if name in bare or not local]
+        found = [log.place(name, bare) for name in known if name in bare or not local]
         if not found:
             raise SensorError(f"{log.path}: no power column; log with --query-gpu=timestamp,power.draw, or name one with --column")
         return found
-    return [log.place(bare_name(column), list(bare))]
+    return [log.place(bare_name(column), bare)]
 
 
 def _watts(cells: Any, name: str, log: LogFile) -> Array:

@@ -41,7 +41,7 @@ def test_energy_is_what_the_board_drew_and_windows_add_up(board, workload):
     for _ in range(4):
         with block.window("step"):
             watched.simulated_program(workload)
-    true_j = watched.planted_energy_j(start_ns, watched.now_ns())
+    true_j = watched.instruments.planted_energy_j(start_ns, watched.now_ns())
     block.end()
     assert abs(block.energy_j - true_j) < 3.0 * block.energy_std_j
     assert block.energy_std_j < 0.2 * true_j
@@ -147,7 +147,7 @@ def test_steps_between_rest_and_load_are_no_waves(workload):
         block = Measurement({"a": watched})
         for name in ("before", "load", "after"):
             with block.window(name) if name in parts else nullcontext():
-                watched._instruments.clock.wait(1.0 if name != "load" else 0.0)
+                watched.instruments.clock.wait(1.0 if name != "load" else 0.0)
                 for _ in range(4 if name == "load" else 0):
                     watched.simulated_program(workload)
         block.end()

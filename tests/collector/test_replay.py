@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.bench import open_bench, open_replay
+from collector.bench import open_bench
 from collector.cli import main
 from collector.devices.protocols import PowerReadings
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
@@ -125,7 +125,7 @@ def test_any_method_of_any_device_and_its_errors_are_recorded_and_played_back_to
         for number, error in enumerate(ERRORS, 1):
             with pytest.raises(type(error)):
                 recording.clock.doubled(-number)
-    with open_replay(path) as played:
+    with open_bench(f"replay:{path}") as played:
         assert [played.gpu.identity(), played.sensors[0].fields(), *map(played.clock.doubled, (3, 0.1, math.inf))] == known
         found = played.clock.readings()
         for column, wanted in ((found.host_ns, STAMPS_NS), (found.power_w, POWER_W)):

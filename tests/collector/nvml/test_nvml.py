@@ -110,7 +110,7 @@ def test_a_board_takes_its_owners_specification(product_names, said, boards, rep
 def test_a_lost_board_hides_no_other_and_says_what_to_do(code, tmp_path):
     Boards(tmp_path / "boards", count=3).set(1, fail_all=code)
     with open_nvml() as library:
-        lost = board_addresses(library, library.handles())[1]
+        lost = board_addresses(library)[1]
     assert (lost.index, lost.uuid) == (1, "")
     for word in ("0", "2", board_uuid(2), "3d:00.0"):
         with open_board(word) as opened:
