@@ -9,9 +9,17 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.protocols import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
+from collector.devices.protocols import (
+    THROTTLE_BITS,
+    GpuIdentity,
+    GpuState,
+    LaunchRecord,
+    PreparedKernel,
+    StateReadings,
+    supported_clock,
+)
 from collector.devices.tracer import NOT_TRACED
-from collector.errors import ClockError, DeviceError, RunnerError
+from collector.errors import DeviceError, RunnerError
 from collector.simulated.library_attention import attention_plan
 from collector.simulated.library_matrix import matrix_plan
 from collector.simulated.library_stream import stream_plan
@@ -19,7 +27,7 @@ from collector.simulated.plan import KernelPlan, steady_noise
 from collector.simulated.profile import BoardProfile
 from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSensor
 from collector.simulated.silicon import voltage_v
-from collector.simulated.world import CLOCK_TOLERANCE_MHZ, LoadedKernel, World
+from collector.simulated.world import LoadedKernel, World
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.gpu import GpuSpec, simulated_uuid
 from estimator.vocabulary.values import frozen
@@ -113,14 +121,7 @@ class SimulatedGpu:
 
     def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
         """Hold the SM clock.  Raises ClockError for an unsupported one."""
-        clocks = self._world.clocks_mhz
-        nearest = min(clocks, key=lambda clock: abs(clock - sm_clock_mhz))
-        if not abs(nearest - sm_clock_mhz) <= CLOCK_TOLERANCE_MHZ:
-            step = self._world.gpu.sm_clock_step_mhz
-            raise ClockError(
-                f"SM clock {sm_clock_mhz:g} MHz is not supported; take {clocks[0]:g} to {clocks[-1]:g} MHz in steps of {step:g}"
-            )
-        self._world.locked_mhz = nearest
+        self._world.locked_mhz = supported_clock(sm_clock_mhz, self.supported_clocks_mhz())
 
     def unlock_clock(self) -> None:
         """Give the SM clock back."""
@@ -196,10 +197,7 @@ class SimulatedRunner:
         return prepared
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
-        """Launch it back to back and wait for the end.  Raises RunnerError for a kernel prepared elsewhere."""
-        loaded = self._loaded.get(prepared)
-        if loaded is None:
-            raise RunnerError(f"kernel {prepared.kernel_name} was not prepared on this board; prepare it first")
+        """Launch it back to back and wait for the end.  Raises DeviceError for a kernel that breaks the context."""
         if launches < 1:
             raise RunnerError(f"{launches} launches cannot run; give at least 1")
         if prepared.kernel_name in self._world.profile.faults.hangs.split():
@@ -207,11 +205,7 @@ class SimulatedRunner:
         if self._broken or prepared.kernel_name in self._world.profile.faults.kills.split():
             self._broken = True
             raise DeviceError(f"running {prepared.kernel_name}: illegal address; this process cannot use the board any more")
-        return self._world.run(loaded, launches)
-
-    def loaded(self, prepared: PreparedKernel) -> LoadedKernel:
-        """Time and power of a prepared kernel at a clock: planted truth, for tests."""
-        return self._loaded[prepared]
+        return self._world.run(self._loaded[prepared], launches)
 
 
 def _placed(plan: KernelPlan, gpu: GpuSpec, l2_state: str) -> PreparedKernel:

@@ -24,10 +24,8 @@ def streamed_traffic(profile: BoardProfile, read_bytes: float, write_bytes: floa
     """DRAM bytes of a kernel with one pass over its operands; `reread_bytes` are second passes that left the L2."""
     kept = resident_share(profile, read_bytes + write_bytes)
     return Traffic(
-        warm_read=read_bytes * (1.0 - kept) + reread_bytes,
-        warm_write=write_bytes * (1.0 - kept),
-        cold_read=read_bytes + reread_bytes,
-        cold_write=write_bytes,
+        warm=read_bytes * (1.0 - kept) + reread_bytes + write_bytes * (1.0 - kept),
+        cold=read_bytes + reread_bytes + write_bytes,
     )
 
 
@@ -65,8 +63,6 @@ def replayed_traffic(
     again = min(refetched * repeats + drift, max(0.0, loaded_bytes - compulsory_bytes))
     kept = resident_share(profile, compulsory_bytes + again + write_bytes)
     return Traffic(
-        warm_read=compulsory_bytes * (1.0 - kept) + again,
-        warm_write=write_bytes * (1.0 - kept),
-        cold_read=compulsory_bytes + again,
-        cold_write=write_bytes,
+        warm=compulsory_bytes * (1.0 - kept) + again + write_bytes * (1.0 - kept),
+        cold=compulsory_bytes + again + write_bytes,
     )

@@ -7,6 +7,7 @@ The figures are plausible for tests of software and statistics, not measurements
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -15,7 +16,7 @@ from typing import Any, Final
 from collector.errors import BoardProfileError
 from collector.simulated.plan import steady_noise
 from collector.simulated.profile import BoardProfile
-from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
+from collector.simulated.scheduler import KernelTiming, TimedEnergy, loaded_bytes_per_s
 from collector.simulated.silicon import JOULE_PER_PICOJOULE
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
@@ -114,10 +115,10 @@ def planted_body_energy_j(profile: BoardProfile, entry: InspectedEntry) -> dict[
 
 def changes_of_unit(entry: InspectedEntry) -> float:
     """Mean number of changes to another unit between the instructions of a loop, in random order [1]."""
-    units: dict[str, float] = {}
+    units: defaultdict[str, float] = defaultdict(float)
     for opcode, count in entry.body.items():
         unit = "uniform" if works_once(opcode) else "lsu" if moves_data(opcode) else kind_of(opcode).pipe
-        units[unit] = units.get(unit, 0.0) + count
+        units[unit] += count
     total = sum(units.values())
     return total - sum(count**2 for count in units.values()) / total
 
@@ -134,9 +135,7 @@ def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
     return {level: value * JOULE_PER_PICOJOULE for level, value in picojoules.items()}
 
 
-def generated_point(
-    profile: BoardProfile, load: GeneratedLoad, sm_clock_mhz: float, speeds: Array
-) -> tuple[KernelTiming, tuple[float, float]]:
+def generated_point(profile: BoardProfile, load: GeneratedLoad, sm_clock_mhz: float, speeds: Array) -> TimedEnergy:
     """Time and energy of one launch at a clock; `speeds` are the SMs' relative times, shape (num_sms,)."""
     gpu, clock_hz = profile.spec, sm_clock_mhz * HZ_PER_MHZ
     # equal blocks that start together end together: blocks of each round, and the number of such rounds
@@ -159,11 +158,11 @@ def _turn_s(profile: BoardProfile, load: GeneratedLoad, clock_hz: float, blocks:
     sms = min(blocks, gpu.num_sms)
     warps = load.active_warps / load.launch.blocks * math.ceil(blocks / gpu.num_sms)
     on_scheduler = math.ceil(warps / SUB_PARTITIONS)
-    pipes: dict[str, float] = {}
+    pipes: defaultdict[str, float] = defaultdict(float)
     for opcode, count in body.items():
         if not works_once(opcode) and not moves_data(opcode):
             kind = kind_of(opcode)
-            pipes[kind.pipe] = pipes.get(kind.pipe, 0.0) + count * _interval(kind, gpu) * on_scheduler
+            pipes[kind.pipe] += count * _interval(kind, gpu) * on_scheduler
     limits = [float(sum(body.values()) * on_scheduler), *pipes.values(), _latency_clocks(profile, load, clock_hz)]
     lanes = load.launch.active_threads * blocks / load.launch.blocks
     work = load.kernel.work
@@ -185,8 +184,8 @@ def _turn_s(profile: BoardProfile, load: GeneratedLoad, clock_hz: float, blocks:
     if load.link:
         crossed = load.kernel.work.bytes_moved[load.link] * lanes
         limits.append(crossed / profile.link[load.link].bytes_per_s * clock_hz)
-    clocks = float(sum(limit**OVERLAP_NORM for limit in limits)) ** (1.0 / OVERLAP_NORM)
-    return float(clocks) / clock_hz + 0.9e-3 * body.get("NANOSLEEP", 0)  # [s]
+    clocks = math.pow(sum(limit**OVERLAP_NORM for limit in limits), 1.0 / OVERLAP_NORM)
+    return clocks / clock_hz + 0.9e-3 * body.get("NANOSLEEP", 0)  # [s]
 
 
 def _interval(kind: Kind, gpu: GpuSpec) -> float:
@@ -240,7 +239,7 @@ def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> tuple[f
     return core_j, counts["dram"] * each["dram"]
 
 
-def copy_point(profile: BoardProfile, load: CopyLoad) -> tuple[KernelTiming, tuple[float, float]]:
+def copy_point(profile: BoardProfile, load: CopyLoad) -> TimedEnergy:
     """Time and energy of one copy: no SM works, the memory of this board is read or written, or both."""
     moved = float(load.bytes_moved)
     # share of the DRAM's bandwidth that a copy within the board reaches: each byte is read and written
@@ -249,6 +248,7 @@ def copy_point(profile: BoardProfile, load: CopyLoad) -> tuple[KernelTiming, tup
         link = profile.link[load.link]
         passes, rate, crossed_pj = 1.0, link.bytes_per_s, link.pj_per_byte
     core_pj = crossed_pj + 6.0 + passes * profile.energy.l2_pj_per_byte  # with a copy engine's own work
-    energy = tuple(each * moved * JOULE_PER_PICOJOULE for each in (core_pj, passes * profile.energy.dram_pj_per_byte))
+    dram_pj = passes * profile.energy.dram_pj_per_byte
     # start time of a copy engine for one copy [s]
-    return KernelTiming(gpu_s=moved / rate + 4e-6, busy_share=0.0), (energy[0], energy[1])
+    timing = KernelTiming(gpu_s=moved / rate + 4e-6, busy_share=0.0)
+    return timing, (core_pj * moved * JOULE_PER_PICOJOULE, dram_pj * moved * JOULE_PER_PICOJOULE)

@@ -12,7 +12,7 @@ from collector.simulated.plan import KernelPlan, Tile, library, stable_stream
 from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, IntArray
 from estimator.vocabulary.values import frozen
-from estimator.vocabulary.workload import Operator
+from estimator.vocabulary.workload import Operator, conv_output_size
 from microbench.kernel import WARP_LANES
 from microbench.sizing import resident_blocks
 
@@ -166,9 +166,8 @@ def _gemm(operator: Operator, profile: BoardProfile, layout: str) -> Product:
 
 
 def _convolution(operator: Operator, profile: BoardProfile) -> Product:
-    batch, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, groups = (int(value) for value in operator.shape)
-    out_h = (height + 2 * padding - kernel_h) // stride + 1
-    out_w = (width_px + 2 * padding - kernel_w) // stride + 1
+    batch, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, groups = (int(value) for value in operator.shape)
+    out_h, out_w = map(int, conv_output_size(operator))
     own_channels = max(1, channels // groups)
     first_layer = own_channels <= FIRST_LAYER_GRANULE and stride == 2
     granule = 1 if _on_cuda_cores(operator) else FIRST_LAYER_GRANULE if first_layer else 8
@@ -235,7 +234,24 @@ def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
     slots = product.resident(tile) * product.profile.spec.num_sms
     parts = product.batch * split
     return KernelPlan(
-        kernel=_described(product, tile, split, (rows, columns, parts), int(product.left_bytes + product.right_bytes + output_bytes)),
+        kernel=PreparedKernel(
+            operator=product.operator,
+            l2_state="warm",
+            library="cudnn" if product.operator.family == "conv" else "cublas",
+            kernel_name=_kernel_name(product, tile),
+            grid=(rows, columns, parts),
+            block=(tile.warps * WARP_LANES, 1, 1),
+            registers_per_thread=tile.registers,
+            shared_bytes_per_block=product.shared_bytes(tile),
+            blocks_per_sm=product.resident(tile),
+            tile_m=tile.tile_m,
+            tile_n=tile.tile_n,
+            tile_k=product.step(tile),
+            stages=tile.stages,
+            split_k=split,
+            transpose=product.transpose,
+            working_set_bytes=int(product.left_bytes + product.right_bytes + output_bytes),
+        ),
         on_cuda_cores=product.on_cuda_cores,
         product_flop=product.useful_flop,
         padded_flop=max(0.0, 2.0 * blocks * area * steps * step - product.useful_flop),
@@ -275,27 +291,6 @@ def _panel(block: IntArray, rows: int, columns: int) -> tuple[IntArray, IntArray
     strip_width = np.minimum(SWIZZLE, columns - strip * SWIZZLE)
     row, column = np.divmod(rest, strip_width)
     return part * rows + row, part * columns + strip * SWIZZLE + column
-
-
-def _described(product: Product, tile: Tile, split: int, grid: tuple[int, int, int], working_set_bytes: int) -> PreparedKernel:
-    return PreparedKernel(
-        operator=product.operator,
-        l2_state="warm",
-        library="cudnn" if product.operator.family == "conv" else "cublas",
-        kernel_name=_kernel_name(product, tile),
-        grid=grid,
-        block=(tile.warps * WARP_LANES, 1, 1),
-        registers_per_thread=tile.registers,
-        shared_bytes_per_block=product.shared_bytes(tile),
-        blocks_per_sm=product.resident(tile),
-        tile_m=tile.tile_m,
-        tile_n=tile.tile_n,
-        tile_k=product.step(tile),
-        stages=tile.stages,
-        split_k=split,
-        transpose=product.transpose,
-        working_set_bytes=working_set_bytes,
-    )
 
 
 def _kernel_name(product: Product, tile: Tile) -> str:

@@ -13,7 +13,7 @@ from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.values import frozen
-from estimator.vocabulary.workload import Operator
+from estimator.vocabulary.workload import Operator, conv_output_size
 from microbench.kernel import WARP_LANES
 from microbench.sizing import resident_blocks
 
@@ -280,9 +280,8 @@ def _reduction(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
 
 def _depthwise(operator: Operator, kind: str, _: GpuSpec) -> Stream:
     """One filter a channel, neighbours re-read through the caches."""
-    batch, channels, height, width, filters, kernel_h, kernel_w, stride, padding, _groups = operator.shape
-    out_h = (height + 2 * padding - kernel_h) // stride + 1
-    out_w = (width + 2 * padding - kernel_w) // stride + 1
+    batch, channels, height, width, filters, kernel_h, kernel_w = operator.shape[:7]
+    out_h, out_w = conv_output_size(operator)
     taps = kernel_h * kernel_w
     name = f"at::native::conv_depthwise2d_forward_kernel<{kernel_h:.0f}, {kind}>(...)"
     reads = batch * channels * height * width + filters * taps

@@ -57,14 +57,12 @@ def library() -> Library:
 class Traffic:
     """Bytes that a launch moves across DRAM, with operands left in the L2 by the launch before, and without."""
 
-    warm_read: float
-    warm_write: float
-    cold_read: float
-    cold_write: float
+    warm: float
+    cold: float
 
     def moved(self, l2_state: str) -> float:
-        """All bytes, with operands "warm" or cold."""
-        return self.warm_read + self.warm_write if l2_state == "warm" else self.cold_read + self.cold_write
+        """The bytes, with operands "warm" or cold."""
+        return self.warm if l2_state == "warm" else self.cold
 
 
 @frozen

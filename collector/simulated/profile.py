@@ -312,13 +312,8 @@ def load_board(name_or_path: str) -> BoardProfile:
         return _read_board(Path(name_or_path))
     with suppress(SpecificationError):
         if (name := load_gpu(name_or_path).name) in board_names():
-            return _shipped_board(name)
+            return _read_board(resource_folder("simulated-boards") / f"{name}.toml")
     raise BoardProfileError(f"unknown simulated board {name_or_path!r}; known: {', '.join(board_names())}; or give a TOML file")
-
-
-@cache
-def _shipped_board(name: str) -> BoardProfile:
-    return _read_board(resource_folder("simulated-boards") / f"{name}.toml")
 
 
 def _read_board(path: Path) -> BoardProfile:

@@ -24,6 +24,10 @@ class KernelTiming:
     busy_share: float
 
 
+TimedEnergy = tuple[KernelTiming, tuple[float, float]]
+"""Timing of a launch, and its energy in the core and in memory [J]."""
+
+
 def loaded_bytes_per_s(
     profile: BoardProfile,
     *,

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from collector.devices.protocols import THROTTLE_BITS, LaunchRecord
 from collector.simulated.generated import copy_point, generated_point
 from collector.simulated.plan import KernelPlan, sm_speeds
 from collector.simulated.profile import BoardProfile, TransientProfile
-from collector.simulated.scheduler import KernelTiming, kernel_timing
+from collector.simulated.scheduler import TimedEnergy, kernel_timing
 from collector.simulated.silicon import (
     clock_tree_w,
     launch_energy,
@@ -36,7 +36,7 @@ SETTLED_SHARE: Final = 0.99
 CLOCK_TOLERANCE_MHZ: Final = 0.51
 """Largest difference from a supported clock [MHz]: drivers report half steps rounded."""
 
-Launch = Callable[[float], tuple[KernelTiming, tuple[float, float]]]
+Launch = Callable[[float], TimedEnergy]
 """Time of one launch at a clock [MHz], without the sag of voltage and clock; its energy in the core and in memory [J]."""
 
 
@@ -109,16 +109,20 @@ class World:
         """A plan prepared to run."""
         energy = launch_energy(self.profile, plan, l2_state)
 
-        def launch(sm_clock_mhz: float) -> tuple[KernelTiming, tuple[float, float]]:
+        def launch(sm_clock_mhz: float) -> TimedEnergy:
             return kernel_timing(self.profile, plan, l2_state, sm_clock_mhz, self._speeds), energy
 
-        return cache(lambda clock: self._work_out(launch, clock))
+        return cache(partial(self._work_out, launch))
 
     def load_generated(self, load: Load) -> LoadedKernel:
         """A generated kernel or a copy prepared to run."""
-        if isinstance(load, CopyLoad):
-            return cache(lambda clock: self._work_out(lambda _: copy_point(self.profile, load), clock))
-        return cache(lambda clock: self._work_out(lambda sagged: generated_point(self.profile, load, sagged, self._speeds), clock))
+
+        def launch(sm_clock_mhz: float) -> TimedEnergy:
+            if isinstance(load, CopyLoad):
+                return copy_point(self.profile, load)
+            return generated_point(self.profile, load, sm_clock_mhz, self._speeds)
+
+        return cache(partial(self._work_out, launch))
 
     def run(self, kernel: LoadedKernel, launches: int) -> LaunchRecord:
         """Launch a kernel back to back and advance time by its duration."""

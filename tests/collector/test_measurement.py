@@ -47,7 +47,7 @@ def measured(calibration, point, change=None, settings=SETTINGS, locked=900.0):
 def test_power_energy_and_time_are_true_within_their_errors(calibration):
     deviations = []
     with open_bench(f"sim:{BOARD}", seed=3) as bench:
-        runner, loaded, sampler = Recording(bench), bench.runner.loaded, Sampler(bench.gpu, bench.sensors)
+        runner, loaded, sampler = Recording(bench), bench.runner._loaded.__getitem__, Sampler(bench.gpu, bench.sensors)
         bench = replace(bench, runner=runner)
         for size in (256, 512, 1024, 2048, 3072, 4096):
             for clock in (510.0, 900.0, 1410.0):

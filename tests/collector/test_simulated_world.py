@@ -20,7 +20,7 @@ boards = pytest.mark.parametrize("name", board_names())
 
 def planted_latency_s(board, prepared, sm_clock_mhz):
     """Time from one launch to the next at a clock, without a run's random variation [s]."""
-    return board.runner.loaded(prepared)(sm_clock_mhz).period_s
+    return board.runner._loaded[prepared](sm_clock_mhz).period_s
 
 
 def run_for(board, seconds, clock_mhz):
