@@ -21,6 +21,9 @@ The instant one averages over the shortest time; drivers from before 30 March 20
 
 SECONDS_PER_NS: Final = 1e-9
 
+Polls = tuple[Array, Array]
+"""Host times [s], ascending, and readings [W], shape (n,)."""
+
 
 @frozen
 class Trace:
@@ -52,7 +55,11 @@ class Sampler:
         """Everything polled since the last call."""
         board = next(part for part in self._board.read() if part.field == self.field)
         rails = [part for sensor in self._references for part in sensor.read()]
-        return Trace(states=self._gpu.read_states(), board=board, reference=_summed(rails) if rails else None)
+        reference = None
+        if rails:  # of one meter, which share their stamps
+            total_w = np.sum([rail.power_w for rail in rails], axis=0)
+            reference = PowerReadings(field="reference", host_ns=rails[0].host_ns, power_w=total_w)
+        return Trace(states=self._gpu.read_states(), board=board, reference=reference)
 
     def energy(self) -> EnergyReading | None:
         """The board's energy counter now; None without one."""
@@ -64,7 +71,7 @@ def host_seconds(host_ns: IntArray) -> Array:
     return (host_ns * SECONDS_PER_NS).astype(np.float64)
 
 
-def possible_polls(readings: PowerReadings) -> tuple[Array, Array]:
+def possible_polls(readings: PowerReadings) -> Polls:
     """Host times [s] and power [W] of the readings that can be power, shape (n,)."""
     kept = possible_power(readings.power_w)
     return host_seconds(readings.host_ns)[kept], readings.power_w[kept]
@@ -92,12 +99,3 @@ def _board_sensor(sensors: Sequence[PowerSensor]) -> tuple[PowerSensor, str]:
             if field in sensor.fields():
                 return sensor, field
     raise SensorError("this board reports no power; only latency could be measured, which `collect` does not do")
-
-
-def _summed(rails: Sequence[PowerReadings]) -> PowerReadings:
-    """The sum of rails that were read together; rails with other stamps are interpolated to the first one's stamps."""
-    first = rails[0]
-    total = first.power_w.copy()
-    for rail in rails[1:]:
-        total += rail.power_w if np.array_equal(rail.host_ns, first.host_ns) else np.interp(first.host_ns, rail.host_ns, rail.power_w)
-    return PowerReadings(field="reference", host_ns=first.host_ns, power_w=total)

@@ -14,7 +14,7 @@ import numpy as np
 
 from collector.devices.protocols import PowerReadings
 from collector.sampling import possible_polls
-from collector.sensing.board_power import LoadStamps
+from collector.sensing.board_power import LoadStamps, integrated
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.values import frozen
@@ -93,7 +93,7 @@ def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: 
     """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded."""
     kept = practice.settled(load)
     shifted = time_s - practice.shift_s
-    sums = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(shifted))])
+    sums = integrated(shifted, power_w)
 
     def integral(until_s: Array) -> Array:
         index = np.clip(np.searchsorted(shifted, until_s, side="right") - 1, 0, len(shifted) - 1)

@@ -113,6 +113,11 @@ def signal_of(start_s: float, value: Array) -> Signal:
     return Signal(start_s, value, np.concatenate([[0.0], np.cumsum(value) * GRID_S]))
 
 
+def integrated(time_s: Array, value: Array) -> Array:
+    """Integral of samples (n,) joined by lines, from the first one to each [value · s], shape (n,)."""
+    return np.concatenate([[0.0], np.cumsum(0.5 * (value[1:] + value[:-1]) * np.diff(time_s))])
+
+
 def low_passed(value: Array, tau_s: float) -> Array:
     """Cells `value` (n,) through a first-order low-pass that starts settled: its state at the end of each cell."""
     from scipy.signal import lfilter  # half a second to import, and most processes filter nothing
@@ -136,7 +141,7 @@ def meter_signal(time_s: Array, power_w: Array) -> Signal:
     time_s, power_w = time_s[good], power_w[good]
     if len(time_s) < 100:
         raise SensorError(f"the reference has {len(time_s)} samples; at least 100 are needed")
-    area = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(time_s))])
+    area = integrated(time_s, power_w)
     # Longest stretch of a record that is used [s]: responses show within seconds, and memory stays bounded.
     cells = int((min(float(time_s[-1]), float(time_s[0]) + 240.0) - time_s[0]) / GRID_S)
     value = _quiet(np.diff(np.interp(time_s[0] + GRID_S * np.arange(cells + 1), time_s, area)) / GRID_S)

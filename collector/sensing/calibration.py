@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from collector.errors import SensorError
 from estimator.vocabulary.documents import parse_json
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.reader import MAX_FILE_BYTES, Count, FaultError, Span, read
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.values import frozen
@@ -78,7 +78,7 @@ class SensorCalibration:
     resolution_w: Annotated[float | None, Span(0.0, 1e3, "W")] = None
     poll_period_s: SlowSeconds = None
     candidates: tuple[Candidate, ...] = ()
-    notes: Mapping[str, str] = FrozenMapping({})
+    notes: Mapping[str, str] = EMPTY
 
     def document(self) -> dict[str, object]:
         """Plain data for JSON; `calibration_from_document` gives the value back."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
+from collector.sampling import Polls
 from collector.sensing.baselines import naive_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
@@ -127,7 +128,7 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
 
 
 def energies_of(
-    polls: tuple[Array, Array], calibration: SensorCalibration, spans: Sequence[Spans], stamps_s: Sequence[float]
+    polls: Polls, calibration: SensorCalibration, spans: Sequence[Spans], stamps_s: Sequence[float]
 ) -> tuple[list[tuple[float, float]], Mapping[str, str]]:
     """Energy and standard error of each set of spans [J], and notes; `polls` are times [s] and readings [W] (n,), before to after.
 
@@ -183,9 +184,7 @@ def _held_by(load: LoadStamps, time_s: Array) -> tuple[LoadStamps, dict[str, str
     return held, {"load": f"{out} of {len(load.start_s)} executions do not lie wholly within the recording and are left out"} if out else {}
 
 
-def _regressed(
-    polls: tuple[Array, Array], whole: CorrectedRecording, calibration: SensorCalibration, load: LoadStamps
-) -> CorrectedRecording:
+def _regressed(polls: Polls, whole: CorrectedRecording, calibration: SensorCalibration, load: LoadStamps) -> CorrectedRecording:
     """The recording regressed on its load, powers in the sensor's domain; `whole` is without the load."""
     updates = whole.updates
     found = repeated_energy(polls, updates, load, calibration, trace_edge_s=whole.edge_s)

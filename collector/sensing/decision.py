@@ -9,7 +9,7 @@ import numpy as np
 
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.clock import UpdateClock
-from collector.sensing.regression import DELAY_S, Fit, Problem, plain_width
+from collector.sensing.regression import DELAY_S, Fit, Fits, Problem, plain_width
 from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.values import frozen
 
@@ -54,13 +54,13 @@ class Decision:
 
     kind: str
     best: Fit
-    fits: tuple[Fit, ...]
+    fits: Fits
     reason: str = ""
     locked: bool = False
     drift: float = 0.0
 
 
-def decided(problem: Problem, fits: tuple[Fit, ...], clock: UpdateClock, load: LoadStamps | None, spacing_s: float) -> Decision:
+def decided(problem: Problem, fits: Fits, clock: UpdateClock, load: LoadStamps | None, spacing_s: float) -> Decision:
     """The decision between fits of all responses; `spacing_s` is that of the meter's samples, 0 without one."""
     ranked = tuple(sorted(fits, key=lambda fit: -fit.evidence))
     best, period_s = ranked[0], clock.period_s
@@ -120,7 +120,7 @@ def _blind(best: Fit, clock: UpdateClock, spacing_s: float) -> tuple[str, str] |
     return None
 
 
-def _lead(ranked: tuple[Fit, ...]) -> tuple[float, float]:
+def _lead(ranked: Fits) -> tuple[float, float]:
     """Lead of the best over the next response, counted for independent readings, and its blocks' agreement in standard deviations."""
     best, second = ranked[0], ranked[1]
     lead = best.each - second.each
@@ -131,7 +131,7 @@ def _lead(ranked: tuple[Fit, ...]) -> tuple[float, float]:
     return ahead, float(blocks.sum() / np.sqrt((blocks**2).sum() + 1e-9))
 
 
-def _doubt(ranked: tuple[Fit, ...], widest_s: float, *, at_edges: bool) -> str:
+def _doubt(ranked: Fits, widest_s: float, *, at_edges: bool) -> str:
     """Reason why the leading response is not certain; "" if it is.  One that leads `at_edges` needs no agreement of blocks."""
     best, second, _ = ranked
     ahead, agreed = _lead(ranked)
@@ -147,7 +147,7 @@ def _doubt(ranked: tuple[Fit, ...], widest_s: float, *, at_edges: bool) -> str:
     return ""
 
 
-def _leads_at_edges(problem: Problem, ranked: tuple[Fit, ...], load: LoadStamps | None, period_s: float) -> bool:
+def _leads_at_edges(problem: Problem, ranked: Fits, load: LoadStamps | None, period_s: float) -> bool:
     """Whether the best response leads, by readings on its ramp, at each single edge that an update saw; at least two edges are needed."""
     best, second = ranked[0], ranked[1]
     if load is None or best.width_s < EDGE_WIDTH * period_s:

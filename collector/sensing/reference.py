@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LoadStamps, Signal, load_signals, signal_of
+from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LoadStamps, Signal, integrated, load_signals, signal_of
 from collector.sensing.regression import Fit
 from collector.sensing.response import seen
 from estimator.vocabulary.quantities import Array
@@ -66,7 +66,7 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     starts = starts[:: -(-len(starts) // 400) or 1]
     if len(starts) < MIN_EDGES or starts[-1] - starts[0] < MIN_SPAN_S:
         return None
-    energy = np.concatenate([[0.0], np.cumsum(0.5 * (meter_w[1:] + meter_w[:-1]) * np.diff(meter_s))])
+    energy = integrated(meter_s, meter_w)
     from_middle = starts - starts.mean()
 
     def rises(lag: Array) -> Array:

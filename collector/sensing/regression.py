@@ -79,6 +79,10 @@ class Fit:
         return self.width_s > 0.97 * LARGEST_S[self.kernel]
 
 
+Fits = tuple[Fit, ...]
+"""A fit of each response."""
+
+
 @frozen
 class Problem:
     """Updates (n,) and the signals that explain them; `metered`: one signal, whose level is the gain.
@@ -92,7 +96,7 @@ class Problem:
     metered: bool
     late: bool = False
 
-    def best(self, starts: dict[ResponseKernel, list[tuple[float, float]]]) -> tuple[Fit, ...]:
+    def best(self, starts: dict[ResponseKernel, list[tuple[float, float]]]) -> Fits:
         """The likeliest fit of every response, from its starts."""
         return tuple(max((self._fitted(kernel, *start) for start in starts[kernel]), key=lambda fit: fit.score) for kernel in KERNELS)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from collector.sampling import Polls
 from collector.sensing.baselines import naive_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
@@ -78,7 +79,7 @@ class RepeatedEnergy:
 
 
 def repeated_energy(
-    polls: tuple[Array, Array],
+    polls: Polls,
     updates: BoardUpdates,
     load: LoadStamps,
     calibration: SensorCalibration,
