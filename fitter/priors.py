@@ -17,8 +17,17 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import FORMATS, HZ_PER_MHZ
 from estimator.vocabulary.workload import CACHED
 
+Coefficients = Mapping[str, Mapping[str, float]]
+"""Coefficients by group and name."""
 
-def table(**priors: tuple[float, float]) -> dict[str, Prior]:
+Scales = Mapping[str, tuple[float, float]]
+"""ln(scale) of each collection, and its standard deviation."""
+
+Priors = dict[str, Prior]
+"""Priors by the name of the coefficient."""
+
+
+def table(**priors: tuple[float, float]) -> Priors:
     """Priors by name, each given as its centre and its width."""
     return {name: Prior(centre=centre, width=width) for name, (centre, width) in priors.items()}
 
@@ -213,7 +222,7 @@ WIDEST_SHIFT: Final = 4.0
 """Other coefficients stay within this many prior widths of their centre, so that fits of few rows do not diverge."""
 
 
-def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_clock: bool) -> dict[str, Prior]:
+def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_clock: bool) -> Priors:
     """Priors of the group `key` for kernels that were measured alone.
 
     cuda_cores: matrix products without tensor cores; warm: some rows found their operands in L2; one_clock: all rows ran
@@ -248,7 +257,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
     return priors
 
 
-def around(values: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> dict[str, Prior]:
+def around(values: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> Priors:
     """The same priors centred on known values, with `narrowing` of their widths; a name without a value keeps its prior."""
     return {
         name: replace(prior, centre=values[name], width=prior.width * narrowing) if values.get(name, 0.0) > 0.0 else prior

@@ -23,6 +23,9 @@ from fitter.errors import CalibrationError
 from fitter.rows.columns import BlockRows, Selection
 from fitter.validate.predictions import PERCENT, error_rows, unmeasured_rows
 
+JUDGED: Final = ("time", "energy")
+"""Quantities whose errors are stated for each form of a model."""
+
 FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""
 
@@ -77,7 +80,7 @@ def left_out_errors(rows: BlockRows, num_sms: int) -> pd.DataFrame:
 
     nan for the smallest and the largest grid: without them the fit would have to extrapolate.
     """
-    errors = pd.DataFrame(index=range(len(rows)), columns=pd.MultiIndex.from_product([FORMS, ("time", "energy")]), dtype=np.float64)
+    errors = pd.DataFrame(index=range(len(rows)), columns=pd.MultiIndex.from_product([FORMS, JUDGED]), dtype=np.float64)
     for grid in np.unique(rows.blocks)[1:-1]:
         out = rows.blocks == grid
         model = _fitted(rows.select(~out), num_sms)
@@ -215,13 +218,13 @@ def block_tables(bundle: Bundle) -> tuple[Shown, Shown]:
     """Tables of the models: coefficients with errors of each form on left-out grids; and worst, best and average errors as published."""
     rows, relative = [], []
     for name, model in models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models").items():
-        errors = [PERCENT * model.scatter.get(form, {}).get(what, math.nan) for form in FORMS for what in ("time", "energy")]
+        errors = [PERCENT * model.scatter.get(form, {}).get(what, math.nan) for form in FORMS for what in JUDGED]
         for form, own in model.relative_errors.items():
-            relative.append((name, form, *(PERCENT * one for what in ("time", "energy") for one in astuple(own[what]))))
+            relative.append((name, form, *(PERCENT * one for what in JUDGED for one in astuple(own[what]))))
         rows.append((name, model.round_s(), float(model.energies[0]) if model.has_power else math.nan, *errors))
-    heads = (f"{form}, {what} [%]" for form in FORMS for what in ("time", "energy"))
+    heads = (f"{form}, {what} [%]" for form in FORMS for what in JUDGED)
     title = "WRE, BRE and ARE of these grids (Boughzala et al., section VI) [%]"
-    names = (f"{what}, {name}" for what in ("time", "energy") for name in ("WRE", "BRE", "ARE"))
+    names = (f"{what}, {name}" for what in JUDGED for name in ("WRE", "BRE", "ARE"))
     return (
         Shown(title="Block-count models, with errors on grids left out", head=("model", "round [s]", "block [J]", *heads), rows=rows),
         Shown(title=title, head=("model", "form", *names), rows=relative),

@@ -33,11 +33,11 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
 from estimator.vocabulary.values import frozen
 from fitter.bundle.sections import collection_records, runs_bundle
-from fitter.latency.collections import Scales
 from fitter.latency.runs import STREAM_GROUPS, fit_latency
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import join_power_rows, workload_power_rows
 from fitter.power.solver import PowerPriors, PowerRows
+from fitter.priors import Coefficients, Scales
 from fitter.rows.columns import WorkloadRows
 from fitter.validate.predictions import grouped_folds
 
@@ -143,7 +143,7 @@ def fit_runs(
     tables: BoardTables,
     *,
     kernel_power: PowerRows | None = None,
-    measured_groups: Mapping[str, Mapping[str, float]] | None = None,
+    measured_groups: Coefficients | None = None,
     power_priors: PowerPriors | None = None,
     scales: Scales | None = None,
 ) -> Bundle:

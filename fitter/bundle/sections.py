@@ -23,11 +23,10 @@ from estimator.uncertainty.laboratory import unknown_host
 from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
-from fitter.latency.collections import Scales
 from fitter.latency.runs import LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PICO, TERMS
-from fitter.priors import GROUP_PRIORS
+from fitter.priors import GROUP_PRIORS, Scales
 from fitter.rows.columns import KernelRows, WorkloadRows
 
 

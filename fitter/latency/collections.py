@@ -7,7 +7,6 @@ collections determine scales.  With b_k what section k took up, its mean residua
 Source: N. M. Laird, J. H. Ware, Random-effects models for longitudinal data, Biometrics 38 (1982) 963.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -20,9 +19,6 @@ from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.group_fit import ERROR_SCALE
 from fitter.latency.groups import KernelFit, Siblings, fit_kernel_groups, section_key
 from fitter.rows.columns import KernelRows
-
-Scales = Mapping[str, tuple[float, float]]
-"""ln(scale) of each collection, and its standard deviation."""
 
 OWN_STD: Final = ELSEWHERE_STD["latency"] / np.sqrt(2.0)
 """Standard deviation of ln(scale) of one collection."""

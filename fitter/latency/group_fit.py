@@ -19,7 +19,7 @@ from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from fitter.latency.objective import Solution, solve
 from fitter.latency.sensitivities import log_measured
-from fitter.priors import FLOOR_WIDTH, IDENTIFIED_SHRINKAGE, LIMITS, WIDEST_SHIFT
+from fitter.priors import FLOOR_WIDTH, IDENTIFIED_SHRINKAGE, LIMITS, WIDEST_SHIFT, Priors
 
 ERROR_SCALE: Final = 0.05
 """Ordinary relative error of a kernel; errors well beyond it count linearly."""
@@ -107,23 +107,22 @@ def kernel_problem(
     *,
     sm_clock_hz: Array,
     warm: Array | BoolArray,
-    latency_s: Array | None = None,
-    weight: Array | None = None,
-    known: KnownTiles | None = None,
-    widest_split: float = 0.0,
+    latency_s: Array,
+    weight: Array,
+    known: KnownTiles | None,
+    widest_split: float,
 ) -> KernelProblem:
-    """Kernels of one group with all possible tiles of each.  Without latencies it serves prediction only."""
-    count = len(operators)
+    """Kernels of one group with all possible tiles of each."""
     candidates, settled = candidates_of(operators, gpu, known, widest_split)
-    first = candidates.take(np.zeros(count, dtype=np.int64))
+    first = candidates.take(np.zeros(len(operators), dtype=np.int64))
     return KernelProblem(
         candidates=candidates,
         settled=settled,
         choice_hz=gpu.sm_clock_max_mhz * HZ_PER_MHZ,
         sm_clock_hz=sm_clock_hz,
         ratio=warm_ratio(first, gpu, warm),
-        latency_s=np.full(count, np.nan) if latency_s is None else latency_s,
-        weight=np.ones(count) if weight is None else weight,
+        latency_s=latency_s,
+        weight=weight,
     )
 
 
@@ -158,10 +157,10 @@ def fit_group(
     if start is not None:
         whole = dict(start) if "offset_s" in priors else {**start, "epsilon_s": start["epsilon_s"] + start.get("offset_s", 0.0)}
         first = np.array([np.log(max(whole.get(name, priors[name].centre), 1e-300) / priors[name].centre) for name in names])
-    solution = _Fit(problem, names, priors, centre).run(rounds, first)
-    values = centre[column_index(priors)].copy()
-    moved = dict(zip(names, np.exp(solution.log_shift), strict=True))
-    coefficients = {name: float(value * moved.get(name, 1.0)) for name, value in zip(priors, values, strict=True)}
+    fit = _Fit(problem, names, priors, centre)
+    solution = fit.run(rounds, first)
+    values = fit.vector(solution.log_shift)[column_index(priors)]
+    coefficients = dict(zip(priors, values.tolist(), strict=True))
     spread = np.sqrt(np.diag(solution.covariance))
     identified = {name: bool(s < IDENTIFIED_SHRINKAGE * priors[name].width) for name, s in zip(names, spread, strict=True)}
     return GroupFit(
@@ -240,7 +239,7 @@ def _log_limits(names: Sequence[str], priors: Mapping[str, Prior]) -> tuple[Arra
     return np.minimum(np.maximum(low, -reach), -1e-9), np.maximum(np.minimum(high, reach), 1e-9)
 
 
-def _with_host(problem: KernelProblem, priors: dict[str, Prior]) -> dict[str, Prior]:
+def _with_host(problem: KernelProblem, priors: Priors) -> Priors:
     """Add priors of the fixed cost and, if many kernels take the same shortest time, of the host's floor."""
     if "offset_s" in priors:  # known from the fit of the whole section
         return priors

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from estimator.model.coefficients import BY, FRAMEWORK, Prior, longest_prefix, section_words
 from estimator.model.lowering import is_matrix
 from estimator.model.phases import members
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 from estimator.vocabulary.values import frozen
@@ -18,9 +18,9 @@ from estimator.vocabulary.workload import Operator
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.lent_priors import transferred_priors
 from fitter.latency.refinement import refine_section
-from fitter.latency.residual_tier import FEWEST_POINTS
+from fitter.latency.residual_tier import FEWEST_POINTS, Documents
 from fitter.latency.section import KernelSection, Tiles, class_priors
-from fitter.priors import EQUATION_ERROR, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, kernel_priors
+from fitter.priors import EQUATION_ERROR, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, Coefficients, Priors, Scales, kernel_priors
 from fitter.rows.columns import KernelRows, distinct_clocks
 from fitter.rows.rejected import RejectedRow
 
@@ -49,7 +49,7 @@ class KernelFit:
     residuals: Mapping[str, FrozenMapping[Any]]
     group_std: Mapping[str, float]
     rejected: tuple[RejectedRow, ...]
-    scales: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    scales: Scales = EMPTY
 
 
 @frozen
@@ -61,9 +61,9 @@ class Siblings:
     common     priors of coefficients of the board and its host
     """
 
-    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    error: Mapping[str, float] = field(default_factory=dict)
-    common: Mapping[str, Prior] = field(default_factory=dict)
+    values: Coefficients = EMPTY
+    error: Mapping[str, float] = EMPTY
+    common: Mapping[str, Prior] = EMPTY
 
 
 NO_SIBLINGS: Final = Siblings()
@@ -84,8 +84,8 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
     values = {**siblings.values, **{family: fit.coefficients for family, fit in pooled.items()}}
     siblings = replace(siblings, values=values, common=_common(pooled))
     groups: dict[str, GroupFit] = {}
-    choices: dict[str, FrozenMapping[Any]] = {}
-    tiers: dict[str, FrozenMapping[Any]] = {}
+    choices: Documents = {}
+    tiers: Documents = {}
     group_std: dict[str, float] = {}
     rejected: list[RejectedRow] = []
     sections = members(_section_keys(operators))
@@ -156,9 +156,9 @@ COMMON: Final = ("floor_s", "l2_knee", "l2_knee_exponent")
 are larger without: in a simulated campaign 5.1 % instead of 3.9 % for copies, 5.3 % instead of 4.6 % for softmax."""
 
 
-def _common(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:
+def _common(pooled: Mapping[str, GroupFit]) -> Priors:
     """Priors of the common coefficients, from the first family whose kernels determine them."""
-    found: dict[str, Prior] = {}
+    found: Priors = {}
     for name in COMMON:
         fit = next((fit for fit in pooled.values() if fit.identified.get(name) and name in fit.coefficients), None)
         if fit is not None:

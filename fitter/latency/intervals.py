@@ -76,9 +76,9 @@ def folds_of(shapes: ShapeErrors, seed: int) -> IntArray:
     return fold
 
 
-def largest_rows(shapes: ShapeErrors, share: float) -> IntArray:
-    """The rows of the largest work, a share of all shapes; empty if all shapes have equal work."""
-    bound = np.quantile(shapes.work, 1.0 - share)
+def largest_rows(shapes: ShapeErrors) -> IntArray:
+    """The rows of the largest work, EXTRAPOLATED_SHARE of all shapes; empty if all shapes have equal work."""
+    bound = np.quantile(shapes.work, 1.0 - EXTRAPOLATED_SHARE)
     return np.flatnonzero(shapes.work[shapes.index] > bound)
 
 
@@ -113,12 +113,8 @@ def interval_quantiles(
         far = _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else 1.3 * near
     else:
         near = far = _quantile(ratio)
-    tested = [rows for rows in largest if len(rows.bare)]
-    if not tested:
-        return near, max(far, near), half
-    walked = [rows.errors(corrected) / np.sqrt(np.maximum(rows.excess / BEYOND_OCTAVES, 1.0)) for rows in tested]
-    beyond = max(_quantile(np.abs(error)) for error in walked)
-    return near, max(far, near), beyond
+    walked = [rows.errors(corrected) / np.sqrt(np.maximum(rows.excess / BEYOND_OCTAVES, 1.0)) for rows in largest if len(rows.bare)]
+    return near, max(far, near), max((_quantile(np.abs(error)) for error in walked), default=half)
 
 
 def few_errors_half(error: Array, expected: float) -> float:

@@ -13,7 +13,7 @@ from estimator.model.gemm import WARP_RATE
 from estimator.model.phases import START_CLOCKS
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ
-from fitter.priors import BLOCK_ENDS, LISTED_ALONE, MATRIX, PERSISTENT, PERSISTENT_ARCHITECTURES, around
+from fitter.priors import BLOCK_ENDS, LISTED_ALONE, MATRIX, PERSISTENT, PERSISTENT_ARCHITECTURES, Coefficients, Priors, around
 
 HOST_WIDTH: Final = 0.3
 """Spread of launch costs between hosts [ln]: 54 and 65 µs, 31 and 40 µs on two machines of one table."""
@@ -22,10 +22,8 @@ SCHEDULED: Final = ("wave_exponent", "waves", "store")
 """Coefficients of the sequence of blocks and of their output.  A persistent block writes its output while it multiplies the next tile, so
 these values do not apply to blocks that run one tile each."""
 
-Values = Mapping[str, Mapping[str, float]]
 
-
-def moved_values(groups: Values, source: GpuSpec, target: GpuSpec) -> dict[str, dict[str, float]]:
+def moved_values(groups: Coefficients, source: GpuSpec, target: GpuSpec) -> dict[str, dict[str, float]]:
     """Coefficients by group, adapted to the target's architecture.
 
     Persistent blocks differ from others by known factors; coefficients in SCHEDULED take the target's prior centres.  Convolutions are not
@@ -53,7 +51,7 @@ def _persistent(gpu: GpuSpec) -> bool:
     return gpu.architecture in PERSISTENT_ARCHITECTURES
 
 
-def transferred_priors(values: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float, gpu: GpuSpec) -> dict[str, Prior]:
+def transferred_priors(values: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float, gpu: GpuSpec) -> Priors:
     """The general priors of a section on this GPU, centred on the values of another GPU's; names without a value keep theirs.
 
     Launch costs of the host are priors too if the other fit has them: kernels above the floor contain them.

@@ -46,7 +46,7 @@ def solve(
     weight: Array | float = 1.0,
     start: Array | None = None,
     evaluations: int = 40,
-    limits: tuple[Array, Array] = (np.array(-np.inf), np.array(np.inf)),
+    limits: tuple[Array | float, Array | float] = (-np.inf, np.inf),
 ) -> Solution:
     """Least squares in ln θ.
 
@@ -87,6 +87,10 @@ def _sandwich(jacobian: Array, residual: Array, rows: int) -> Array:
     scores = jacobian[:rows] * residual[:rows, None]
     prior = jacobian[rows:]
     middle = scores.T @ scores + prior.T @ prior
-    covariance = inverse @ middle @ inverse
-    symmetric: Array = (covariance + covariance.T) / 2.0
-    return symmetric
+    return symmetric(inverse @ middle @ inverse)
+
+
+def symmetric(covariance: Array) -> Array:
+    """The symmetric part of a covariance; removes rounding errors, which matter for few rows."""
+    result: Array = (covariance + covariance.T) / 2.0
+    return result

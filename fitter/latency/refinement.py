@@ -1,16 +1,16 @@
 """Residual tiers and intervals of a section, from the whole chain fitted to most rows and tested on the rest."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from estimator.model.kriging import PhaseFeatures
-from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
-from fitter.latency.intervals import EXTRAPOLATED_SHARE, FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
+from fitter.latency.intervals import FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
 from fitter.latency.residual_tier import (
     FEWEST_POINTS,
+    Documents,
     Forecast,
     GroupErrors,
     ShapeErrors,
@@ -29,7 +29,7 @@ NAMED: Final = True
 
 def refine_section(
     section: KernelSection, fit: SectionFit, trusted: IntArray, seed: int, expected: float
-) -> tuple[dict[str, FrozenMapping[Any]], dict[str, float]]:
+) -> tuple[Documents, dict[str, float]]:
     """Residual tiers and standard deviations of ln(time) by group; trusted: rows that count.
 
     expected: prior standard deviation of the residuals of the equations [ln].
@@ -38,9 +38,9 @@ def refine_section(
     fold = folds_of(shapes, seed)
     errors = {named: section.errors(fit, named=named) for named in _ways(section)}
     by_fold = _left_out(section, fit, trusted, [trusted[fold == number] for number in range(FOLDS)], same=len(trusted) > MOST_FITTED)
-    beyond = largest_rows(shapes, EXTRAPOLATED_SHARE), longest_rows(shapes)
+    beyond = largest_rows(shapes), longest_rows(shapes)
     extrapolated = [_left_out(section, fit, trusted, [trusted[rows]]) for rows in beyond]
-    tiers: dict[str, FrozenMapping[Any]] = {}
+    tiers: Documents = {}
     std: dict[str, float] = {}
     for group, index in section.served(fit, trusted).items():
         own = section.shapes.of(index)

@@ -29,6 +29,9 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 from fitter.latency.trees import fit_trees
 from fitter.rows.screening import numbered
 
+Documents = dict[str, FrozenMapping[Any]]
+"""Parts of a bundle by group, in the form that it stores."""
+
 MOST_POINTS: Final = 4000
 """Most shapes of a group; more would enlarge a bundle without a similar gain."""
 
@@ -233,7 +236,7 @@ def _beside(products: Sequence[Operator]) -> Array:
     return points_of("gemm", np.column_stack([batch, np.maximum(np.round(m * moves), 1.0), n, k]))
 
 
-def _pattern_document(known: Pattern, shape: IntArray) -> dict[str, FrozenMapping[Any]]:
+def _pattern_document(known: Pattern, shape: IntArray) -> Documents:
     """A pattern in the form that a bundle stores."""
     if isinstance(known, Kriging):
         return {"kriging": kriging_document(known, shape)}

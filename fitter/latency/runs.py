@@ -6,7 +6,6 @@ from priors or from the fit of measured kernels of this GPU.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -35,6 +34,8 @@ from fitter.priors import (
     IDENTIFIED_SHRINKAGE,
     PERSISTENT,
     PERSISTENT_ARCHITECTURES,
+    Coefficients,
+    Scales,
 )
 from fitter.rows.columns import WorkloadRows
 
@@ -93,14 +94,14 @@ class LatencyFit:
     scales, run_scale                   ln(scale) of each collection and its standard deviation; the scale of each run, shape (r,)
     """
 
-    groups: Mapping[str, Mapping[str, float]]
+    groups: Coefficients
     host: Host
     widths: Mapping[str, float]
     log_shift: Array
     covariance: Array
     slow: Array
-    scales: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    run_scale: Array = field(default_factory=lambda: np.ones(1))
+    scales: Scales
+    run_scale: Array
 
     @property
     def ln_std(self) -> dict[str, float]:
@@ -133,8 +134,8 @@ def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
 def fit_latency(
     rows: WorkloadRows,
     gpu: GpuSpec,
-    measured_groups: Mapping[str, Mapping[str, float]] | None = None,
-    scales: Mapping[str, tuple[float, float]] | None = None,
+    measured_groups: Coefficients | None = None,
+    scales: Scales | None = None,
 ) -> LatencyFit:
     """Fit coefficients to runs of whole workloads on one GPU.
 
@@ -173,9 +174,7 @@ def fit_latency(
     )
 
 
-def run_kernels(
-    workloads: Sequence[Workload], index: IntArray, clock_hz: Array, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]
-) -> RunKernels:
+def run_kernels(workloads: Sequence[Workload], index: IntArray, clock_hz: Array, gpu: GpuSpec, groups: Coefficients) -> RunKernels:
     """Kernels of runs: run i executes workloads[index[i]] at clock_hz[i]."""
     used = np.unique(index)
     operators = [operator for i in used for operator in workloads[i].operators]
@@ -204,7 +203,7 @@ def run_seconds(runs: RunKernels, table: Array, host_launch_s: Array | float) ->
     return gpu_s, host_launch_s * runs.host_share
 
 
-def shifted(start: Mapping[str, Mapping[str, float]], log_shift: Array) -> tuple[dict[str, dict[str, float]], Host]:
+def shifted(start: Coefficients, log_shift: Array) -> tuple[dict[str, dict[str, float]], Host]:
     """Groups and host with every parameter multiplied by its factor."""
     groups = {group: dict(values) for group, values in start.items()}
     for parameter, factor in zip(WIDTHS, np.exp(log_shift).tolist(), strict=True):
@@ -260,7 +259,7 @@ class _Problem:
         return launch_bound_share(*self.seconds(shift))
 
 
-def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], fixed: Array, belongs: Array) -> _Problem:
+def _problem(runs: RunKernels, start: Coefficients, fixed: Array, belongs: Array) -> _Problem:
     table = CoefficientTable(start)
     moves = np.zeros((len(WIDTHS), *table.vectors.shape))
     for i, parameter in enumerate(WIDTHS):
@@ -275,7 +274,7 @@ def _solve(rows: WorkloadRows, problem: _Problem, widths: Array, lowest: Array) 
     All runs start at the usual pace.
     """
     target, count = np.log(rows.latency_s), len(rows)
-    bounded = partial(solve, prior_width=widths, scale=RUN_SCALE, limits=(lowest, np.full(len(lowest), np.inf)))
+    bounded = partial(solve, prior_width=widths, scale=RUN_SCALE, limits=(lowest, np.inf))
     solution = bounded(lambda x: (problem.log_paces(x)[:count], None), target, weight=rows.weight)
     shift, twice, share = solution.log_shift, np.tile(target, 2), SLOW_SHARE
     for _ in range(8):

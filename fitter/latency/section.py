@@ -27,7 +27,7 @@ from fitter.latency.group_fit import (
 )
 from fitter.latency.residual_tier import shape_errors
 from fitter.latency.tile_choice import fit_choice
-from fitter.priors import FLOOR_WIDTH, around
+from fitter.priors import FLOOR_WIDTH, Priors, around
 from fitter.rows.columns import KernelRows
 
 Tiles = Literal["none", "free", "chosen"]
@@ -133,7 +133,7 @@ class KernelSection:
         )
 
 
-def class_priors(whole: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> dict[str, Prior]:
+def class_priors(whole: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> Priors:
     """Priors of a class around its section; coefficients of the host are the same for all classes."""
     narrowed = around(whole, priors, narrowing)
     offset, floor = whole.get("offset_s", 0.0), whole.get("floor_s", 0.0)

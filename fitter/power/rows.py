@@ -1,7 +1,5 @@
 """Rows of the power fit: event rates of kernels measured alone, and of runs of whole workloads."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from estimator.engine.kernel_table import kernel_load, kernel_times
@@ -12,6 +10,7 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from fitter.latency.runs import LatencyFit, run_kernels, run_seconds
 from fitter.power.solver import PowerRows
+from fitter.priors import Coefficients
 from fitter.rows.columns import KernelRows, WorkloadRows
 
 
@@ -39,7 +38,7 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
     )
 
 
-def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]) -> PowerRows | None:
+def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Coefficients) -> PowerRows | None:
     """Kernels with a trusted power that is no lower bound, at their measured latency; rows of one kernel are adjacent.  None without any.
 
     Kernels that wait for the host's launches have a small weight, because their run time is unknown.

@@ -15,7 +15,7 @@ from estimator.model.phases import members
 from estimator.model.residuals import LARGEST_COMMON, POWER_TIER
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
-from fitter.latency.intervals import EXTRAPOLATED_SHARE, FOLDS, folds_of, largest_rows
+from fitter.latency.intervals import FOLDS, folds_of, largest_rows
 from fitter.latency.refinement import group_errors
 from fitter.latency.residual_tier import (
     ERROR_DIGITS,
@@ -126,6 +126,6 @@ def _tier(shapes: ShapeErrors, error: Array, seed: int) -> FrozenMapping[Any]:
 
     fold = folds_of(shapes, seed)
     rows = left_out(np.flatnonzero(fold == number) for number in range(FOLDS))
-    largest = left_out([largest_rows(shapes, EXTRAPOLATED_SHARE)])
+    largest = left_out([largest_rows(shapes)])
     errors = group_errors(shapes, error, [rows, largest], None, EQUATION_ERROR)
     return tier_document(shapes, errors, None, seed=seed)

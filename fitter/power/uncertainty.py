@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimator.vocabulary.quantities import Array, BoolArray
+from fitter.latency.objective import symmetric
 from fitter.power.solver import PRIOR_WEIGHT, TERMS, PowerPriors, prior_rows
 
 MOST_BLOCKS: Final = 40
@@ -60,9 +61,3 @@ def count_covariance(values: Array) -> Array:
     relative = np.zeros(len(values))
     relative[: len(TERMS)] = [COUNT_STD[term] for term in TERMS]
     return np.diag((relative * values) ** 2)
-
-
-def symmetric(covariance: Array) -> Array:
-    """The symmetric part of a covariance; removes rounding errors, which matter for few rows."""
-    result: Array = (covariance + covariance.T) / 2.0
-    return result

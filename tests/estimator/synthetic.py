@@ -48,6 +48,8 @@ def known_bundle(gpu, groups=None, energies=None, host=None):
         log_shift=np.zeros(len(WIDTHS)),
         covariance=np.eye(len(WIDTHS)) * 0.01,
         slow=np.zeros(1),
+        scales={},
+        run_scale=np.ones(1),
     )
     values = np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies
     power = PowerFit(

@@ -1,5 +1,7 @@
 """Coefficients of kernel groups: derivatives, recovery of planted values, floors and hosts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,9 +39,12 @@ def problem_of(operators, values, *, noise=0.0, warm=False, clocks=False):
     """Rows that the planted values give, with relative noise, at one clock or at several."""
     rng = np.random.default_rng(1)
     clock_hz = np.full(len(operators), CLOCK_HZ) * (rng.choice([0.4, 0.7, 1.0], len(operators)) if clocks else 1.0)
-    arguments = {"sm_clock_hz": clock_hz, "warm": np.full(len(operators), warm)}
-    exact = predicted_seconds(kernel_problem(operators, GPU, **arguments), values)
-    return kernel_problem(operators, GPU, latency_s=exact * np.exp(noise * rng.standard_normal(len(exact))), **arguments)
+    blank = kernel_problem(
+        operators, GPU, sm_clock_hz=clock_hz, warm=np.full(len(operators), warm), known=None, widest_split=0.0,
+        latency_s=np.full(len(operators), np.nan), weight=np.ones(len(operators)),
+    )  # fmt: skip
+    exact = predicted_seconds(blank, values)
+    return replace(blank, latency_s=exact * np.exp(noise * rng.standard_normal(len(exact))))
 
 
 def fitted(problem, key, *, warm=False, one_clock=True):
