@@ -23,7 +23,7 @@ import numpy as np
 from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION, mean_known, states_within, throttle_union
 from collector.devices.protocols import Bench, EnergyReading, Instruments, StateReadings, limiting_reasons
 from collector.errors import ClockError, ProgramError, SensorError
-from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds, host_spans
+from collector.sampling import SECONDS_PER_NS, Polls, Sampler, host_seconds, host_spans
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import energies_of
@@ -32,8 +32,7 @@ from collector.sensing.known_sensor import inversion
 from collector.sensing.repeated_measurement import Execution, measure_repeated
 from collector.sensing.steady import settle_time_s, steady_power, update_period_s
 from estimator.formats import read_workload
-from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.values import frozen
 
 
@@ -56,7 +55,7 @@ class Program:
 
     command: tuple[str, ...]
     stdout: Any = None
-    environment: Mapping[str, str] = FrozenMapping({})
+    environment: Mapping[str, str] = EMPTY
     kernels: list[KernelRecord] = field(default_factory=list)
 
     def ready(self, instruments: Instruments) -> Callable[[], int]:
@@ -164,7 +163,7 @@ class ProgramRun:
     doubts: tuple[str, ...] = ()
     executions: int = 1
     start_s: float = math.nan
-    polls: tuple[Array, Array] = (np.empty(0), np.empty(0))
+    polls: Polls = (np.empty(0), np.empty(0))
 
     @property
     def sm_clock_mhz(self) -> float:

@@ -50,6 +50,7 @@ from fitter.transfer.prior_bundle import TransferSource, transfer_notes, transfe
 from fitter.validate.predictions import (
     FEWEST_ROWS,
     QUANTITIES,
+    FramesByKind,
     compared,
     error_rows,
     fit_warnings,
@@ -84,7 +85,7 @@ class Calibration:
     bundle: Bundle
     selection: Selection
     errors: tuple[HeldOut, ...]
-    held_out: Mapping[str, pd.DataFrame]
+    held_out: FramesByKind
     warnings: tuple[str, ...]
 
     def summary(self) -> dict[str, HeldOut]:
@@ -240,9 +241,7 @@ def _with_stated(left_out: pd.DataFrame, bundle: Bundle, rows: KernelRows | Work
     return left_out.assign(std_latency=left_out["std_latency"].fillna(stated["std_latency"]), std_power=stated["std_power"])
 
 
-def _uncertainty(
-    selection: Selection, held_out: Mapping[str, pd.DataFrame], draft: Draft, source: TransferSource | None
-) -> dict[str, dict[str, Any]]:
+def _uncertainty(selection: Selection, held_out: FramesByKind, draft: Draft, source: TransferSource | None) -> dict[str, dict[str, Any]]:
     """The `uncertainty` section of groups of kernels, from held-out rows."""
     expected = {"latency": {} if source is None else source.siblings.error, "power": {}}
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}

@@ -66,11 +66,11 @@ def _shaped(measured: pd.DataFrame, column: str, usual: ClockTable | None) -> Cl
     at its power limit runs between them.
     """
     own, values, source = measured.index.to_numpy(), measured[column].to_numpy(), measured.attrs["source"]
-    if usual is None:
-        return ClockTable(sm_clock_mhz=tuple(own.tolist()), value=tuple(values.tolist()), source=source)
-    clocks = np.union1d(own, [f for f in usual.sm_clock_mhz if own[0] < f < own[-1]])
-    values = usual.at(clocks) * np.interp(clocks, own, values / usual.at(own))
-    source = f"{source}; between its {len(own)} clocks as {usual.source}"
+    clocks = own
+    if usual is not None:
+        clocks = np.union1d(own, [f for f in usual.sm_clock_mhz if own[0] < f < own[-1]])
+        values = usual.at(clocks) * np.interp(clocks, own, values / usual.at(own))
+        source = f"{source}; between its {len(own)} clocks as {usual.source}"
     return ClockTable(sm_clock_mhz=tuple(clocks.tolist()), value=tuple(values.tolist()), source=source)
 
 

@@ -23,7 +23,7 @@ from fitter.power.coefficients import fit_power
 from fitter.power.limit import with_limit_share
 from fitter.power.rows import kernel_power_rows
 from fitter.power.tier import with_power_tiers
-from fitter.priors import GROUP_PRIORS
+from fitter.priors import GROUP_PRIORS, Coefficients
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.rows.rejected import RejectedRow
 from fitter.transfer.prior_bundle import TransferSource, lent_groups, power_priors
@@ -33,8 +33,6 @@ DONOR: Final = "elementwise"
 
 LENT: Final = ("dram", "l2", "issue", "exponent", "epsilon_s")
 """Coefficients that all memory kernels share."""
-
-Values = Mapping[str, Mapping[str, float]]
 
 
 @frozen
@@ -140,7 +138,7 @@ def _without(rows: KernelRows, rejected: tuple[RejectedRow, ...]) -> KernelRows:
     return rows.select(np.array(keep, dtype=np.bool_)) if places else rows
 
 
-def _lent(measured: Values) -> dict[str, dict[str, float]]:
+def _lent(measured: Coefficients) -> dict[str, dict[str, float]]:
     """Unmeasured memory groups with the coefficients that they share with element-wise kernels."""
     if DONOR not in measured:
         return {}
@@ -149,7 +147,7 @@ def _lent(measured: Values) -> dict[str, dict[str, float]]:
     return {group: priors[group] | lent for group in STREAM_GROUPS if group not in measured}
 
 
-def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str, dict[str, float]]:
+def _serving(start: Coefficients, fit: KernelFit, workloads: WorkloadRows) -> dict[str, dict[str, float]]:
     """The measured groups that kernels of the runs use; the runs do not determine the others.
 
     A matrix group that replaces an unmeasured number format is left out: its prior is nearer.
@@ -177,7 +175,7 @@ def _section(group: str, values: Mapping[str, float], fit: GroupFit | None) -> G
     return prior_section(group, values)
 
 
-def _joined_groups(runs: Bundle, fit: KernelFit, served: Values) -> dict[str, GroupCoefficients]:
+def _joined_groups(runs: Bundle, fit: KernelFit, served: Coefficients) -> dict[str, GroupCoefficients]:
     """Groups of a bundle from runs, with rows and spread of the measured kernels, and the measured groups that the runs do not use."""
     groups = dict(runs.groups)
     for key, one in fit.groups.items():

@@ -110,6 +110,9 @@ UNKNOWN: Final = (nan, nan)
 Stated = tuple[float, float]
 """A value and the standard deviation of its logarithm."""
 
+StatedValues = dict[str, Stated]
+"""Values by their place in a bundle or an answer."""
+
 
 @frozen
 class Difference:
@@ -126,7 +129,7 @@ class Difference:
     sigmas: float
 
 
-def _differences(before: dict[str, Stated], after: dict[str, Stated]) -> list[Difference]:
+def _differences(before: StatedValues, after: StatedValues) -> list[Difference]:
     """Every value that differs, in the order of the new bundle, then those that it lacks."""
     found = []
     for place in dict.fromkeys((*after, *before)):
@@ -151,9 +154,9 @@ def workload_differences(old: Bundle, new: Bundle, files: Sequence[str]) -> list
     low, high = (max(old.clocks_mhz[0], new.clocks_mhz[0]), min(old.clocks_mhz[1], new.clocks_mhz[1]))
     clocks = sorted({low, 0.5 * (low + high), high}) if low <= high else None
     workloads = [read_workload(path) for path in [Path(name) for name in files] or sorted(resource_folder("examples").glob("*.json"))]
-    predictions: list[dict[str, Stated]] = []
+    predictions: list[StatedValues] = []
     for bundle in (old, new):
-        own: dict[str, Stated] = {}
+        own: StatedValues = {}
         for workload in workloads:
             for one in estimate(workload, bundle, sm_clock_mhz=clocks):
                 for name in ("latency_s", "power_w", "energy_j"):
@@ -164,8 +167,8 @@ def workload_differences(old: Bundle, new: Bundle, files: Sequence[str]) -> list
     return [one for one in _differences(*predictions) if not abs(one.factor - 1.0) <= LEAST_CHANGE]
 
 
-def _coefficients(bundle: Bundle) -> dict[str, Stated]:
-    found: dict[str, Stated] = {}
+def _coefficients(bundle: Bundle) -> StatedValues:
+    found: StatedValues = {}
     for key, group in bundle.groups.items():
         found |= {f"{key}.{name}": (value, group.ln_std.get(name, nan)) for name, value in group.coefficients.items()}
     found["host.launch_s"] = (bundle.host.launch_s, bundle.host.launch_ln_std)

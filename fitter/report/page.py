@@ -5,7 +5,7 @@ one of ten thousand.  Colours come from the page; title and description of a cha
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from math import nan
@@ -31,7 +31,7 @@ from fitter.instructions.display import instruction_tables
 from fitter.report.verdict import error_table, has_kernels
 from fitter.rows.columns import KernelRows, Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, compared, kind_text
+from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, FramesByKind, compared, kind_text
 
 
 def selection_lines(selection: Selection) -> list[str]:
@@ -136,7 +136,7 @@ def selection_document(selection: Selection) -> dict[str, object]:
     }
 
 
-def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], verdict: Sequence[str] = ()) -> str:
+def report_html(bundle: Bundle, selection: Selection, held_out: FramesByKind, verdict: Sequence[str] = ()) -> str:
     """The page; held_out: predictions of held-out rows by kind ("kernels", "workloads"); verdict: its first lines."""
     held = {kind: held_frame(compared(found)) for kind, found in held_out.items()}
     rows = pd.concat([pd.DataFrame(), *held.values()], ignore_index=True)
@@ -187,13 +187,13 @@ def held_frame(found: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**errors).replace([np.inf, -np.inf], np.nan)
 
 
-def scatters_html(held: Mapping[str, pd.DataFrame]) -> str:
+def scatters_html(held: FramesByKind) -> str:
     """Predicted over measured latency, power and energy; "" without rows."""
     joined = "".join(_scatter(held, quantity) for quantity in UNITS)
     return f'<div class="charts">{joined}</div>' if joined else ""
 
 
-def _scatter(held: Mapping[str, pd.DataFrame], quantity: str) -> str:
+def _scatter(held: FramesByKind, quantity: str) -> str:
     columns = [f"measured_{quantity}", f"predicted_{quantity}"]
     points = {name: rows[columns].to_numpy() for name, rows in held.items()}
     known = {name: own[(np.isfinite(own) & (own > 0.0)).all(axis=1)] for name, own in points.items()}

@@ -405,8 +405,8 @@ def with_rejected(selection: Selection, rejected: tuple[RejectedRow, ...]) -> Se
     datasets = []
     for dataset in selection.datasets:
         counts = count_reasons((row for row in rejected if row.source == dataset.name), power_only=False)
-        both = {reason: dataset.rejected.get(reason, 0) + counts.get(reason, 0) for reason in (*dataset.rejected, *counts)}
-        datasets.append(replace(dataset, used=dataset.used - sum(counts.values()), rejected=both))
+        both = Counter(dataset.rejected) + Counter(counts)
+        datasets.append(replace(dataset, used=dataset.used - sum(counts.values()), rejected=dict(both)))
     return replace(selection, rejected=(*selection.rejected, *rejected), datasets=tuple(datasets))
 
 

@@ -1,5 +1,6 @@
 """Rejected rows: place and reason of each."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -70,10 +71,10 @@ class RejectedRow:
 
 def count_reasons(rejected: Iterable[RejectedRow], *, power_only: bool | None = None) -> dict[str, int]:
     """Rejected rows by reason, most frequent first; all, fully rejected ones, or those with only the power rejected."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for row in rejected:
         if power_only is None or row.power_only == power_only:
-            counts[row.reason] = counts.get(row.reason, 0) + row.count
+            counts[row.reason] += row.count
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 

@@ -208,13 +208,15 @@ class Screen:
 
     def places(self) -> dict[str, Any]:
         """GPU and place of each row, as the columns of rows name them."""
+        collections, number = numbered(self._collections())
         return {
             "gpus": tuple(spec.name for spec in self.specs),
             "gpu_index": self.gpu_index,
             "sources": (self.table.name,),
             "source_index": np.zeros(len(self.table), dtype=np.int64),
             "row": self.table.row,
-            **dict(zip(("collections", "collection_index"), numbered(self._collections()), strict=True)),
+            "collections": collections,
+            "collection_index": number,
         }
 
     def _collections(self) -> list[str]:

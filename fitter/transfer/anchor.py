@@ -17,7 +17,7 @@ from estimator.bundle.content import Bundle, CollectionRecord, PowerCoefficients
 from estimator.engine.board import board_tables, carried_power, held_limit
 from estimator.uncertainty.forecast import forecast_std
 from estimator.uncertainty.laboratory import HOST_S, HOST_STD, scale_of, unknown_host
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, IntArray
 from fitter.errors import CalibrationError
@@ -54,7 +54,7 @@ def anchored(source: Bundle, selection: Selection, gpu: GpuSpec) -> tuple[Bundle
         power=carried_power(source, source.power, gpu),
         voltage=tables.voltage_v,
         idle=tables.idle_w,
-        residuals=FrozenMapping({}),
+        residuals=EMPTY,
         host=unknown_host(gpu),
         errors=(),
     )

@@ -26,6 +26,9 @@ PERCENT: Final = 100.0
 Label = tuple[str, str, str, str]
 """GPU, family, operator and precision of a kind of rows."""
 
+FramesByKind = Mapping[str, pd.DataFrame]
+"""Predictions of rows by their kind, "kernels" and "workloads"."""
+
 LABEL: Final = ["gpu", "family", "operator", "precision"]
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
