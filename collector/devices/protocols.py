@@ -35,6 +35,9 @@ THROTTLE_BITS: Final = {
 LIMITING_REASONS: Final = frozenset({"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"})
 """Reasons for which a board runs below the requested clock."""
 
+CLOCK_TOLERANCE_MHZ: Final = 0.51
+"""Largest difference from a supported clock [MHz]: drivers report half steps rounded."""
+
 
 def limiting_reasons(mask: int) -> tuple[str, ...]:
     """Names of the reasons in a bit mask that mean "slower than requested", in the order of their bits."""
@@ -44,8 +47,7 @@ def limiting_reasons(mask: int) -> tuple[str, ...]:
 def supported_clock(clock: float, supported: tuple[float, ...]) -> float:
     """The supported clock nearest to a requested one [MHz].  Raises ClockError if none is near."""
     nearest = min(supported, key=lambda other: abs(other - clock))
-    # Drivers report half steps rounded.
-    if not abs(nearest - clock) <= 0.51:
+    if not abs(nearest - clock) <= CLOCK_TOLERANCE_MHZ:
         raise ClockError(
             f"SM clock {clock:g} MHz is not supported; this board takes {supported[0]:g} to {supported[-1]:g} MHz, nearest {nearest:g} MHz"
         )

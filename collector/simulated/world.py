@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.protocols import THROTTLE_BITS, LaunchRecord
+from collector.devices.protocols import CLOCK_TOLERANCE_MHZ, THROTTLE_BITS, LaunchRecord
 from collector.simulated.generated import copy_point, generated_point
 from collector.simulated.plan import KernelPlan, sm_speeds
 from collector.simulated.profile import BoardProfile, TransientProfile
@@ -32,9 +32,6 @@ LONGEST_STEP_S: Final = 0.5
 
 SETTLED_SHARE: Final = 0.99
 """Share to which the power limit must have taken hold before time steps grow."""
-
-CLOCK_TOLERANCE_MHZ: Final = 0.51
-"""Largest difference from a supported clock [MHz]: drivers report half steps rounded."""
 
 Launch = Callable[[float], TimedEnergy]
 """Time of one launch at a clock [MHz], without the sag of voltage and clock; its energy in the core and in memory [J]."""

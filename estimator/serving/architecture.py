@@ -432,13 +432,13 @@ def _filled(kind: Kind, fields: _Fields) -> _Fields:
 
 
 def layer_types(config: Mapping[str, object]) -> tuple[str, ...]:
-    """What every layer does, as far as the fields of a configuration say it.  Raises FaultError."""
+    """The type of every layer; () if the configuration states none.  Raises FaultError."""
     kind = kinds().get(str(config.get("model_type")))
     return _types(kind, _filled(kind, _Fields(config))) if kind else ()
 
 
 def _types(kind: Kind, fields: _Fields) -> tuple[str, ...]:
-    """What every layer does, as far as the configuration says it."""
+    """`layer_types` from fields with their defaults."""
     listed, letters = fields.get("layer_types"), read(str, fields.get("hybrid_override_pattern", ""), "hybrid_override_pattern")
     known = (*ATTENDING, *((*SCANNING, *INNER) if kind.scan else ()))
     if letters and kind.scan:

@@ -132,8 +132,9 @@ def weight_bytes(architecture: Architecture, weights: Weights, layout: Layout) -
 
 
 def cache_bytes(architecture: Architecture, weights: Weights, layout: Layout, context: float = 0.0) -> float:
-    """Keys and values of one token on one GPU [byte]: its mean over a sequence of `context` tokens, of which windows keep fewer, with its
-    share of the sequence's states.
+    """Keys and values of one token on one GPU [byte].
+
+    With a context: the mean over a sequence of so many tokens.  Windows keep fewer tokens; states of scans are kept once a sequence.
     """
     width, latent = BYTES_PER_ELEMENT[weights.cache], architecture.latent
     if latent:

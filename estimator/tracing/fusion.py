@@ -4,7 +4,7 @@ Rules of `compiled-2`.  Element-wise operations, copies, gathers, norms and redu
 matrix products, convolutions, fused attention, softmax, sorts, scatters and optimizer steps stay as they are.  A merged kernel
 
     reads each tensor from outside once and writes each that is used outside once
-    has tensors of sizes of which one divides the other
+    has tensors of which each larger one is a multiple of the smaller
     holds no two calls with another kernel between them that needs the first and is needed by the second
 
 The trace knows which storage a call reads and writes, so that branches are told apart; an operator list does not, and is not compiled.

@@ -198,7 +198,7 @@ def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequenc
 
 
 def _usual_s(workload: Workload, spec: GpuSpec, clock_mhz: float) -> float:
-    """What peak rates allow, and 50 µs of a slow host for each operator [s]."""
+    """What peak rates allow, and 50 µs for each operator, a slow host's (assumed) [s]."""
     place = np.arange(len(workload.operators))
     roof = roof_seconds(workload.operators, spec, place, np.full(len(place), clock_mhz))
     return float(np.dot(np.nan_to_num(roof) + 50e-6, workload.counts))

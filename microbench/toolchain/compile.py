@@ -72,7 +72,7 @@ def find_toolchain() -> Toolchain:
 
 
 def compile_kernels(kernels: Sequence[Kernel], architecture: str, level: str, toolchain: Toolchain) -> CompiledModule:
-    """Compile and inspect several kernels, all of which the architecture can run, as one cubin.
+    """Compile and inspect several kernels as one cubin.  The architecture must be able to run them (`Kernel.refusal`).
 
     Raises UnsupportedError for programs that are too new for the architecture; CompileError if the assembler fails or a kernel is missing
     in the result.

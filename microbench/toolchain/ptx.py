@@ -22,7 +22,7 @@ INDENT: Final = "    "
 
 
 def module_text(kernels: Sequence[Kernel], architecture: str) -> str:
-    """One PTX module with the entries of several kernels, all of which the architecture can run (`Kernel.refusal`)."""
+    """One PTX module with the entries of several kernels.  The architecture must be able to run them (`Kernel.refusal`)."""
     header = f".version {ARCHITECTURES[architecture].ptx}\n.target {architecture}\n.address_size 64\n"
     declarations = "\n".join(dict.fromkeys(kernel.declarations for kernel in kernels if kernel.declarations))
     return "\n".join([header, declarations, *(kernel.text for kernel in kernels)])

@@ -132,12 +132,7 @@ OTHERS = {
         | NEMOTRON
         | {"mamba_num_heads": 128, "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"},
     ),
-    "nemotron-3-nano": (
-        31.578,
-        sized("nemotron_h", 2688, 52, 32, 2, 1856, 131072)
-        | NANO
-        | {"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"},
-    ),
+    "nemotron-3-nano": (31.578, sized("nemotron_h", 2688, 52, 32, 2, 1856, 131072) | NANO),
     "internvl3-8b": (7.613, {"torch_dtype": "bfloat16", "llm_config": sized("qwen2", 3584, 28, 28, 4, 18944, 151674)}),
 }
 """Models that are not shipped, by the fields that their files hold.  Source of parameters: as above, or Transformers 5.24 on them."""
