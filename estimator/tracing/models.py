@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from estimator.transforms.rescaling import LARGEST_SIZE, Size
-from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.documents import UNBOUNDED_JSON, parse_json
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, PRECISION_ALIASES, SIXTEEN_BIT, canonical_precision
 from estimator.vocabulary.reader import MAX_FILE_BYTES, FaultError, Span, Text, Words, plain, read, read_file
@@ -105,7 +105,8 @@ class _Config:
 
 def _from_file(path: Path) -> ModelConfig:
     """The configuration in a file.  Raises OSError and ValueError."""
-    document = dict(read(Fields, parse_json(read_regular(path, MAX_FILE_BYTES))))
+    # Published files of layers that scan have `"time_step_limit": [0.0, Infinity]`.
+    document = dict(read(Fields, parse_json(read_regular(path, MAX_FILE_BYTES), UNBOUNDED_JSON)))
     beside = path.with_name(MODELOPT_FILE)
     if "quantization_config" not in document and beside.is_file():
         stated = read_file(Mapping[str, Fields], beside, "the formats", WorkloadError)  # type: ignore[type-abstract]

@@ -10,14 +10,14 @@ LARGEST: Final = 1e100
 """Largest number, and the reciprocal of the smallest, that a file may hold in any unit: sums, products and squares stay finite."""
 
 
-def parse_json(content: bytes) -> Any:
+def parse_json(content: bytes, decoder: json.JSONDecoder | None = None) -> Any:
     """The JSON value in a text.
 
-    Raises ValueError, in one line, for text that is not UTF-8 or not JSON (NaN and Infinity are not), a duplicate field in an object, an
-    impossible number and too many levels.
+    Raises ValueError, in one line, for text that is not UTF-8 or not JSON (NaN and Infinity are not), a duplicate
+    field in an object, an impossible number and too many levels.
     """
     try:
-        return JSON.decode(_text(content))
+        return (decoder or JSON).decode(_text(content))
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON, or cut short: {error.msg} at line {error.lineno} column {error.colno}") from error
     except RecursionError as error:
@@ -66,6 +66,13 @@ def _distinct(pairs: list[tuple[str, Any]]) -> Document:
 
 JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_float, object_pairs_hook=_distinct)
 """Decoder of JSON files; its `raw_decode` reads the first value of a text."""
+
+UNBOUNDED_JSON: Final = json.JSONDecoder(
+    parse_constant=lambda name: LARGEST if name == "Infinity" else _refuse_constant(name),
+    parse_float=_float,
+    object_pairs_hook=_distinct,
+)
+"""Decoder of files in which Infinity, as Python's `json` writes it, says that there is no limit."""
 
 
 def kind_of(value: Any) -> str:

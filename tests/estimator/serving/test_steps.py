@@ -1,6 +1,7 @@
 """Served models: parameters as published, work that is conserved whatever the parallelism, and one clear line for what is not served."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -460,7 +461,8 @@ def test_files_folders_and_names_are_read_alike(tmp_path, monkeypatch):
     folder = tmp_path / "mine"
     folder.mkdir()
     stored = {"quant_method": "fp8", "modules_to_not_convert": None}
-    (folder / "config.json").write_text(json.dumps(ROUTED | {"architectures": ["x"], "quantization_config": stored}))
+    limits = {"time_step_limit": [0.0, math.inf]}  # as published files have it: Infinity
+    (folder / "config.json").write_text(json.dumps(ROUTED | limits | {"architectures": ["x"], "quantization_config": stored}))
     found = [read_architecture(one) for one in (folder, folder / "config.json", str(folder))]
     assert ({one.name for one in found}, found[1:]) == ({"mine"}, found[:-1])
     assert read_weights(read_config(folder)).experts == "fp8"
