@@ -23,10 +23,11 @@ gpt2 0.1244, opt-1.3b 1.316, llama-2-7b 6.738, llama-3-8b 8.03, mistral-7b 7.242
 llama-2-70b 68.977, llama-3.1-405b 405.853, llama-3.2-1b 1.2358, llama-3.2-3b 3.2127, codellama-34b 33.744, mistral-nemo 12.248,
 mixtral-8x22b 140.621, qwen2.5-7b 7.616, qwen2.5-72b 72.706, qwen3-4b 4.022, qwen3-8b 8.191, qwen3-235b-a22b 235.094, phi-4 14.66,
 gemma-2-9b 9.242, gemma-3-27b 27.009, gpt-oss-20b 20.915, llama-4-scout 107.77, llama-4-maverick 400.712,
-qwen3-next-80b-a3b 79.674, qwen3.5-9b 8.954, qwen3.5-27b 26.896, qwen3.5-35b-a3b 34.661, glm-4.6 352.796
+qwen3-next-80b-a3b 79.674, qwen3.5-9b 8.954, qwen3.5-27b 26.896, qwen3.5-35b-a3b 34.661, glm-4.6 352.796,
+nemotron-3-nano-30b-a3b 31.578, minimax-m2.5 228.69
 """
 """Parameters [10^9] of shipped models.  Source: the safetensors index or the model card of each; DeepSeek-V3 without its further head;
-Qwen3.5 and -Next: Transformers 5.24, without images and further heads."""
+Qwen3.5, -Next, Nemotron and MiniMax: Transformers 5.24, without images and further heads."""
 
 
 def sized(kind, *sizes):
@@ -104,9 +105,6 @@ FALCON = {"model_type": "falcon", "multi_query": True, "new_decoder_architecture
 MAMBA = {"mamba_d_conv": 4, "mamba_d_state": 128, "mamba_d_head": 64, "mamba_n_groups": 1}
 GRANITE = MAMBA | {"layer_types": ["attention" if i % 10 == 5 else "mamba" for i in range(40)], "tie_word_embeddings": True}
 NEMOTRON = MAMBA | {"mamba_n_groups": 8, "mamba_ssm_cache_dtype": "float32", "head_dim": 128}
-NANO = NEMOTRON | {"mamba_num_heads": 64, "n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 1}
-NANO |= {"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "moe_intermediate_size": 1856}
-NANO |= {"moe_shared_expert_intermediate_size": 3712}
 OTHERS = {
     **dict(map(listed, TABLE.strip().replace("\n    {", " {").splitlines())),
     "gemma-3-4b": (3.880, {"torch_dtype": "bfloat16", "model_type": "gemma3", "text_config": GEMMA}),
@@ -133,7 +131,6 @@ OTHERS = {
         | NEMOTRON
         | {"mamba_num_heads": 128, "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"},
     ),
-    "nemotron-3-nano": (31.578, sized("nemotron_h", 2688, 52, 32, 2, 1856, 131072) | NANO),
     "internvl3-8b": (7.613, {"torch_dtype": "bfloat16", "llm_config": sized("qwen2", 3584, 28, 28, 4, 18944, 151674)}),
 }
 """Models that are not shipped, by the fields that their files hold.  Source of parameters: as above, or Transformers 5.24 on them."""
@@ -397,11 +394,14 @@ def test_modules_that_are_not_converted_keep_16_bit(skipped, kept):
             assert count == 4.0 * (share if one.precision == "bf16" else 1.0 - share)
 
 
+NANO = "nemotron-3-nano-30b-a3b"
+
+
 @pytest.mark.parametrize("name, skipped, kept", [
     ("qwen3.5-27b", [f"model.layers.{i}.self_attn" for i in range(3, 64, 4)], {"qkv": 1.0, "out": 1.0}),
     ("qwen3.5-27b", [f"model.language_model.layers.{i}.linear_attn.out_proj" for i in range(12)], {"scan_out": 9 / 48}),
-    ("nemotron-3-nano", ["backbone.layers.4*", "backbone.layers.5*"], {"scan_in": 1 / 23, "scan_out": 1 / 23, "qkv": 1 / 6, "out": 1 / 6}),
-    ("nemotron-3-nano", ["backbone.layers.1*"], dict.fromkeys(("expert_up", "expert_down", "shared_up", "shared_down"), 1 / 23)),
+    (NANO, ["backbone.layers.4*", "backbone.layers.5*"], {"scan_in": 1 / 23, "scan_out": 1 / 23, "qkv": 1 / 6, "out": 1 / 6}),
+    (NANO, ["backbone.layers.1*"], dict.fromkeys(("expert_up", "expert_down", "shared_up", "shared_down"), 1 / 23)),
 ])  # fmt: skip
 def test_layers_that_lack_a_matrix_do_not_count_for_its_share(name, skipped, kept):
     config = {**read_config(config_of(name)), "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": skipped}}
