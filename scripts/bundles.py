@@ -264,8 +264,8 @@ def main(names: tuple[str, ...], data: Path, out: Path, cards: bool) -> None:
     if unknown := set(names) - table.bundles.keys():
         raise click.UsageError(f"unknown bundles {', '.join(sorted(unknown))}; known: {', '.join(table.bundles)}")
     for name, recipe in table.bundles.items():
-        if not names or name in names:
-            path = out / f"{name}.json"
+        path = out / f"{name}.json"
+        if (not names or name in names) and (path.exists() or not cards):
             bundle = load_bundle(path) if cards else save_bundle(fitted(name, recipe, data, out), path)
             text = card(bundle, recipe, table.laboratories, path.stat().st_size)
             path.with_suffix(".md").write_text(text, encoding="utf-8")

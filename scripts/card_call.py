@@ -1,5 +1,6 @@
 """One call on a lent card: its remaining time, processes that end in time, and results in pieces for transport."""
 
+import ctypes
 import math
 import os
 import shutil
@@ -66,11 +67,21 @@ class Call:
         with (self.folder / f"{name}.json.part").open("wb") as out, log.open("ab") as errors:
             try:
                 process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=dict(self.environment), start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=errors,
+                    env=dict(self.environment),
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,
                 )
             except OSError as error:
                 return f"{command[0]} cannot be started ({error.strerror or error})"
-            why = self._watched(process, time.monotonic() + limit_s, stall_s)
+            try:
+                why = self._watched(process, time.monotonic() + limit_s, stall_s)
+            except KeyboardInterrupt:
+                _end(process)
+                raise
         (self.folder / f"{name}.json.part").replace(self.folder / f"{name}.json")
         lines = log.read_bytes()[earlier:].decode(errors="replace").splitlines()
         click.echo("\n".join(lines[-SHOWN_LINES:]))
@@ -110,6 +121,11 @@ class Call:
         with suppress(FileNotFoundError):
             return {path: path.stat().st_mtime_ns for path in self.folder.iterdir()}
         return {}
+
+
+def _end_with_parent() -> None:
+    """Has the kernel kill this process when its parent ends (prctl, PR_SET_PDEATHSIG): left alone it would go on and lock its dataset."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

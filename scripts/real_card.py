@@ -10,9 +10,11 @@ power limit or a mode of the card.
 """
 
 import argparse
+import fcntl
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -53,6 +55,7 @@ DONE, PART, FAILED = "done", "part", "failed"
 WHOLE: Final = ("latency_s", "power_w", "energy_j")
 SENSOR_TIMES: Final = ("update_period_s", "window_s", "window_std_s", "delay_s")
 MISSING: Final = "rows are missing"
+NO_DATA: Final = "no dataset is there; unpack what came back with setup --pieces FOLDER"
 MOST_CALLS: Final = 3
 """Calls in which a stage is tried before the later ones go on without it."""
 Document = dict[str, Any]
@@ -268,7 +271,7 @@ def fit(card: Card) -> str:
         elif finished.exists():
             datasets.append(str(finished))
     if not datasets:
-        return "no dataset is there; unpack what came back with setup --pieces FOLDER"
+        return NO_DATA
     out = ("-o", str(card.folder / "bundle.json"), "--report", str(card.folder / "report.html"), "--json", "--seed", str(SEED))
     return card.python("fit", 900.0, "fitter.cli", *datasets, "--force", *out)
 
@@ -292,7 +295,7 @@ def compare(card: Card) -> str:
     for name in measured_models(card):
         words = ("estimator.cli", str(card.folder / "models" / f"{name}.json"), "--bundle", bundle(card), "--json")
         whys.append(card.python(f"model-{name}", 60.0, *words))
-    return "; ".join(filter(None, whys))
+    return "; ".join(filter(None, whys)) if whys else NO_DATA
 
 
 def summary(card: Card) -> str:
@@ -416,16 +419,25 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command; returns 0 if all asked stages are done, 3 if some are not, 1 if it cannot begin."""
     parser = argparse.ArgumentParser(prog="real_card", description="First calibration of a lent card.", allow_abbrev=False)
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"setup, {', '.join(STAGES)}; without one: what is next on the card")
-    parser.add_argument("--call-s", type=float, default=3600.0, help="time of this call [s]")
+    parser.add_argument("--call-s", type=_seconds, default=3600.0, help="time of this call [s]")
     parser.add_argument("--gpu", default="0", help="the board; sim:h100-sxm for a rehearsal")
     parser.add_argument("--folder", type=Path, default=Path("build/real-card"), help="results")
     parser.add_argument("--out", type=Path, default=Path(os.environ["OUT"]) if os.environ.get("OUT") else None, help="where pieces go")
     parser.add_argument("--pieces", type=Path, help="folder of pieces that came back (setup)")
-    parser.add_argument("--stall-s", type=float, default=120.0, help="a measurement that writes nothing for so long hangs [s]")
+    parser.add_argument("--stall-s", type=_seconds, default=120.0, help="a measurement that writes nothing for so long hangs [s]")
     given = parser.parse_args(words)
     if unknown := [name for name in given.stages if name not in ("setup", *STAGES)]:
         parser.error(f"no stage is called {unknown[0]}; stages: setup, {', '.join(STAGES)}")
-    given.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        given.folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(given.folder, os.O_RDONLY)  # held until the program ends
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        click.echo(f"real_card: {given.folder}: another real_card works there; wait for it, or name another --folder", err=True)
+        return 1
+    except OSError as error:
+        click.echo(f"real_card: {given.folder}: {error.strerror or error}; name another --folder", err=True)
+        return 1
     call = Call(given.folder, given.call_s, child_environment(ROOT, SITE), time.monotonic(), given.out)
     card = Card(gpu=given.gpu, stall_s=given.stall_s, call=call, state={"stages": {}, "events": [], "datasets": {}, "boards": []})
     card.state |= card.read("state.json")
@@ -446,8 +458,20 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     if not given.stages:
         names = [name for name in on_card if not over(card, name)]
-    return 0 if went_through(card, names) else 3
+    try:
+        return 0 if went_through(card, names) else 3
+    except KeyboardInterrupt:
+        click.echo("real_card: interrupted; the same command goes on", err=True)
+        return 130
+
+
+def _seconds(text: str) -> float:
+    """A positive time [s].  Raises ValueError."""
+    if not (found := float(text)) > 0.0:
+        raise ValueError(text)
+    return found
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -48,7 +48,7 @@ def _listed(name: str) -> Document:
         "version": bundle.version,
         "gpu": bundle.gpu.name,
         "simulated": bundle.simulated,
-        "families": sorted({key.partition(".")[0] for key, group in bundle.groups.items() if group.rows > 0}),
+        "families": sorted({key.partition(".")[0] for key in bundle.groups.keys() - unfitted_groups(bundle, bundle.groups)}),
         "power": bundle.power is not None,
         "clocks_mhz": list(bundle.clocks_mhz),
         "created_utc": bundle.provenance.created_utc,
@@ -141,7 +141,8 @@ def listed_gpus(given: Sequence[str], warn: Callable[[str], object]) -> Iterator
         bundle = loaded(name)
         board = asked_gpu(bundle, word) or bundle.gpu
         tables, forecast = board_tables(bundle, board), forecast_of(bundle, board, {})
-        latency, power = (math.exp(NORMAL_90 * std) for std in forecast.ln_std) if forecast else (None, None)
+        further = forecast.ln_std if forecast and any(forecast.ln_std) else ()  # an anchored bundle states its own errors
+        latency, power = (math.exp(NORMAL_90 * std) for std in further) if further else (None, None)
         yield ListedGpu(
             **{field: getattr(gpu, field) for field in ("name", "short_names", "memory", "power_limit_w", "asleep_w")},
             memory_bytes=gpu.dram_bytes,

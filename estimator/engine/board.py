@@ -102,6 +102,12 @@ def open_board(
     limit_w, tables, host = power_limit(power_cap_w, spec), bundle.once(board_tables, spec), host_of(bundle, spec)
     if limit_w < spec.power_limit_w and bundle.power is None:
         raise OperatingPointError(f"bundle {bundle.name} has no power coefficients: the clock under a cap is unknown; leave the cap out")
+    rest_w = float(tables.rest_w(np.array([spec.sm_clock_min_mhz]))[0])
+    if idle_power is None and rest_w >= spec.power_limit_w:
+        raise OperatingPointError(
+            f"{spec.name} draws {rest_w:.0f} W at rest, more than its limit, {spec.power_limit_w:g} W; state what it draws (--idle-power), "
+            "or correct the limit (--set power_limit_w=W)"
+        )
     return Board(
         bundle=bundle,
         gpu=spec,

@@ -65,7 +65,7 @@ def voltage_ratios(gpu: GpuSpec, voltage: ClockTable | None, idle: ClockTable | 
         return ClockTable(sm_clock_mhz=known.sm_clock_mhz, value=tuple((np.array(known.value) / unit).tolist()))
     if idle is not None and np.ptp(idle.value) > 0.0:
         return _rest_voltage(idle.rising)
-    top = max(gpu.silicon_clock_mhz, gpu.sm_clock_limit_mhz)
+    top = gpu.silicon_clock_mhz or gpu.sm_clock_limit_mhz
     return ClockTable(sm_clock_mhz=(USUAL_FLAT_SHARE * top, USUAL_TOP_SHARE * top), value=(1.0, 1.0 + USUAL_RISE))
 
 

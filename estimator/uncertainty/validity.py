@@ -120,8 +120,14 @@ LENT_POWER: Final = "power as on "
 
 
 def bundle_notes(bundle: Bundle) -> tuple[str, ...]:
-    """Lines for every estimate from a bundle: simulated board, power of another bundle or none, no errors of rows outside its fit."""
-    lacking = {"the bundle has no power coefficients": bundle.power is None, "the bundle states no uncertainty": not bundle.uncertainty}
+    """Lines for every estimate from a bundle: simulated board, power of another bundle or none, no errors of rows outside its fit, no
+    laboratory.
+    """
+    lacking = {
+        "the bundle has no power coefficients": bundle.power is None,
+        "the bundle states no uncertainty": not bundle.uncertainty,
+        "the bundle names no laboratory: its intervals leave out how laboratories differ": bundle.uncertainty and not bundle.collections,
+    }
     lent = (note for note in bundle.notes if note.startswith(LENT_POWER))
     return (*simulated_notes(bundle), *lent, *(text for text, holds in lacking.items() if holds))
 

@@ -123,6 +123,10 @@ class GpuSpec:
                 raise FaultError(f"= {clock:g} must lie within {ends}; change these as well", name)
         if self.idle_w and (rest_w := min(self.idle_w.value)) >= self.power_limit_w:
             raise FaultError(f"= {self.power_limit_w:g} must lie above power at rest, {rest_w:g} W in idle_w", "power_limit_w")
+        if self.idle_w and self.asleep_w and self.asleep_w > (rest_w := max(self.idle_w.value)):
+            raise FaultError(f"= {self.asleep_w:g} must not lie above power at rest, {rest_w:g} W in idle_w", "asleep_w")
+        if 0.0 < self.silicon_clock_mhz < high:
+            raise FaultError(f"= {self.silicon_clock_mhz:g} must not lie below sm_clock_limit_mhz = {high:g}", "silicon_clock_mhz")
         if "fp32" not in self.cuda_flop_per_clock:
             raise FaultError("lacks fp32, which gives the number of lanes", "cuda_flop_per_clock")
         check_known(self.sources, tuple(one.name for one in fields(self)), "sources")

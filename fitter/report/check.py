@@ -1,6 +1,6 @@
 """`fit check`: comparison of a bundle with unseen data."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final, Literal
 
@@ -38,13 +38,14 @@ class CollectionCheck:
         return f"collection {self.name}: {self.rows} rows, 90 % intervals for {which}, {held}"
 
 
-def _collection_checks(bundle: Bundle, found: Iterable[pd.DataFrame]) -> tuple[CollectionCheck, ...]:
+def _collection_checks(bundle: Bundle, found: Iterable[pd.DataFrame], known: Sequence[str]) -> tuple[CollectionCheck, ...]:
+    """The checks by collection; known: names of data sets that are in the bundle, whatever it calls their laboratory."""
     rows = pd.concat([compared(part) for part in found], ignore_index=True)
     return tuple(
         CollectionCheck(
             name=str(name),
             rows=len(own),
-            laboratory="this" if is_known(bundle, str(name)) else "another",
+            laboratory="this" if name in known or is_known(bundle, str(name)) else "another",
             coverage=summary_row(own, "all")["coverage"],
         )
         for name, own in rows.groupby("collection", sort=False)
@@ -128,7 +129,7 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         rows=tuple(rows),
         summary={kind: summary_row(compared(part), kind) for kind, part in found.items()},
         drift=moved,
-        collections=_collection_checks(bundle, found.values()) if found else (),
+        collections=_collection_checks(bundle, found.values(), known) if found else (),
         outside=tuple(row for part in found.values() for row in error_rows(compared(part[part["outside"]]))),
         warnings=tuple(warnings),
         refuted=uncovered or bool(drifted),

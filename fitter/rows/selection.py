@@ -144,7 +144,8 @@ def _selection(table: Table, kind: str, rows: Selection, files: Files) -> Select
         if kernels.bounded.any():
             notes.append(
                 f"{int(kernels.bounded.sum())} rows lie within {1.0 - AT_LIMIT_SHARE:.0%} of the power limit, throttled or nearly so: "
-                "their power says only that the kernel would draw at least as much, and without a measured clock their time is not fitted"
+                "their power says only that the kernel would draw at least as much; without a measured clock their time is fitted only "
+                "where their kind has no others"
             )
     if runs is not None:
         if not rows.startups:

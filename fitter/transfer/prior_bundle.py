@@ -29,7 +29,7 @@ class TransferSource:
     label      name and version of the bundle, and its GPU, for messages
     gpu        the GPU of the bundle
     siblings   its coefficients, adapted to the target's architecture, with their errors
-    power      power coefficients, carried to the target, None without them; powered: the GPUs that they are of
+    power      power coefficients, carried to the target, None without them; powered: the bundles that they are of
     tables     voltage and rest power of the target
     """
 
@@ -53,7 +53,7 @@ def transfer_source(bundle: Bundle, *more: Bundle, target: GpuSpec) -> TransferS
     values = moved_values({key: bundle.groups[key].coefficients for key in measured}, bundle.gpu, target)
     return TransferSource(
         label=f"{bundle.name} {bundle.version} ({bundle.gpu.name})",
-        powered=", ".join(one.gpu.name for one in known),
+        powered=", ".join(one.name for one in known),
         gpu=bundle.gpu,
         siblings=Siblings(values=values, error=equation_errors(bundle, measured)),
         power=mean_power(powers) if powers else None,
@@ -129,5 +129,5 @@ def transfer_notes(source: TransferSource | None, bundle: Bundle) -> tuple[str, 
     if lent:
         notes.append(f"as on {source.gpu.name}, not measured on {bundle.gpu.name}: {', '.join(lent)}")
     if bundle.power is not None and bundle.power is source.power:
-        notes.append(f"{LENT_POWER}{source.powered}, not in the data of {bundle.gpu.name}: an indication")
+        notes.append(f"{LENT_POWER}{source.powered}, not in the data of this fit: an indication")
     return tuple(notes)

@@ -125,7 +125,7 @@ def test_own_bundles_answer_first_simulated_ones_never(tmp_path, monkeypatch):
     for name, told in {"lab-1": {}, "lab-2": corrected}.items():  # GPUs that are not shipped
         save_bundle(replace(A10, name=f"own-{name}", gpu=replace(A10.gpu, name=name), environment=told), tmp_path / f"{name}.json")
         assert bundle_for(f"NVIDIA {name}")[0].name == f"own-{name}"
-    assert [one["latency_90"] for one in printed("gpus")[-2:]] == [None, 1.0], "as estimates say: its own, and a corrected forecast"
+    assert [one["latency_90"] for one in printed("gpus")[-2:]] == [None, None], "each is the board's own"
     assert estimate(WORK, bundle_for("lab-2")[0])[0].validity == "forecast"
 
 
@@ -185,6 +185,7 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
         ("--gpu 'Tesla V100'", 1, "unknown GPU 'Tesla V100'; nearest: v100-pcie-32gb; "),
         (("--gpu", "?"), 1, "unknown GPU '?'; `estimate gpus`"),
         ("--gpu h100 --idle-power 700", 1, "idle power 700 W at 1980 MHz contradicts h100-sxm: "),
+        ("--gpu a10 --set power_limit_w=30", 1, "W at rest, more than its limit, 30 W; state what it draws (--idle-power)"),
         ("--gpu h100 --idle-power 45", 1, "there it draws 48 W more than at its lowest clock"),
         ("--gpu h100 --idle-power 120 --power-cap 110", 1, "and less than its limit, 110 W; read it with a context"),
         ("--gpu h100 --idle-power 90@5000", 1, "SM clock 5000 MHz is outside what h100-sxm can lock"),

@@ -134,6 +134,8 @@ def test_product_names_of_the_driver_lead_to_the_specification(reported, name):
         ({"sm_clock_max_mhz": 1500}, "must lie within sm_clock_min_mhz = 210 and sm_clock_limit_mhz = 1410"),
         ({"sm_clock_usual_mhz": 1500}, "sm_clock_usual_mhz = 1500 must lie within"),
         ({"power_limit_w": 40}, "power_limit_w = 40 must lie above power at rest, 4[0-9.]+ W in idle_w"),
+        ({"asleep_w": 90}, "asleep_w = 90 must not lie above power at rest, 67[0-9.]+ W in idle_w"),
+        ({"silicon_clock_mhz": 100}, "silicon_clock_mhz = 100 must not lie below sm_clock_limit_mhz = 1410"),
         ({"compute_capability": "80"}, "compute_capability = '80' must read as 9.0"),
         ({"idle_w": {"sm_clock_mhz": [300, 210], "value": [40, 41], "source": "x"}}, r"idle_w\.sm_clock_mhz must ascend"),
         ({"idle_w": {"sm_clock_mhz": [210, 300], "value": [40], "source": "x"}}, r"idle_w\.value has 1 values where 2"),
