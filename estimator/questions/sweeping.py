@@ -165,17 +165,17 @@ class Sweep(Values[Array]):
     def warnings(self) -> list[tuple[str, str]]:
         """(workload, line) for every difference between a point, or its case, and the fitted data of its bundle.
 
-        Of several clocks outside the fitted range the first one is named.  What does not fit into memory comes first.
+        Of several clocks outside the fitted range the first one is named.  A limit that does not hold and memory come first.
         """
         return [(self.cases[i].workload, line) for i, line in self.warnings_of()]
 
     def warnings_of(self) -> list[tuple[int, str]]:
         """The warnings, each with the index of its case."""
-        lines = self._case_lines("warnings")
+        lines = [(i, STAYS_ABOVE.format(self.cases[i].power_limit_w)) for _, i in self._first(self.above_limit)]
+        lines += self._case_lines("warnings")
         for first, i in self._first(self.outside_clock()):
             clocks = float(self.asked_clock_mhz[first]), float(self.sm_clock_mhz[first])
             lines += [(i, line) for line in clock_warning(self.cases[i].fitted_clocks_mhz, *clocks)]
-        lines += [(i, STAYS_ABOVE.format(self.cases[i].power_limit_w)) for _, i in self._first(self.above_limit)]
         large = {line for case in self.cases for line in case.too_large}
         return sorted(lines, key=lambda one: one[1] not in large)
 

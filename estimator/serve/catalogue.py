@@ -36,6 +36,9 @@ from estimator.vocabulary.workload import Workload
 T = TypeVar("T")
 
 
+FIRST: Final = "h100-sxm"
+"""The bundle with which the page begins: it has the kernels of the first example."""
+
 CANDIDATES: Final = {
     "batch": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
     "sequence": (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192),
@@ -161,7 +164,7 @@ def open_catalogue(files: Sequence[str], bundles: Sequence[str], gpus: Sequence[
         given[workload.name] = workload
     examples = map(read_workload, sorted(resource_folder("examples").glob("*.json")))
     found = {bundle.digest: bundle for bundle in map(load_bundle, dict.fromkeys(bundles))}
-    for name in bundle_names():
+    for name in sorted(bundle_names(), key=lambda name: name != FIRST):
         with suppress(BundleError):  # `estimate bundles` reports the error
             bundle = load_bundle(name)
             found.setdefault(bundle.digest, bundle)

@@ -191,7 +191,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     found, remarks = [], cache(_remarks)
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
-        state = _overload(serving, values["tokens_per_s"])
+        state, near = _overload(serving, values["tokens_per_s"]), _near_overload(serving, values["tokens_per_s_low"])
         step = int(np.searchsorted(costs.decode.at, values["running"] / copies * (1.0 - ROUNDING)))
         settled_mhz = clocks_mhz[clock, i].item()
         validity, warnings, notes = remarks(costs, min(step, len(costs.decode.at) - 1), place[clock], settled_mhz, above[clock, i])
@@ -204,7 +204,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 asked_clock_mhz=mhz,
                 sm_clock_mhz=settled_mhz,
                 state=state,
-                warnings=(*((state,) if state else _crowded(batch, values["running"], memory)), *warnings),
+                warnings=(*((state,) if state else _crowded(batch, values["running"], memory) + near), *warnings),
                 notes=(*_notes(serving, served, board, values["busy"]), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),
@@ -236,8 +236,6 @@ def _served(serving: Serving, batches: Sequence[int]) -> Served:
     layout = Layout(tensor_parallel=serving.tensor_parallel, expert_parallel=serving.expert_parallel)
     model.check(layout)
     formats = read_weights(config, serving.weights, serving.kv)
-    if model.experts is None and formats.experts != formats.layer:
-        raise WorkloadError(f"{model.name} has no experts, and {formats.name} is a format of experts alone; take another --weights")
     return Served(
         architecture=model,
         weights=formats,
@@ -286,12 +284,26 @@ def _overload(serving: Serving, tokens_per_s: float) -> str:
     """Why there is no steady state at the rate; empty if there is one."""
     if serving.rate is None or tokens_per_s >= serving.rate * serving.output * (1.0 - ROUNDING):
         return ""
-    return f"overloaded: at most {tokens_per_s / serving.output:.3g} requests/s are served; lower --rate, or take more GPUs"
+    return f"overloaded: at most {_down(tokens_per_s / serving.output):g} requests/s are served; lower --rate, or take more GPUs"
+
+
+def _down(value: float) -> float:
+    """A positive number with three digits, rounded down."""
+    digit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return math.floor(value / digit) * digit
+
+
+def _near_overload(serving: Serving, least_tokens_per_s: float) -> tuple[str, ...]:
+    if not _overload(serving, least_tokens_per_s):
+        return ()
+    return ("within its interval this rate overloads: then requests pile up, and the upper limits of times do not hold",)
 
 
 def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ...]:
     if batch is None or running >= batch * (1.0 - ROUNDING):
         return ()
+    if running >= SEQUENCES[-1]:
+        return (f"{running:.0f} of {batch} requests run, the most that is estimated; the others wait",)
     return (f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait",)
 
 

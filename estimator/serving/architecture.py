@@ -367,7 +367,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         raise FaultError(f"= {kv_heads} must divide {heads} heads", "num_key_value_heads")
     if fields.number("word_embed_proj_dim", hidden) != hidden:
         raise FaultError("differs from hidden_size; such a projection is not served", "word_embed_proj_dim")
-    experts = _experts(fields, layers) if kind.routed and fields.number("num_experts", 0) else None
+    experts = _experts(kind, fields, layers) if kind.routed and fields.number("num_experts", 0 if kind.scan else None) else None
     dense = layers - (experts.layers if experts else 0)
     if set(types) & set(INNER):  # a layer holds one thing alone
         dense, layers = types.count("mlp"), layers // 2
@@ -396,16 +396,17 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
     )
 
 
-def _experts(fields: _Fields, layers: int) -> Experts:
-    inter = fields.number("moe_intermediate_size", fields.get("intermediate_size"))
-    first, step = fields.number("first_k_dense_replace", 0), fields.number("decoder_sparse_step", 1) * fields.number("moe_layer_freq", 1)
+def _experts(kind: Kind, fields: _Fields, layers: int) -> Experts:
+    none = None if kind.latent else 0  # models with latent attention state all sizes
+    inter = fields.number("moe_intermediate_size", None if kind.latent else fields.get("intermediate_size"))
+    first, step = fields.number("first_k_dense_replace", none), fields.number("decoder_sparse_step", 1) * fields.number("moe_layer_freq", 1)
     dense = read(tuple[Annotated[int, Span()], ...], fields.get("mlp_only_layers", ()), "mlp_only_layers")
     count = fields.number("num_experts")
     return Experts(
         count=count,
         chosen=fields.number("num_experts_per_tok", most=count),
         inter=inter,
-        shared_inter=fields.number("shared_expert_intermediate_size", fields.number("n_shared_experts", 0) * inter),
+        shared_inter=fields.number("shared_expert_intermediate_size", fields.number("n_shared_experts", none) * inter),
         layers=sum(i >= first and (i + 1) % step == 0 and i not in dense for i in range(layers)),
     )
 

@@ -98,9 +98,12 @@ def step_workload(
     """Operators that one GPU of a layout launches in a step, with their counts over all layers; each piece of a prompt gives a token.
 
     library: one of LIBRARIES, "" for any.  skew: exponent of the distribution of tokens over experts, 0 if it is even.
-    Raises WorkloadError for a step without tokens or beyond the context, and for a layout that does not divide the model.
+    Raises WorkloadError for a step without tokens or beyond the context, a format of experts that are not there, and a layout that does not
+    divide the model.
     """
     _check(architecture, step)
+    if architecture.experts is None and weights.experts != weights.layer:
+        raise WorkloadError(f"{architecture.name} has no experts, and {weights.name} is a format of experts alone; take another --weights")
     run = _Pass(model=architecture, weights=weights, layout=layout, step=step, library=library, skew=skew)
     launches = [*_products(run), *_attention(run), *_scans(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))
@@ -151,7 +154,7 @@ def _check(model: Architecture, step: Step) -> None:
     if step.tokens < 1 or any(not 1 <= new <= attended for new, attended in step.prompts) or (step.sequences and step.context < 1.0):
         raise WorkloadError(f"{model.name}: a step needs tokens, each of which attends at least to itself: {step}")
     if model.longest and longest > model.longest:
-        raise WorkloadError(f"{model.name}: {longest:.0f} tokens are beyond the context of {model.longest}; shorten prompt and output")
+        raise WorkloadError(f"{model.name}: {longest:.0f} tokens are beyond the context of {model.longest}; take fewer")
 
 
 # Products ---------------------------------------------------------------------------------------------------------------------------------

@@ -114,8 +114,8 @@ def _refuse_scans(request: TraceRequest, model: Any) -> None:
         if SCANNED & part._parameters.keys():
             raise WorkloadError(
                 f"{request.model}: its layers {type(part).__name__} scan a state over the tokens; the fused kernels of such scans are not "
-                "modelled, and the one of PyTorch alone (some kernels a token) is not what runs: see estimate llm, or trace the other "
-                "layers as MODULE:CALLABLE"
+                "modelled, and the one of PyTorch alone (some kernels a token) is not what runs: `estimate llm` serves those that "
+                "attend, too, or trace the other layers as MODULE:CALLABLE"
             )
 
 

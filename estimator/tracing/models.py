@@ -24,11 +24,12 @@ from estimator.vocabulary.values import frozen
 Fields = Mapping[str, object]
 Names = Mapping[str, str]
 
-MODELOPT_FILE: Final = "hf_quant_config.json"
-"""File beside config.json in which ModelOpt states formats; its later versions state them in config.json, too."""
+FORMAT_FILES: Final = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+FORMAT_FIELDS: Final = {"compression_config": "compressed-tensors", "quantization": "mlx"}
+"""Files beside config.json, and other fields of it, in which earlier versions of a method state formats."""
 
 ABOUT_WEIGHTS: Final = frozenset({"torch_dtype", "dtype", "quantization_config"})
-NOT_FIELDS: Final = ABOUT_WEIGHTS | {"model_type", "architectures", "auto_map", "transformers_version"}
+NOT_FIELDS: Final = ABOUT_WEIGHTS | {"model_type", "architectures", "auto_map", "transformers_version", *FORMAT_FIELDS}
 """Fields of a configuration file about its weights, and those with the ones about its code and its model's name."""
 
 
@@ -56,9 +57,11 @@ class ModelConfig:
 
     @property
     def precision(self) -> str:
-        """Precision of weights that are stored as numbers; "" if none is stated, or one that no model computes in."""
-        stated = str(self.weights.get("dtype") or self.weights.get("torch_dtype"))
-        return PRECISION_ALIASES[stated] if stated in TENSOR_TYPES.values() else ""
+        """Precision of weights that are stored as numbers; "" if none is stated.  Raises WorkloadError for one that is no model's."""
+        stated = self.weights.get("dtype") or self.weights.get("torch_dtype")
+        if not self.quantised and stated not in (None, "auto", *TENSOR_TYPES.values()):
+            raise WorkloadError(f"{self.title}: torch_dtype = {stated!r:.40} is no type of a model; name one as --precision bf16")
+        return PRECISION_ALIASES[str(stated)] if stated in TENSOR_TYPES.values() else ""
 
 
 def model_names() -> tuple[str, ...]:
@@ -67,20 +70,18 @@ def model_names() -> tuple[str, ...]:
 
 
 def load_model_config(model: str) -> ModelConfig:
-    """The configuration of a shipped name, a configuration file, or a folder that holds one.
+    """The configuration of a configuration file, a folder that holds one, or a shipped name that is none.
 
     Raises WorkloadError for an unknown name, listing the known ones, and for a file that is no configuration.
     """
-    if model in model_names():
-        found = read_file(ModelConfig, resource_folder("models") / f"{model}.toml", "the model", WorkloadError)
-        return replace(found, config=plain(found.config), weights=plain(found.weights))
     path = Path(model)
     try:
         path = path / "config.json" if path.is_dir() else path
         return _from_file(path)
     except (FileNotFoundError, NotADirectoryError):
-        if model.lower() in model_names():
-            return load_model_config(model.lower())
+        if (name := model.lower()) in model_names():
+            found = read_file(ModelConfig, resource_folder("models") / f"{name}.toml", "the model", WorkloadError)
+            return replace(found, config=plain(found.config), weights=plain(found.weights))
         from difflib import get_close_matches  # only for a model that is not known
 
         near = ", ".join(get_close_matches(model.lower(), model_names(), cutoff=0.5))
@@ -107,10 +108,13 @@ def _from_file(path: Path) -> ModelConfig:
     """The configuration in a file.  Raises OSError and ValueError."""
     # Published files of layers that scan have `"time_step_limit": [0.0, Infinity]`.
     document = dict(read(Fields, parse_json(read_regular(path, MAX_FILE_BYTES), UNBOUNDED_JSON)))
-    beside = path.with_name(MODELOPT_FILE)
-    if "quantization_config" not in document and beside.is_file():
-        stated = read_file(Mapping[str, Fields], beside, "the formats", WorkloadError)  # type: ignore[type-abstract]
-        document["quantization_config"] = {"quant_method": "modelopt", **stated.get("quantization", {})}
+    for name, method in FORMAT_FIELDS.items():
+        if "quantization_config" not in document and document.get(name):
+            document["quantization_config"] = {"quant_method": method, **read(Fields, document[name], name)}
+    for name, method in FORMAT_FILES.items():
+        if "quantization_config" not in document and (beside := path.with_name(name)).is_file():
+            stated = read_file(Fields, beside, "the formats", WorkloadError)  # type: ignore[type-abstract]
+            document["quantization_config"] = {"quant_method": method, **read(Fields, stated.get("quantization", stated), name)}
     found = read(_Config, {name: document[name] for name in _Config.__annotations__ if name in document})
     return ModelConfig(
         title=str(path),

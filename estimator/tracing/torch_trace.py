@@ -258,6 +258,8 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Map
     narrow = [weight for weight, stays in layers if not stays]
     both = wide & {tuple(weight.shape) for weight in narrow}
     experts = [weight for weight in model.parameters() if weight.ndim == EXPERTS_AXES]
+    if EXPERTS_ALONE in form and not experts:
+        raise WorkloadError(f"{workload.name} has no experts, and {form} is a format of experts alone; name other weights (--weights int4)")
     if form == WIDENED and (experts or model.training):
         raise WorkloadError(
             f"{workload.name}: experts and training in bitsandbytes have no known kernel; name other weights (--weights bf16)"

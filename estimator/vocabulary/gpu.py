@@ -155,6 +155,8 @@ class GpuSpec:
         tf32 on a GPU without it runs as fp32.
         """
         table, rate = self.cuda_flop_per_clock if cuda_cores else self.tensor_flop_per_clock, FORMATS[precision].rate
+        if FORMATS[precision].beside and FORMATS[precision].beside not in table:
+            return float("nan")
         return table.get(rate, self.cuda_flop_per_clock.get("fp32" if rate == "tf32" else rate, float("nan")))
 
     def on_tensor_cores(self, precision: str) -> bool:

@@ -34,12 +34,14 @@ class NumberFormat(NamedTuple):
     weight_byte    storage of a weight of a matrix product [byte]
     rate           the format whose peak rate the arithmetic has
     converts       whether linear layers convert their activations from 16 bit first
+    beside         a format whose rate tells whether a GPU has the arithmetic, where that of `rate` does not; "" elsewhere
     """
 
     element_byte: float
     weight_byte: float
     rate: str
     converts: bool = False
+    beside: str = ""
 
 
 FORMATS: Final[dict[str, NumberFormat]] = {
@@ -57,7 +59,7 @@ FORMATS: Final[dict[str, NumberFormat]] = {
     "int8_wo": NumberFormat(2.0, 1.0, "fp16"),  # weights alone are stored in few bits, and widened in registers to 16
     "int4_wo": NumberFormat(2.0, 0.5 + 2.0 / 128.0, "fp16"),  # a 16-bit scale for every 128 weights
     "w4a16_mxfp4": NumberFormat(2.0, 0.5 + 1.0 / 32.0, "bf16"),  # an 8-bit scale for every 32 weights
-    "w4a8_mxfp4_mxfp8": NumberFormat(1.0 + 1.0 / 32.0, 0.5 + 1.0 / 32.0, "fp8", converts=True),
+    "w4a8_mxfp4_mxfp8": NumberFormat(1.0 + 1.0 / 32.0, 0.5 + 1.0 / 32.0, "fp8", converts=True, beside="nvfp4"),
 }
 """Number formats by name, the `precision` of operators.  Sources: OCP Microscaling Formats 1.0 (mx), the documentation of TensorRT-LLM."""
 

@@ -86,8 +86,12 @@ def test_a_configuration_file_keeps_its_fields_and_leaves_weights_and_code_alone
     path.write_text(json.dumps(document))
     config = load_model_config(str(path))
     assert (config.model_type, config.architecture, dict(config.config)) == ("gpt2", "GPT2Model", {"n_layer": 3})
-    for weights, precision in (({"dtype": "float16"}, "fp16"), ({"dtype": "auto"}, ""), ({}, ""), ({"torch_dtype": "float8_e4m3fn"}, "")):
+    for weights, precision in (({"dtype": "float16"}, "fp16"), ({"dtype": "auto"}, ""), ({}, "")):
         assert replace(config, weights=weights).precision == precision
+    narrow = {"torch_dtype": "float8_e4m3fn"}
+    assert replace(config, weights=narrow | {"quantization_config": {"quant_method": "fp8"}}).precision == ""
+    with pytest.raises(WorkloadError, match="torch_dtype = 'float8_e4m3fn' is no type of a model"):
+        replace(config, weights=narrow).precision  # noqa: B018
     assert config.precision == "fp32"
 
 

@@ -354,7 +354,8 @@ function speak(answer) {
 // Served models --------------------------------------------------------------------------------------------------------
 
 const SERVED = {
-  ttft_s: ["time to the first token (TTFT)", TIME_UNITS],
+  ttft_s: ["time to the first token (TTFT), empty engine", TIME_UNITS, null],
+  ttft_loaded_s: ["– under load", TIME_UNITS, "ttft_s"],
   tpot_s: ["time per output token (TPOT)", TIME_UNITS],
   tokens_per_s: ["output tokens per second", [[1, ""]]],
   power_w: ["power of all GPUs", POWER_UNITS],
@@ -391,7 +392,8 @@ function showServed(answer) {
   get("served-answer").classList.toggle("stale", answer.state !== "");
   const boards = `${answer.gpus} × ${answer.gpu}, ${answer.engine}`;
   get("served-headline").textContent = answer.state || `${answer.model} on ${boards}: ${figures(answer.tokens_per_s)} tokens/s, ${answer.validity}`;
-  fillTable("served-numbers", Object.entries(SERVED).map(([field, [name, units]]) => [name, inUnits(answer[field], units), interval(answer, field, units)]));
+  fillTable("served-numbers", Object.entries(SERVED).map(
+    ([field, [name, units, limits = field]]) => [name, inUnits(answer[field], units), limits ? interval(answer, limits, units) : "–"]));
   Object.keys(SERVED).forEach((field, row) => {
     get("served-numbers").tBodies[0].rows[row].title = `${field} ${answer[field] ?? "unknown"}`;
   });

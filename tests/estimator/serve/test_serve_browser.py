@@ -263,14 +263,14 @@ def test_a_module_has_one_colour_in_both_bars_and_no_other_has_it(page, served):
 
 def test_a_link_opens_served_models_and_their_numbers_are_those_of_the_server(page, served):
     page.evaluate("document.querySelector('header a').click()")
-    page.wait_for("document.querySelectorAll('#served-numbers tbody tr').length === 5")
+    page.wait_for("document.querySelectorAll('#served-numbers tbody tr').length === 6")
     settings = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "prompt": 1024, "output": 256, "batch": 16}
 
     def cells():
         return page.evaluate("[...document.querySelectorAll('#served-numbers tbody tr')].map((row) => row.title.split(' ')[1])")
 
     _, document = served.ask("/api/served", **settings)
-    names = ("ttft_s", "tpot_s", "tokens_per_s", "power_w", "energy_per_token_j")
+    names = ("ttft_s", "ttft_loaded_s", "tpot_s", "tokens_per_s", "power_w", "energy_per_token_j")
     assert [float(cell) for cell in cells()] == [document[name] for name in names]
     before = page.evaluate("document.getElementById('served-headline').textContent")
     assert "tokens/s" in before

@@ -324,6 +324,9 @@ def test_what_does_not_fit_says_so_in_its_headline(tmp_path):
     assert (found["tokens_per_s"], found["validity"]) == (None, None)
     status, out, _ = run("llama-3-8b", LOAD, "--rate 10000.0")
     assert (status, "overloaded" in out.splitlines()[0]) == (3, True)
+    most = float(out.partition("at most ")[2].split()[0])
+    near = [answers("llama-3-8b", LOAD, f"--rate {share * most}")["warnings"] for share in (0.5, 1.0)]
+    assert [any("within its interval" in line for line in lines) for lines in near] == [False, True]
     found = answers("llama-3-8b", LOAD, "--batch 5000")
     assert found["running"] == found["memory"]["sequences"] < 5000
     assert f"memory holds {found['running']:.0f} of 5000" in found["warnings"][0]

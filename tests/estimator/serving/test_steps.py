@@ -420,6 +420,9 @@ REFUSED = [
     (DENSE | {"layer_types": ["linear_attention"] * 4}, {}, "layer_types.*linear_attention"),
     (DENSE | {"layer_types": ["full_attention"] * 3}, {}, "layer_types names 3 of 4 layers"),
     (ROUTED | {"num_experts_per_tok": 9}, {}, "num_experts_per_tok = 9 lies outside 1 to 8"),
+    ({key: value for key, value in ROUTED.items() if key != "num_experts"}, {}, "lacks the field 'num_experts'"),
+    (read_config("deepseek-v3") | {"n_shared_experts": None}, {}, "lacks the field 'n_shared_experts'"),
+    (DENSE, {"weights": "mxfp4"}, "no experts, and mxfp4 is a format of experts alone"),
     (read_config("deepseek-v3") | {"kv_lora_rank": 256}, {}, "kv_lora_rank = 256 differs from 512"),
     (read_config("deepseek-v3") | {"index_topk": 2048}, {}, "index_topk changes what the layers do"),
     (read_config("qwen3.5-9b") | {"linear_num_key_heads": 5}, {}, "linear_num_key_heads = 5 must divide 32 heads of states"),
@@ -485,6 +488,17 @@ def test_formats_beside_a_configuration_are_read(tmp_path):
         (tmp_path / "hf_quant_config.json").write_text(text)
         with one_line(WorkloadError, match="hf_quant_config.json"):
             read_config(tmp_path)
+    (tmp_path / "hf_quant_config.json").unlink()
+    older = {"quantize_config.json": {"bits": 8, "group_size": 128}, "quant_config.json": {"w_bit": 4, "q_group_size": 128}}
+    for (name, stated), expected in zip(older.items(), ("int8_wo", "int4_wo"), strict=True):
+        (tmp_path / name).write_text(json.dumps(stated))
+        assert read_weights(read_config(tmp_path)).layer == expected
+        (tmp_path / name).unlink()
+    (tmp_path / "config.json").write_text(json.dumps(DENSE | {"compression_config": compressed(("int", 4), None)}))
+    assert read_weights(read_config(tmp_path)).layer == "int4_wo"
+    (tmp_path / "config.json").write_text(json.dumps(DENSE | {"quantization": {"group_size": 64, "bits": 4}}))
+    with one_line(WorkloadError, match="quant_method = mlx is unknown"):
+        read_weights(read_config(tmp_path))
 
 
 def test_cached_formats_come_from_the_weights_or_the_user():
