@@ -43,7 +43,7 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
 )
 @with_options(click.argument("gpus", metavar="[GPU]...", nargs=-1, type=named_file), QUIET, JSON)
 def gpus_command(gpus: Sequence[str], **options: Any) -> None:
-    """List the GPUs that have a specification, or those given by NAME or FILE: their names, power, and the bundle that answers for each."""
+    """List the GPUs that have a specification, or those given by NAME or FILE: names, power, and the bundle that answers workloads."""
     from estimator.display.bundles import gpu_table, listed_gpus
     from estimator.display.text import json_text
 
