@@ -430,14 +430,25 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"no stage is called {unknown[0]}; stages: setup, {', '.join(STAGES)}")
     try:
         given.folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(given.folder, os.O_RDONLY)  # held until the program ends
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        click.echo(f"real_card: {given.folder}: another real_card works there; wait for it, or name another --folder", err=True)
-        return 1
+        lock = os.open(given.folder, os.O_RDONLY)
     except OSError as error:
         click.echo(f"real_card: {given.folder}: {error.strerror or error}; name another --folder", err=True)
         return 1
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _work(given)
+    except BlockingIOError:
+        click.echo(f"real_card: {given.folder}: another real_card works there; wait for it, or name another --folder", err=True)
+        return 1
+    except KeyboardInterrupt:
+        click.echo("real_card: interrupted; the same command goes on", err=True)
+        return 130
+    finally:
+        os.close(lock)
+
+
+def _work(given: argparse.Namespace) -> int:
+    """The asked stages; returns as `main`."""
     call = Call(given.folder, given.call_s, child_environment(ROOT, SITE), time.monotonic(), given.out)
     card = Card(gpu=given.gpu, stall_s=given.stall_s, call=call, state={"stages": {}, "events": [], "datasets": {}, "boards": []})
     card.state |= card.read("state.json")
@@ -458,11 +469,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     if not given.stages:
         names = [name for name in on_card if not over(card, name)]
-    try:
-        return 0 if went_through(card, names) else 3
-    except KeyboardInterrupt:
-        click.echo("real_card: interrupted; the same command goes on", err=True)
-        return 130
+    return 0 if went_through(card, names) else 3
 
 
 def _seconds(text: str) -> float:

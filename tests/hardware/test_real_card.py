@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,6 +104,10 @@ def test_a_call_without_time_begins_nothing_and_packs_what_is_there(tmp_path):
 
 
 def test_what_did_not_come_back_and_unknown_stages_are_told_in_a_line(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for name, line in (("file", "File exists"), ("new", "no dataset is there")):
+        assert real_card(["compare", "--folder", str(tmp_path / name)]) in (1, 3)
+        assert line in "".join(capsys.readouterr())
     assert real_card(f"setup --pieces {tmp_path} --folder {tmp_path / 'f'}".split()) == 1
     assert capsys.readouterr().err.count("\n") == 1
     with pytest.raises(SystemExit):
@@ -273,9 +278,10 @@ def test_results_that_grow_while_they_are_packed_cost_no_stage(places):
     assert (back / "a.log").stat().st_size >= 64 << 20
 
 
-def test_a_call_that_is_killed_leaves_what_its_running_stage_wrote(places, repository):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_call_that_is_killed_leaves_what_its_running_stage_wrote_and_ends_the_stage(places, repository, number):
     folder, out, back = places
-    writes = "open('rows', 'w').write('first rows')\nimport time\ntime.sleep(60)"
+    writes = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nopen('rows', 'w').write('first rows')\ntime.sleep(60)"
     program = f"""
 import os, sys, time
 from pathlib import Path
@@ -289,7 +295,11 @@ call.run("step", [sys.executable, "-c", {writes!r}], 30.0)
         packed = set()
         while len(packed) < 3:  # the third began after the row was written
             packed = packed | set(out.glob("results-*")) if (folder / "rows").exists() else set()
-        os.killpg(call.pid, signal.SIGKILL)
+        os.kill(call.pid, number)
+    stage = Path("/proc") / (folder / "pid").read_text()
+    until = time.monotonic() + 10.0
+    while stage.exists() and "zombie" not in (stage / "status").read_text():
+        assert time.monotonic() < until
     unpack(out, back)
     assert (back / "rows").read_text() == "first rows"
 
