@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SERVING: Final = "serving"
 OF_TRACES: Final = ("precision", "attention", "master", "image_size", "channels_last")
-OF_SERVING: Final = ("kv", "tensor_parallel")
+OF_SERVING: Final = ("kv", "tensor_parallel", "expert_parallel")
 """Options without a meaning in the other kind of runtime."""
 
 
@@ -49,15 +49,17 @@ def _usual_runtime(options: Options) -> str:
 
 
 def _served(options: Options) -> "list[Variant]":
+    from estimator.serving.architecture import Layout
     from estimator.serving.costs import single_step
 
-    model, parallel = options["model"], options["tensor_parallel"] or 1
+    model = options["model"]
+    layout = Layout(**{name: options[name] or 1 for name in ("tensor_parallel", "expert_parallel")})
     if options["phase"] == "train" or (":" in model and not Path(model).exists()):
         raise click.UsageError(
             "own code and training are traced; --runtime serving, --kv and --tensor-parallel are of a served config.json"
         )
     return [
-        single_step(model, options["phase"], batch=b, sequence=s, weights=options["weights"], kv=options["kv"], tensor_parallel=parallel)
+        single_step(model, options["phase"], batch=b, sequence=s, weights=options["weights"], kv=options["kv"], layout=layout)
         for b, s in product(options["batch"] or (1,), options["sequence"] or (0,))
     ]
 

@@ -21,7 +21,7 @@ CHART_FORMATS: Final = (*TEXT_FORMATS, "svg", "png")
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 RUNTIMES: Final = ("eager", "compiled", "serving")
-OF_MODELS: Final = ("phase", "runtime", "weights", "kv", "tensor_parallel", "master", "image_size", "channels_last")
+OF_MODELS: Final = ("phase", "runtime", "weights", "kv", "tensor_parallel", "expert_parallel", "master", "image_size", "channels_last")
 """Options without a meaning for a list of operators."""
 SIZE: Final = "([1-9][0-9]{0,8})"
 """Pattern of a size, at most nine digits: a longer one is a mistake."""
@@ -236,6 +236,7 @@ QUESTION: Final = (
     WEIGHTS,
     KV,
     click.option("--tensor-parallel", type=click.IntRange(1, 4096), metavar="N", help="GPUs that share every layer of a served model."),
+    click.option("--expert-parallel", type=click.IntRange(1, 4096), metavar="N", help="Groups of GPUs that share its experts."),
     MASTER,
     IMAGE_SIZE,
     CHANNELS_LAST,

@@ -182,33 +182,36 @@ def single_step(
     sequence: int = 0,
     weights: str | None = None,
     kv: str | None = None,
-    tensor_parallel: int = 1,
+    layout: Layout | None = None,
 ) -> Variant:
-    """One step of a group of `tensor_parallel` GPUs, as the usual engine launches it on each, without its host.
+    """One step of a group of GPUs, as the usual engine launches it on each, without its host.
 
     phase: "decode", a token of each of `batch` sequences, which attends to `sequence` tokens, or "prefill", `batch` prompts of `sequence`
     tokens, 0: the usual number; weights, kv: as of `estimator.serving.answers.Serving`.
 
-    Raises WorkloadError for a model that is not served, a layout that does not divide it, and tokens beyond its context.
+    Raises WorkloadError for a model that is not served, a layout that divides neither it nor the batch, and tokens beyond its context.
     """
     config, engine = read_config(model), load_engine()
     architecture, formats = read_architecture(config), read_weights(config, weights, kv)
-    layout = Layout(tensor_parallel=tensor_parallel)
+    layout = layout or Layout()
+    own, rest = divmod(batch, layout.copies)
+    if rest:
+        raise WorkloadError(f"{architecture.name}: {layout.copies} copies of the attention do not divide a batch of {batch}; change it")
     sequence = sequence or min(USUAL_SEQUENCE, architecture.longest or USUAL_SEQUENCE)
     decode = phase == "decode"
-    step = Step(sequences=batch, context=sequence) if decode else Step(prompts=((sequence, sequence),), together=batch)
+    step = Step(sequences=own, context=sequence) if decode else Step(prompts=((sequence, sequence),), together=own)
     workload = step_workload(architecture, formats, layout, step, engine.library)
     held = Footprint(
         weights_byte=weight_bytes(architecture, formats, layout),
-        cache_byte=batch * sequence * cache_bytes(architecture, formats, layout, context=sequence),
+        cache_byte=own * sequence * cache_bytes(architecture, formats, layout, context=sequence),
         passing_byte=engine.reserve_bytes,
     )
     name = f"{architecture.name}-{phase}-b{batch}-s{sequence}-{formats.name}-kv-{formats.cache}-serving"
-    name += f"-tp{tensor_parallel}" if tensor_parallel > 1 else ""
+    name += "".join(f"-{kind}{n}" for kind, n in (("tp", layout.tensor_parallel), ("ep", layout.expert_parallel)) if n > 1)
     told = f"kernels as {engine.label} launches them on each GPU, without its host (estimate llm has it)"
     return Variant(
         workload=replace(workload, name=name, notes=(told, *workload.notes), footprint=held),
         batch=batch,
         sequence=sequence,
-        tokens=step.tokens,
+        tokens=step.tokens * layout.copies,
     )

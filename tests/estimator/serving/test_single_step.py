@@ -10,6 +10,7 @@ from estimator.serving.architecture import Layout, read_architecture
 from estimator.serving.costs import is_served, single_step
 from estimator.serving.steps import weight_bytes
 from estimator.serving.weights import read_weights
+from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import workload_work
 from tests.estimator.estimating import fails, run, tabled
 from tests.estimator.serving.test_steps import DENSE as LAYERS
@@ -27,7 +28,7 @@ def written(tmp_path, **fields):
 def test_memory_is_that_of_weights_and_cache_of_one_gpu(tmp_path):
     config = written(tmp_path)
     for parallel in (1, 2, 4):
-        held = single_step(config, "decode", batch=3, sequence=1000, tensor_parallel=parallel).workload.footprint
+        held = single_step(config, "decode", batch=3, sequence=1000, layout=Layout(tensor_parallel=parallel)).workload.footprint
         assert held.cache_byte == 3 * 1000 * 4 * 2 * (4 // parallel) * 64 * 2
         assert held.weights_byte == weight_bytes(read_architecture(DENSE), read_weights(DENSE), Layout(tensor_parallel=parallel))
 
@@ -35,11 +36,22 @@ def test_memory_is_that_of_weights_and_cache_of_one_gpu(tmp_path):
 def test_gpus_of_a_group_share_work_and_tokens(tmp_path):
     config = written(tmp_path)
     for phase, tokens in (("prefill", 4 * 256), ("decode", 4)):
-        whole, half = (single_step(config, phase, batch=4, sequence=256, tensor_parallel=one) for one in (1, 2))
+        whole, half = (single_step(config, phase, batch=4, sequence=256, layout=Layout(tensor_parallel=one)) for one in (1, 2))
         assert (whole.tokens, half.tokens) == (tokens, tokens)
         assert (whole.workload.gpus, half.workload.gpus) == (1, 2)
         assert workload_work(half.workload).flop == pytest.approx(workload_work(whole.workload).flop / 2, rel=0.02)
         assert {one.host_share for one in whole.workload.operators} == {0.0}
+
+
+def test_copies_of_the_attention_share_the_sequences_and_their_experts_get_those_of_all():
+    layout = Layout(tensor_parallel=1, expert_parallel=8)
+    step = single_step("deepseek-v3", "decode", batch=64, sequence=512, layout=layout)
+    rows = {one.family: one.shape[:2] for one in step.workload.operators if one.family in ("mla", "moe")}
+    assert (step.tokens, step.workload.gpus, rows["mla"], rows["moe"][0]) == (64, 8, (8.0, 1.0), 64.0)
+    with pytest.raises(WorkloadError, match="8 copies of the attention do not divide a batch of 63"):
+        single_step("deepseek-v3", "decode", batch=63, layout=layout)
+    name = json.loads(run("--model deepseek-v3 --gpu b200 --phase decode --batch 64 --expert-parallel 8 --json")[1])["workload"]
+    assert name.endswith("-serving-ep8")
 
 
 def test_narrow_weights_and_cache_make_a_decoding_step_shorter():
@@ -68,7 +80,7 @@ def test_power_and_energy_of_a_group_are_those_of_all_its_gpus(tmp_path, command
     asked = f"--model {written(tmp_path)} --gpu h100 --phase decode --batch 8 --tensor-parallel 4"
     words = (command, asked)
     bundle, gpu = bundle_for("h100")
-    step = single_step(written(tmp_path), "decode", batch=8, tensor_parallel=4)
+    step = single_step(written(tmp_path), "decode", batch=8, layout=Layout(tensor_parallel=4))
     (one,) = estimate(replace(step.workload, gpus=1), bundle, gpu=gpu)
     found = json.loads(run(words, "--json")[1])
     found = found[0] if isinstance(found, list) else found
