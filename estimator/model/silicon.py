@@ -49,9 +49,9 @@ FLOP_PER_CLOCK: Final[dict[str, float]] = {"8.6": 1024.0, "8.9": 1024.0, "9.0": 
 """That width by compute capability where boards are sold with a lower rate (GeForce, L20, H20): the units are the same (assumed)."""
 
 GDDR_ENERGY: Final = 1.7
-"""Energy of a byte of GDDR over one of HBM [1], which has shorter wires.  Whole models of A10, A100 and H100, forecast from each other,
-take 1.3 with more rest power for the A10, or 2 with less, alike; decoding and training on A40, L40 and RTX 4090 ask for 2 or more.
-Chosen between, with all of these in view."""
+"""Energy of a byte of GDDR5 to 6X over one of HBM [1], which has shorter wires, or GDDR7, which takes half of GDDR6's (Micron).
+Whole models of A10, A100 and H100, forecast from each other, take 1.3 with more rest power for the A10, or 2 with less, alike; decoding
+and training on A40, L40 and RTX 4090 ask for 2 or more.  Chosen between, with all of these in view."""
 
 WIDTH_SHARE: Final = 0.5
 """Share of a tensor core's energy for operands, which wider units use more often [1]."""
@@ -96,5 +96,5 @@ def energy_factors(gpu: GpuSpec) -> dict[str, float]:
     logic = PROCESS_ENERGY.get(gpu.process, 1.0)
     flop_per_clock = FLOP_PER_CLOCK.get(gpu.compute_capability, gpu.tensor_flop_per_clock.get("fp16", 0.0))
     width = 1.0 - WIDTH_SHARE + WIDTH_SHARE * REFERENCE_FLOP_PER_CLOCK / flop_per_clock if flop_per_clock else 1.0
-    dram = GDDR_ENERGY if gpu.memory.startswith("gddr") else 1.0
+    dram = GDDR_ENERGY if gpu.memory.startswith("gddr") and gpu.memory != "gddr7" else 1.0
     return {"dram": dram, "tensor": logic * width, "cuda": logic, "sfu": logic, "busy": gpu.num_sms / REFERENCE_SMS}
