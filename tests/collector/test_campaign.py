@@ -126,7 +126,7 @@ def test_a_family_filter_keeps_the_kernels_of_the_family(tiny):
     assert row_ids < {point.row_id for point in whole.points}, "a row's id is its point's, not its place's"
 
 
-@pytest.mark.parametrize(("name", "least"), [("quick", 250), ("full", 9500)])
+@pytest.mark.parametrize("name, least", [("quick", 250), ("full", 9500)])
 def test_shipped_campaigns_can_be_planned(name, least):
     spec = load_campaign(name)
     with open_bench(BOARD) as bench:
@@ -158,7 +158,7 @@ DOCUMENT = {"name": "x", "kernels": [SOFTMAX]}
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change, reason",
     [
         ({"count": 0}, r"\.count = 0"),
         ({"precision": "fp12"}, r"\.precision = 'fp12'"),
@@ -175,7 +175,7 @@ def test_a_group_that_cannot_be_is_refused_with_its_path(change, reason):
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change, reason",
     [
         ({"warmup": 1.0}, "warmup is unknown; known: .*warmup_s"),
         ({"kernels": []}, "at least one group"),

@@ -81,7 +81,7 @@ def test_slow_calls_cost_time_and_readings_but_no_power(calibration):
 
 
 @pytest.mark.parametrize(
-    ("faults", "trace", "why"), [(Faults(late_trace_share=1.0), True, "too late"), (Faults(), False, NOT_TRACED), (Faults(), True, "")]
+    "faults, trace, why", [(Faults(late_trace_share=1.0), True, "too late"), (Faults(), False, NOT_TRACED), (Faults(), True, "")]
 )
 def test_a_kernel_without_a_trace_runs_without_a_name(calibration, faults, trace, why):
     with open_bench(BOARD, faults=faults, trace=trace) as bench:
@@ -95,7 +95,7 @@ def test_a_kernel_without_a_trace_runs_without_a_name(calibration, faults, trace
     assert rows_to_table([row], {}).num_rows == 1
 
 
-@pytest.mark.parametrize(("fault", "guarded"), [("", False), ('hangs = "ffma_k8_u64"', True)])
+@pytest.mark.parametrize("fault, guarded", [("", False), ('hangs = "ffma_k8_u64"', True)])
 def test_a_board_that_hangs_is_guarded(tmp_path, repository, fault, guarded):
     board = tmp_path / "board.toml"
     board.write_text((repository / "configs" / "simulated-boards" / "h100-sxm.toml").read_text() + f"\n[faults]\n{fault}\n")
@@ -104,7 +104,7 @@ def test_a_board_that_hangs_is_guarded(tmp_path, repository, fault, guarded):
 
 
 @pytest.mark.parametrize(
-    ("faults", "flag"),
+    "faults, flag",
     [(Faults(throttle_share=0.3), "throttled"), (Faults(foreign_share=0.15), "shared_board"), (Faults(stale_share=0.15), "sensor_stuck")],
     ids=["throttle", "foreign process", "frozen sensor"],
 )

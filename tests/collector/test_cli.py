@@ -51,7 +51,7 @@ def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tm
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "reason"),
+    "change, status, reason",
     [
         ("--freqs ''", 2, "no clock is named"),
         ("--freqs 511", 1, "nearest 510"),

@@ -109,7 +109,7 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change, reason",
     [
         ("--readings none.csv", "none.csv"),
         ("--sensor none.json", "none.json"),
@@ -130,7 +130,7 @@ def logged(record, path, column, board):
 
 
 @pytest.mark.parametrize(
-    ("field", "column", "status"),
+    "field, column, status",
     [
         ("instant", "power.draw.instant", 0),
         ("power.draw.average", "power.draw.average", 0),

@@ -19,7 +19,7 @@ WGMMA_F16 = ("wgmma_f16_n64", "wgmma_f16_n128", "wgmma_f16_n256")
 
 
 @pytest.mark.parametrize(
-    ("group", "complaint"),
+    "group, complaint",
     [
         ({"kernels": ["ffma*"], "modes": ["half"]}, r"\.modes\[0\] = 'half' is unknown; known: full, sm_sweep"),
         ({"kernels": ["ffma*"], "level": "O9"}, r"\.level = 'O9'"),

@@ -49,7 +49,7 @@ def plan_of(*groups, board=BOARD):
         return plan_campaign(spec_of(*groups), (900.0,), (), 3, bench)
 
 
-@pytest.mark.parametrize(("group", "natural"), [(LINEAR, "tn"), (BMM, "nn")])
+@pytest.mark.parametrize("group, natural", [(LINEAR, "tn"), (BMM, "nn")])
 def test_the_natural_layout_by_name_is_the_kernel_that_has_none(group, natural):
     unnamed, named, twice = (
         [replace(point, row_id="") for point in plan_of({**group, **how}).points]
@@ -82,7 +82,7 @@ def test_a_layout_that_a_precision_lacks_is_skipped_by_name_and_another_precisio
 
 
 @pytest.mark.parametrize(
-    ("group", "reason"),
+    "group, reason",
     [
         ({**SOFTMAX, "transpose": "nn"}, r"kernels\[0\].transpose is for matrix products \(family gemm\); softmax has no layout"),
         ({**LINEAR, "transpose": "nx"}, r"kernels\[0\].transpose\[0\] = 'nx' is unknown; known: nn, nt, tn, tt"),

@@ -93,7 +93,7 @@ def mostly(value):
 
 
 @pytest.mark.parametrize(
-    ("change", "flags", "known"),
+    "change, flags, known",
     [
         *((some(value, 50), {"power_absurd"}, True) for value in (math.nan, -3.0, 1e9)),
         *((mostly(value), {"power_absurd"}, False) for value in (math.nan, -3.0, 1e9)),

@@ -121,7 +121,7 @@ def test_a_short_program_is_run_as_often_as_the_asked_error_takes(capfd):
 
 
 @pytest.mark.parametrize(
-    ("options", "command", "status", "words"),
+    "options, command, status, words",
     [
         (("--std", "0.01", "--repeats", "3"), QUICK, 2, "leave --repeats out"),
         (("--longest", "5s"), QUICK, 2, "give both"),

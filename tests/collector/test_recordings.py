@@ -112,7 +112,7 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    "content, reason",
     [
         ("", "is empty"),
         ("t_s,power_w\n", "no rows"),
@@ -178,7 +178,7 @@ def test_a_load_is_read_as_runs_with_levels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "reason"),
+    "rows, reason",
     [
         ("", "has 0 edges"),
         ("1,0\n2,0\n", "never on"),

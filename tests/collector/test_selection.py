@@ -130,7 +130,7 @@ def test_what_is_chosen_and_what_cannot_be_is_said(words, capsys):
 
 
 @pytest.mark.parametrize("board", board_names())
-@pytest.mark.parametrize(("part", "entry"), [(1.0, ""), (0.3, "h200")])
+@pytest.mark.parametrize("part, entry", [(1.0, ""), (0.3, "h200")])
 def test_a_campaign_takes_as_long_and_as_much_as_its_plan_states(board, part, entry, tiny, tmp_path):
     """Preparation as planted included, with the sensor characterised or from the catalogue; the energy is a rule of thumb."""
     with open_bench(f"sim:{board}", seed=4) as bench:

@@ -111,7 +111,7 @@ def test_every_cell_of_figure_14_is_a_generation_and_no_other(shared_data):
 
 
 @pytest.mark.parametrize(
-    ("sensor", "width_ms"),
+    "sensor, width_ms",
     [
         ("NVIDIA GeForce RTX 3090@525.116.03:instant", 98),
         ("NVIDIA GeForce RTX 3090@525.116.03:usage", 1000),
@@ -146,7 +146,7 @@ def test_an_entry_is_found_by_its_name_and_is_possible():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text, said",
     [
         ("a100-pcie-40g", "`collect sensors` lists them"), ("./no.json", "cannot be read"),
         ("rtx-3090@525.89:instant", "rtx-3090@525.89.02:usage"), ("a10:power", "nothing is published"),
@@ -202,7 +202,7 @@ def test_a_characterised_sensor_sent_as_an_entry_is_found_before_others(board, o
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change, said",
     [
         ({"driver": ""}, "without driver"),
         ({"field": "total"}, "without field"),
@@ -216,7 +216,7 @@ def test_a_sensor_that_is_not_known_makes_no_entry(change, said):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    "old, new, said",
     [
         ("window_s = 0.031", "window_s = -1", r"rows\[0\].window_s"), ('["instant"]', '["total"]', r"rows\[0\].fields"),
         ("gain", "gian", "gian"), ('boards = ["h300"]', "boards = []", "boards"), ("rows = [", "rows = [1,", r"rows\[0\]"),

@@ -68,7 +68,7 @@ def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "words"),
+    "arguments, status, words",
     [
         ("--load l.csv", 2, "--load needs --readings"),
         ("--column x", 2, "--column needs --readings"),

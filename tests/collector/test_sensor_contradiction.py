@@ -42,7 +42,7 @@ def against(case, calibration):
     return set(correct_recording(case.time_s, case.power_w, calibration, case.load).notes) & set(AGAINST)
 
 
-@pytest.mark.parametrize(("averaging", "width_s"), [("boxcar", 0.025), ("boxcar", 0.1), ("low-pass", 0.025), ("low-pass", 0.2)])
+@pytest.mark.parametrize("averaging, width_s", [("boxcar", 0.025), ("boxcar", 0.1), ("low-pass", 0.025), ("low-pass", 0.2)])
 def test_the_right_sensor_is_not_contradicted(averaging, width_s):
     case = jittered(averaging, width_s, 5)
     assert not against(case, case.calibration)
@@ -58,7 +58,7 @@ def test_stamps_on_another_clock_are_said_beyond_the_sensors_own_scatter_alone(r
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change, said",
     [
         ({"window_s": 0.1}, {"sensor"}),
         ({"averaging": "low-pass", "window_s": 0.2}, {"sensor"}),
@@ -79,7 +79,7 @@ def test_a_contradicted_sensor_is_a_note_and_gives_status_3(record, tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("folder", "calibration", "expected"),
+    "folder, calibration, expected",
     [
         ("a100_square_wave", A100, set()),
         ("rtx3090_step", RTX3090, set()),
@@ -94,7 +94,7 @@ def test_recorded_boards_have_their_own_sensor_and_not_the_other(shared_data, fo
     assert set(found.notes) & set(AGAINST) == expected
 
 
-@pytest.mark.parametrize(("first", "last"), [(None, 20), (10, None), (10, 20)])
+@pytest.mark.parametrize("first, last", [(None, 20), (10, None), (10, 20)])
 def test_executions_that_the_recording_cuts_contradict_nothing(first, last):
     """Cut in the middle of an execution, which a quick sensor reads many times."""
     starts = 1.5 + np.cumsum(0.41 + np.random.default_rng(3).uniform(-3e-3, 3e-3, 30))

@@ -63,7 +63,7 @@ def test_a_lone_step_is_undetermined(kernel, source):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "width_s", "load_period_s", "source"),
+    "kernel, width_s, load_period_s, source",
     [("low-pass", 1.0, 0.1285, "meter"), ("low-pass", 1.0, 0.47, "load"), ("boxcar", 3.0, 1.5, "load"), ("boxcar", 1.7, 0.9, "meter")],
 )
 def test_an_averaging_longer_than_those_searched_is_undetermined(kernel, width_s, load_period_s, source):
@@ -71,7 +71,7 @@ def test_an_averaging_longer_than_those_searched_is_undetermined(kernel, width_s
     assert (found.averaging, found.window_s, found.gain) == ("undetermined", None, None)
 
 
-@pytest.mark.parametrize(("kernel", "width_s", "period_s"), [("boxcar", 0.1, 0.1), ("low-pass", 0.06, 0.0312)])
+@pytest.mark.parametrize("kernel, width_s, period_s", [("boxcar", 0.1, 0.1), ("low-pass", 0.06, 0.0312)])
 def test_a_step_tells_a_kernel_where_a_meter_shows_the_board_and_both_edges_agree(kernel, width_s, period_s):
     planted = replace(A100_LIKE, kernel=kernel, width_s=width_s, period_s=period_s, noise_w=0.3)
     found = identified(lone_step(planted), "meter", seed=8)
@@ -89,7 +89,7 @@ def test_noise_of_the_meter_does_not_make_a_short_averaging_long(seed):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "width_s", "source"), [("trailing-mean", 1.1, "meter"), ("trailing-mean", 1.1, "load"), ("boxcar", 0.6, "meter")]
+    "kernel, width_s, source", [("trailing-mean", 1.1, "meter"), ("trailing-mean", 1.1, "load"), ("boxcar", 0.6, "meter")]
 )
 def test_a_locked_load_tells_a_mean_that_ramps_over_many_updates(kernel, width_s, source):
     planted = replace(A100_LIKE, kernel=kernel, width_s=width_s, period_s=0.1, noise_w=0.1)
@@ -229,7 +229,7 @@ def test_the_rtx_3090s_step_is_undetermined_without_the_meter_and_its_ramp_is_no
     assert "meter tells which" in average.notes["transient"]
 
 
-@pytest.mark.parametrize(("log", "period_s"), [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])
+@pytest.mark.parametrize("log, period_s", [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])
 def test_the_long_logs_give_the_published_periods(shared_data, log, period_s):
     read = read_run(shared_data / "sensors" / "logs" / f"{log}.csv").record
     clock, _ = fit_update_clock(read.time_s, read.power_w)

@@ -106,14 +106,14 @@ def test_a_wave_more_costs_a_step(name):
     assert 0.95 * within < time_of(4 * slots - 1) <= within
 
 
-@pytest.mark.parametrize(("slow", "fast"), [(1540, 1536), (2044, 2048), (3588, 3584)])
+@pytest.mark.parametrize("slow, fast", [(1540, 1536), (2044, 2048), (3588, 3584)])
 def test_a_norm_whose_warps_part_takes_longer_for_an_element(slow, fast):
     norms = [make_operator("norm", "layernorm", "fp32", rows=8192, dim=dim) for dim in (slow, fast)]
     slower, faster = (seconds("a100-pcie-40gb", norm) / norm["dim"] for norm in norms)
     assert slower > 1.01 * faster
 
 
-@pytest.mark.parametrize(("m", "n", "k", "ratio"), [(197, 200, 64, 1.0), (197, 197, 64, 1.1), (197, 64, 197, 1.3), (197, 64, 200, 1.0)])
+@pytest.mark.parametrize("m, n, k, ratio", [(197, 200, 64, 1.0), (197, 197, 64, 1.1), (197, 64, 197, 1.3), (197, 64, 200, 1.0)])
 def test_only_rows_that_are_no_multiple_of_16_bytes_slow_a_product(m, n, k, ratio):
     own, padded = (
         seconds("a100-pcie-40gb", make_operator("gemm", "bmm", "bf16", batch=512, m=m, n=-(-n // to) * to, k=-(-k // to) * to))

@@ -59,7 +59,7 @@ def test_the_power_limit_lowers_the_clock_and_is_kept(name):
         assert record.segment_s[-1] > 1.02 * planted_latency_s(board, prepared, top)
 
 
-@pytest.mark.parametrize(("sink_k", "faults", "clock"), [(62.0, None, None), (0.0, Faults(throttle_share=1.0), 720.0)])
+@pytest.mark.parametrize("sink_k, faults, clock", [(62.0, None, None), (0.0, Faults(throttle_share=1.0), 720.0)])
 def test_a_hot_board_or_a_throttled_run_slows_down_and_says_so(sink_k, faults, clock):
     with open_simulated("a100-pcie-40gb", faults=faults) as board:
         board.world._sink_k += sink_k

@@ -74,7 +74,7 @@ SEEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "precision"), SEEN)
+@pytest.mark.parametrize("asked, precision", SEEN)
 def test_products_in_narrow_formats_come_from_a_board_on_which_some_were_seen(asked, precision):
     assert bundle_for(asked, [precision])[0].name == SEEN[asked, precision]
 

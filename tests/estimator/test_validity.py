@@ -142,7 +142,7 @@ def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "fitted", "outside"),
+    "head_dim, fitted, outside",
     [
         (256, None, ""),
         (257, None, "the heads of FlashAttention's kernels, 1 to 256"),

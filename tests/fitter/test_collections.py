@@ -210,7 +210,7 @@ def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait
 
 
 @pytest.mark.parametrize(
-    ("board", "workloads", "energy_j", "reason"),
+    "board, workloads, energy_j, reason",
     [
         (A100, various_workloads(), 1.0, "start from it with --prior"),
         (H100, busy_workloads(), np.nan, "no anchor has an energy whose power lies between rest and the limit"),

@@ -87,7 +87,7 @@ def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board):
 
 
 @pytest.mark.parametrize(
-    ("operator", "l2_state", "layout", "words"),
+    "operator, l2_state, layout, words",
     [
         (product(8), "cold", "", "too small to displace the L2"),
         (product(64, precision="fp8"), "warm", "nt", "gemm.linear in fp8: is multiplied in layout tn alone, not in nt"),
@@ -112,7 +112,7 @@ def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board):
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "words"),
+    "fault, error, words",
     [
         (OutOfMemoryError("Out of memory allocating 5 bytes"), RunnerError, "Out of memory"),
         (CudaRuntimeError(1, "cudaErrorInvalidValue: invalid argument"), RunnerError, "invalid argument"),

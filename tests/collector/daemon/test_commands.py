@@ -25,7 +25,7 @@ UUID = board_uuid()
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change, reason",
     [
         ("/etc/passwd", "passwd"),
         ("--gpu sim:a900", "unknown simulated board"),
@@ -75,7 +75,7 @@ def test_a_daemon_finds_its_settings_as_its_clients_do(place, capsys, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "reason"),
+    "words, status, reason",
     [
         ("stop", 2, "name a job"),
         ("stop 7", 1, "no job 7"),
@@ -125,7 +125,7 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change, reason",
     [
         ("--record r", "--record belongs to one board"),
         ("--out file.parquet", "names a file"),
@@ -180,7 +180,7 @@ def daemon_was_there(place, *, silent_s, draining):
 
 
 @pytest.mark.parametrize(
-    ("runs", "silent_s", "draining", "words"),
+    "runs, silent_s, draining, words",
     [
         (True, 1.5 * STALE_S, False, "process 4321, has said nothing for 90 s"),
         (True, 0.5 * STALE_S, False, ""),

@@ -39,7 +39,7 @@ def test_one_process_at_a_time_holds_a_board(environment, boards):
 
 
 @pytest.mark.parametrize(
-    ("boot", "may_lock", "alive", "resets", "left"),
+    "boot, may_lock, alive, resets, left",
     [
         pytest.param("", 1, False, 1, 0, id="a dead process left it"),
         pytest.param("", 0, False, 0, 1, id="the driver refuses"),

@@ -69,7 +69,7 @@ def test_a_power_is_read_in_the_type_that_the_driver_names_and_of_an_unknown_typ
 
 
 @pytest.mark.parametrize(
-    ("settings", "fields"),
+    "settings, fields",
     [
         ({"module_mw": 500_000}, ("average",)),
         ({}, ("average",)),  # a driver that knows no scopes: the board's name tells
@@ -91,7 +91,7 @@ def test_the_module_of_a_gh200_is_never_taken_for_its_gpu(boards, settings, fiel
 
 
 @pytest.mark.parametrize(
-    ("product_names", "said"),
+    "product_names, said",
     [
         (None, "NVIDIA Unheard Of has no specification.*--gpu-spec FILE"),
         ('["Tesla M2075"]', "is of m2075, Tesla M2075; this board is NVIDIA Unheard Of"),
@@ -131,9 +131,7 @@ def test_a_clock_that_was_held_is_given_back_at_once(boards):
     assert (boards.get("lock_high"), boards.get("reset_calls")) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"), [(GPU_LOST, "fallen off the bus"), (RESET_REQUIRED, "must be reset"), (1, "driver was restarted")]
-)
+@pytest.mark.parametrize("code, reason", [(GPU_LOST, "fallen off the bus"), (RESET_REQUIRED, "must be reset"), (1, "driver was restarted")])
 def test_a_lost_board_is_named_once_the_readings_before_are_taken(boards, code, reason):
     def lose():
         with open_board("0") as opened:
@@ -146,7 +144,7 @@ def test_a_lost_board_is_named_once_the_readings_before_are_taken(boards, code, 
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(9, "not loaded"), (VERSION_MISMATCH, "restart the machine"), (NO_PERMISSION, "rights of /dev/nvidia")]
+    "code, reason", [(9, "not loaded"), (VERSION_MISMATCH, "restart the machine"), (NO_PERMISSION, "rights of /dev/nvidia")]
 )
 def test_a_driver_that_cannot_be_used_says_why(boards, code, reason):
     boards.set(fail_init=code)
@@ -154,7 +152,7 @@ def test_a_driver_that_cannot_be_used_says_why(boards, code, reason):
         pass
 
 
-@pytest.mark.parametrize(("change", "reason"), [({"mig": 1}, "MIG"), ({"virtual": 2}, "vGPU"), ({"virtual": 3}, "vGPU")])
+@pytest.mark.parametrize("change, reason", [({"mig": 1}, "MIG"), ({"virtual": 2}, "vGPU"), ({"virtual": 3}, "vGPU")])
 def test_a_board_whose_power_is_shared_is_refused(boards, change, reason):
     boards.set(**change)
     with pytest.raises(DeviceError, match=reason), open_board("0"):
@@ -212,7 +210,7 @@ def test_an_old_driver_is_used_as_far_as_it_goes(boards, environment, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "volt"),
+    "text, volt",
     [
         ("    Voltage\n        Graphics                          : 737.500 mV\n", 0.7375),
         ("    Graphics : N/A", None),

@@ -72,7 +72,7 @@ def test_missing_samples_are_a_warning_and_part_energy_from_mean_power(recording
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    "status, words",
     [
         (1, "decode {r} --rails hpwr"),
         (1, "decode {r} --time unix"),

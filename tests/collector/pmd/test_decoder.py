@@ -35,7 +35,7 @@ def test_a_sound_stream_comes_back_as_it_was_sent():
     assert (len(cut), tally.trailing_bytes, tally.discarded_bytes) == (4_999, PACKET_BYTES - 5, 0)
 
 
-@pytest.mark.parametrize(("name", "count"), [("a100_square_wave", 47_735), ("rtx3090_step", 66_852)])
+@pytest.mark.parametrize("name, count", [("a100_square_wave", 47_735), ("rtx3090_step", 66_852)])
 def test_every_packet_of_a_published_recording_is_found_from_any_byte_on(name, count, shared_data):
     content = (shared_data / "sensors" / name / "PMD_data.bin").read_bytes()
     whole, tally = decoded([content])

@@ -122,7 +122,7 @@ class Held:
 
 
 @pytest.mark.parametrize(
-    ("look", "found"),
+    "look, found",
     [
         (lambda line: line.read_exactly(6, 0.0), b"answer"),
         (lambda line: line.read_waiting(0.0), b"answer"),

@@ -106,7 +106,7 @@ def test_zeros_are_taken_off_and_currents_below_zero_kept(tmp_path):
     assert np.abs(samples.amperes.mean(axis=0)).max() < 3e-3
 
 
-@pytest.mark.parametrize(("packets", "current", "words"), [(6_000, 60, "nothing plugged in"), (1_000, 1, "too short")])
+@pytest.mark.parametrize("packets, current, words", [(6_000, 60, "nothing plugged in"), (1_000, 1, "too short")])
 def test_a_recording_under_load_or_too_short_gives_no_zero(packets, current, words, tmp_path):
     _, ticks, raw = stream(packets)
     raw[:, 1::2] = current

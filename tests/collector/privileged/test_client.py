@@ -96,7 +96,7 @@ def lease_runs_out(place, _helper):
     until(lambda: place.events()[-1].get("why") == "lease_over")
 
 
-@pytest.mark.parametrize(("loss", "limits"), [(helper_is_killed, ""), (lease_runs_out, "lease_s = 2.0")])
+@pytest.mark.parametrize("loss, limits", [(helper_is_killed, ""), (lease_runs_out, "lease_s = 2.0")])
 def test_every_request_names_a_lost_lease_and_another_lease_works(loss, limits, place):
     """What a campaign makes of a clock that it loses, tests/collector/interruption looks at."""
     place.write_config(head=limits)
@@ -141,7 +141,7 @@ def answering(place, *replies):
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    "reply, words",
     [
         (b"", "has gone"),
         (b'{"version": 7, "ok": true}\n', "no clock helper of this release"),

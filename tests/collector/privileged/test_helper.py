@@ -99,7 +99,7 @@ def test_a_board_has_one_client_at_a_time(place, opened):
 
 
 @pytest.mark.parametrize(
-    ("uuid", "clock", "code"),
+    "uuid, clock, code",
     [
         (UNLISTED, 900, "board_not_allowed"),
         (UUID, 509, "clock_not_allowed"),

@@ -391,7 +391,7 @@ def test_what_is_said_to_fit_is_answered(layers, weights, link, hint):
     assert f"; {hint}" in serve_llm(serving, bundle, gpu=board).state
 
 
-@pytest.mark.parametrize(("batch", "least", "most"), [(1, 1.0, 1.0), (64, 1.1, 1.5)])
+@pytest.mark.parametrize("batch, least, most", [(1, 1.0, 1.0), (64, 1.1, 1.5)])
 def test_prompts_that_share_no_steps_with_running_sequences_take_longer(batch, least, most):
     bundle, gpu = bundle_for("a100")
     engines = [replace(load_engine("sglang"), mixes=mixes) for mixes in (True, False)]
