@@ -19,9 +19,9 @@ from tests.collector.made_readings import made, sensor_of
 from tests.words import answer, changed, refused
 
 
-def correct(files, capsys, *more, status=0):
+def correct(files, *more, status=0):
     """What `collect correct` says of files, which are named by its options."""
-    return answer(capsys, "correct", *(word for name, path in files.items() for word in (f"--{name}", path)), *more, status=status)
+    return answer("correct", *(word for name, path in files.items() for word in (f"--{name}", path)), *more, status=status)
 
 
 def written(record, folder, origin_s=100.0):
@@ -45,9 +45,9 @@ def files(record, tmp_path):
     return written(record, tmp_path)
 
 
-def test_energy_with_and_without_the_load_is_true_within_its_error(record, files, capsys):
+def test_energy_with_and_without_the_load_is_true_within_its_error(record, files):
     for paths in ({name: path for name, path in files.items() if name != "load"}, files):
-        document = correct(paths, capsys)
+        document = correct(paths)
         start, end = document["start_s"] - 100.0, document["end_s"] - 100.0
         true = float(record.energy_j(np.array([start]), np.array([end]))[0])
         assert abs(document["energy_j"] - true) < 4.0 * document["energy_std_j"]
@@ -62,9 +62,9 @@ def test_energy_with_and_without_the_load_is_true_within_its_error(record, files
     assert document["recording"]["end_s"] > document["end_s"]
 
 
-def test_the_table_holds_the_power(record, files, tmp_path, capsys):
+def test_the_table_holds_the_power(record, files, tmp_path):
     out = tmp_path / "C.csv"
-    correct(files, capsys, "--out", out)
+    correct(files, "--out", out)
     time_s, power, std = np.loadtxt(out, delimiter=",", skiprows=1).T
     assert np.all(np.diff(time_s) > 0)
     assert np.all(std > 0)
@@ -91,7 +91,7 @@ def test_executions_without_readings_near_them_are_left_out(record):
 
 
 @pytest.mark.parametrize("unknown", ["gain", "averaging", "all"])
-def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp_path, unknown, capsys):
+def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp_path, unknown):
     nothing = {}
     if unknown in ("gain", "all"):
         nothing |= {"gain": None, "gain_std": None, "offset_w": None, "offset_std_w": None}
@@ -101,7 +101,7 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp
         nothing |= {"update_period_s": None, "reading_noise_w": None, "update_jitter_s": None}
     blind = written(replace(record, calibration=replace(record.calibration, **nothing)), tmp_path)
     known = correct_recording(record.time_s, record.power_w, record.calibration, record.load)
-    document = correct(blind, capsys, status=0 if unknown == "gain" else 3)
+    document = correct(blind, status=0 if unknown == "gain" else 3)
     true = float(record.energy_j(record.load.start_s[:1], record.load.end_s[-1:])[0])
     assert document["energy_std_j"] > known.span.energy_std_j
     assert abs(document["energy_j"] - true) < 3.0 * document["energy_std_j"]
@@ -117,8 +117,8 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp
         ("--column colour", "colour"),
     ],
 )
-def test_bad_input_gives_one_line(files, change, reason, capsys):
-    refused(capsys, 1, reason, changed(f"correct --readings {files['readings']} --sensor {files['sensor']}", change))
+def test_bad_input_gives_one_line(files, change, reason):
+    refused(1, reason, changed(f"correct --readings {files['readings']} --sensor {files['sensor']}", change))
 
 
 def logged(record, path, column, board):
@@ -139,19 +139,19 @@ def logged(record, path, column, board):
         ("recorded", "power.draw", 0),
     ],
 )
-def test_readings_of_another_field_than_the_sensors_are_a_warning(record, tmp_path, field, column, status, capsys):
+def test_readings_of_another_field_than_the_sensors_are_a_warning(record, tmp_path, field, column, status):
     known = written(replace(record, calibration=replace(record.calibration, field=field)), tmp_path)["sensor"]
     log = logged(record, tmp_path / "log.csv", column, "GPU-0")
-    found = answer(capsys, f"correct --readings {log} --sensor {known}", status=status)
+    found = answer(f"correct --readings {log} --sensor {known}", status=status)
     assert ("field" in found["notes"]) == (status == 3)
 
 
-def test_readings_of_another_board_than_the_sensors_are_refused(record, tmp_path, capsys):
+def test_readings_of_another_board_than_the_sensors_are_refused(record, tmp_path):
     known = written(replace(record, calibration=replace(record.calibration, gpu_uuid="GPU-abc")), tmp_path)["sensor"]
     own, other = (logged(record, tmp_path / f"{board}.csv", "power.draw.instant", board) for board in ("GPU-ABC", "GPU-def"))
-    answer(capsys, f"correct --readings {own} --sensor {known}")
+    answer(f"correct --readings {own} --sensor {known}")
     reason = "readings of board GPU-def, the sensor is that of board GPU-abc"
-    refused(capsys, 1, reason, f"correct --readings {other} --sensor {known}")
+    refused(1, reason, f"correct --readings {other} --sensor {known}")
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
@@ -175,7 +175,7 @@ def test_no_readings_and_no_sensor_crash_it(polls, calibration):
     json.dumps(document, allow_nan=False)
 
 
-def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data, tmp_path, capsys):
+def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data, tmp_path):
     folder = shared_data / "sensors" / "a100_square_wave"
     published = sensor_of("""
 "gpu_uuid": "", "driver": "535.54.03", "sensor": "nvidia-smi", "field": "instant", "averaging": "low-pass",
@@ -185,7 +185,7 @@ def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data, tmp_pa
 """)
     (tmp_path / "s.json").write_text(json.dumps(published.document()))
     paths = {"readings": folder / "gpudata.csv", "load": folder / "timestamps.csv", "sensor": tmp_path / "s.json"}
-    document = correct(paths, capsys, "--column", "power.draw.instant")
+    document = correct(paths, "--column", "power.draw.instant")
     meter = read_reference(folder / "PMD_data.bin")
     time_s, power = meter.time_s, meter.power_w
     zone_s = 3600.0 * round((document["start_s"] - 1.5 - time_s[0]) / 3600.0)

@@ -89,7 +89,7 @@ def test_odd_values_are_shown_as_text_or_left_out(tmp_path, changes):
     assert not {tag for tag, _ in page.tags} & {"script", "img"}
 
 
-def test_bad_input_gives_one_line_and_no_page(tmp_path, capsys):
+def test_bad_input_gives_one_line_and_no_page(tmp_path):
     log = write_log(tmp_path, 3)
     damaged, empty, foreign = (tmp_path / name for name in ("damaged.parquet", "empty.parquet", "rejected.parquet"))
     damaged.write_bytes(b"PAR1" + bytes(40))
@@ -97,7 +97,7 @@ def test_bad_input_gives_one_line_and_no_page(tmp_path, capsys):
     pq.write_table(rows_to_table([a_row()], {**METADATA, "rejected": {"a reason": "many"}}), foreign)
     out = tmp_path / "page.html"
     for path, words in ((damaged, "damaged"), (empty, "no row"), (foreign, "metadata are damaged"), (tmp_path / "none", "no such file")):
-        refused(capsys, 1, words, f"report {path} -o {out}")
+        refused(1, words, f"report {path} -o {out}")
         assert not out.exists()
-    assert answer(capsys, f"report {log} -o {out}") == {"output": str(out), "rows": 3}
+    assert answer(f"report {log} -o {out}") == {"output": str(out), "rows": 3}
     assert "did not finish" in out.read_text()

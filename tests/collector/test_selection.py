@@ -19,7 +19,7 @@ from collector.errors import CampaignError
 from collector.sensing.catalogue import given_sensor
 from collector.simulated.profile import board_names
 from tests.collector.campaigns import BOARD, ONE_SOFTMAX, SHORT_HEAD, planned, softmax_of_many_sizes
-from tests.words import called, refused
+from tests.words import called, refused, told
 
 CLOCKS = (510.0, 900.0, 1410.0)
 SPEC = load_campaign("quick")
@@ -97,36 +97,31 @@ def words(tmp_path):
     return f"--gpu {BOARD} --freqs 510,1410 --campaign {tmp_path / 'small.toml'} --out {tmp_path / 'd.parquet'}"
 
 
-def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(words, tmp_path, capsys):
-    assert called(f"{words} --budget 60s --json") == 0
-    said = capsys.readouterr()
-    assert "are only timed" in said.err
-    outcome = json.loads(said.out)
-    assert outcome["board_time_s"] <= 62.0
+def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(words, tmp_path):
+    out, err = told(f"{words} --budget 60s --json")
+    assert "are only timed" in err
+    assert json.loads(out)["board_time_s"] <= 62.0
     dataset = read_kernel_dataset(tmp_path / "d.parquet")
     timed = [row for row in dataset.table.to_pylist() if "short_window" in row["flags"]]
     assert 0 < len(timed) < dataset.table.num_rows
     assert all(row["latency_s"] > 0.0 and all(row[name] is None for name in POWER_COLUMNS) for row in timed)
     assert dataset.metadata["campaign"]["selection"]["timed"] >= len(timed)
     assert called(f"{words} --budget 60s --resume -q") == 0
-    capsys.readouterr()
     changes = {
         "selection was '60 s', is 'all'": "",
         "sensor was": "--budget 60s --sensor a100-pcie-40gb",
         "external_meter was False": "--budget 60s --pmd sim",
     }
     for difference, options in changes.items():
-        refused(capsys, 1, f"cannot be resumed: {difference}", f"{words} {options} --resume -q")
+        refused(1, f"cannot be resumed: {difference}", f"{words} {options} --resume -q")
 
 
-def test_what_is_chosen_and_what_cannot_be_is_said(words, capsys):
+def test_what_is_chosen_and_what_cannot_be_is_said(words):
     for budget, said in (("60s", "chosen"), ("2h", "")):
-        assert called(f"{words} --budget {budget} --dry-run") == 0
-        assert ("chosen" in capsys.readouterr().out) == bool(said)
-    assert called(f"{words} --budget 10s --dry-run") == 1
-    enough = capsys.readouterr().err.strip().rpartition("at least ")[2].replace(" ", "")
-    assert called(f"{words} --budget {enough} --dry-run") == 0
-    assert "too small for one kernel of every kind" in capsys.readouterr().err
+        assert ("chosen" in told(f"{words} --budget {budget} --dry-run")[0]) == bool(said)
+    _, err = told(f"{words} --budget 10s --dry-run", status=1)
+    enough = err.strip().rpartition("at least ")[2].replace(" ", "")
+    assert "too small for one kernel of every kind" in told(f"{words} --budget {enough} --dry-run")[1]
 
 
 @pytest.mark.parametrize("board", board_names())

@@ -73,9 +73,9 @@ def test_what_the_readings_contradict_is_said(record, change, said):
     assert said <= found if said else not found
 
 
-def test_a_contradicted_sensor_is_a_note_and_gives_status_3(record, tmp_path, capsys):
+def test_a_contradicted_sensor_is_a_note_and_gives_status_3(record, tmp_path):
     paths = written(replace(record, calibration=replace(record.calibration, delay_s=0.05)), tmp_path)
-    assert "the readings contradict the sensor" in correct(paths, capsys, status=3)["notes"]["sensor"]
+    assert "the readings contradict the sensor" in correct(paths, status=3)["notes"]["sensor"]
 
 
 @pytest.mark.parametrize(

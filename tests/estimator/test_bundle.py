@@ -14,7 +14,23 @@ from estimator.bundle.files import NOT_DIGESTED, bundle_from_document, digest_of
 from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.reader import fields_of
-from tests.estimator.bundle_example import changed, example, refused, signed, written
+from tests.estimator.bundle_example import example, signed
+from tests.words import one_line
+
+
+def changed(keys, value):
+    """The example with one place changed."""
+    document = example()
+    place = functools.reduce(lambda part, key: part[key], keys[:-1], document)
+    place[keys[-1]] = value
+    return document
+
+
+def refused(path, message):
+    """Loading fails in one line that names the file and says `message`."""
+    with one_line(BundleError, match=message) as caught:
+        load_bundle(path)
+    assert str(path) in str(caught.value)
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):
@@ -88,7 +104,9 @@ SEMANTIC_FAULTS = [
 
 @pytest.mark.parametrize("place, value, message", SEMANTIC_FAULTS)
 def test_fault_is_refused_with_its_place(tmp_path, place, value, message):
-    refused(written(tmp_path, changed(place.split("/"), value)), message)
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(signed(changed(place.split("/"), value))), encoding="utf-8")
+    refused(path, message)
 
 
 def test_a_mapping_that_was_hashed_is_pickled_without_its_hash():

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from collector.cli import main
 from collector.commands.campaign import common_root
 from collector.daemon.jobs import AFTER_ROW, AT_ONCE, STALE_S
 from collector.daemon.store import FILE_NAME, daemon_lock, open_store
@@ -19,7 +18,7 @@ from collector.devices.board_claim import claimed_board
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, OTHER_BOARD, row_ids, workers
 from tests.collector.nvml.stub import Boards, board_uuid, built
 from tests.collector.steady import DEADLINE_S, until
-from tests.words import answer, called, changed, refused
+from tests.words import answer, changed, refused, told
 
 UUID = board_uuid()
 
@@ -35,28 +34,27 @@ UUID = board_uuid()
         (f"--sensor none.json --gpu {BOARD},{OTHER_BOARD}", "belong to one board"),
     ],
 )
-def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(change, reason, place, capsys, monkeypatch):
+def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(change, reason, place, monkeypatch):
     monkeypatch.chdir(place.folder)
     Path("there.parquet").touch()
     campaign = place.campaign(2) if change.startswith("--") else ""
-    refused(capsys, 1, reason, changed(f"submit {campaign} --gpu {BOARD} --freqs 900 --config {place.config}", change))
+    refused(1, reason, changed(f"submit {campaign} --gpu {BOARD} --freqs 900 --config {place.config}", change))
     assert place.overview().jobs == ()
     assert not (place.state / "campaigns").exists()
 
 
-def test_a_submission_prints_its_plan_and_keeps_its_campaign_in_the_state_folder(place, capsys):
+def test_a_submission_prints_its_plan_and_keeps_its_campaign_in_the_state_folder(place):
     (place.folder / "..x; rm -rf ~").mkdir()
     campaign = place.campaign(3, "..x; rm -rf ~/$(id) ä.toml")
     words = f"submit {shlex.quote(campaign)} --freqs 510,900 --config {place.config}"
-    plans = answer(capsys, f"{words} --gpu {BOARD},{OTHER_BOARD} --out both --dry-run")
+    plans = answer(f"{words} --gpu {BOARD},{OTHER_BOARD} --out both --dry-run")
     assert [plan["rows"] for plan in plans] == [6, 6]
     assert place.overview().jobs == ()
     assert not Path("both").exists()
-    assert called(f"{words} --gpu {BOARD} --out {place.folder / 'd.parquet'} --budget 90s --priority 3 --seed 5") == 0
-    captured = capsys.readouterr()
-    assert "3 kernels (softmax 3)" in captured.out
-    assert "job 1 queued: $(id) ä" in captured.out
-    assert "no daemon runs" in captured.err
+    out, err = told(f"{words} --gpu {BOARD} --out {place.folder / 'd.parquet'} --budget 90s --priority 3 --seed 5")
+    assert "3 kernels (softmax 3)" in out
+    assert "job 1 queued: $(id) ä" in out
+    assert "no daemon runs" in err
     job = place.job(1)
     assert (job.budget_s, job.priority) == (90.0, 3)
     assert job.arguments[-2:] == ("--seed", "5")
@@ -64,14 +62,12 @@ def test_a_submission_prints_its_plan_and_keeps_its_campaign_in_the_state_folder
     assert copy.resolve().is_relative_to(place.state)
     assert copy.name == "$(id) ä.toml"
     assert copy.read_text() == Path(campaign).read_text()
-    assert called(f"stop 1 --config {place.config}") == 0
-    assert capsys.readouterr().out == "job 1: cancelled\n"
+    assert told(f"stop 1 --config {place.config}")[0] == "job 1: cancelled\n"
 
 
-def test_a_daemon_finds_its_settings_as_its_clients_do(place, capsys, monkeypatch):
+def test_a_daemon_finds_its_settings_as_its_clients_do(place, monkeypatch):
     monkeypatch.setenv("WATTPRINT_CONFIG", str(place.config))
-    assert called("daemon --check") == 0
-    assert str(place.state) in capsys.readouterr().out
+    assert str(place.state) in told("daemon --check")[0]
 
 
 @pytest.mark.parametrize(
@@ -83,23 +79,22 @@ def test_a_daemon_finds_its_settings_as_its_clients_do(place, capsys, monkeypatc
         ("daemon --check", 2, "--config"),
     ],
 )
-def test_orders_that_cannot_be_are_one_line(words, status, reason, place, capsys):
+def test_orders_that_cannot_be_are_one_line(words, status, reason, place):
     place.overview()
-    refused(capsys, status, reason, words if "check" in words else f"{words} --config {place.config}")
+    refused(status, reason, words if "check" in words else f"{words} --config {place.config}")
 
 
-def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place, capsys):
-    config = ["--config", str(place.config)]
-    assert main(["status", *config]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == "no jobs\n"
-    assert "no daemon runs" in captured.err
-    refused(capsys, 1, "no daemon has ever run", "stop", "1", *config)
-    assert answer(capsys, "daemon", "--check", *config)["gpus"] == [BOARD]
+def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place):
+    config = f"--config {place.config}"
+    out, err = told(f"status {config}")
+    assert out == "no jobs\n"
+    assert "no daemon runs" in err
+    refused(1, "no daemon has ever run", f"stop 1 {config}")
+    assert answer(f"daemon --check {config}")["gpus"] == [BOARD]
     assert not place.state.exists()
 
 
-def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place, capsys):
+def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place):
     words = f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign {place.campaign(6)}"
     for attempt in range(ATTEMPTS):
         out = place.folder / f"both-{attempt}"
@@ -113,12 +108,11 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
             break  # else the signal came too late: this process was held up, and all was measured
     assert process.returncode == 130
     until(lambda: not workers(place.folder), "the workers have ended")
-    assert called(f"{words} --out {out} --resume --json -v") == 0
-    captured = capsys.readouterr()
-    document = json.loads(captured.out)
+    said, err = told(f"{words} --out {out} --resume --json -v")
+    document = json.loads(said)
     assert document["dataset"] == f"{out}/"
     assert [board["exit_status"] for board in document["boards"]] == [0, 0]
-    assert f"{OTHER_BOARD} 6/6" in captured.err
+    assert f"{OTHER_BOARD} 6/6" in err
     rows = row_ids(out)
     assert len(rows) == len(set(rows)) == 12
     assert len(set(read_kernel_dataset(out).table.column("gpu_uuid").to_pylist())) == 2
@@ -132,11 +126,11 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
         ("--out new.parquet", "names a file"),
     ],
 )
-def test_several_boards_are_all_checked_before_one_begins(change, reason, place, capsys, monkeypatch):
+def test_several_boards_are_all_checked_before_one_begins(change, reason, place, monkeypatch):
     monkeypatch.chdir(place.folder)
     Path("file.parquet").touch()
     before = sorted(place.folder.iterdir())
-    refused(capsys, 1, reason, changed(f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign quick --out both", change))
+    refused(1, reason, changed(f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign quick --out both", change))
     assert sorted(place.folder.iterdir()) == before
 
 
@@ -188,29 +182,24 @@ def daemon_was_there(place, *, silent_s, draining):
         (False, 12.0, True, ""),
     ],
 )
-def test_status_flags_a_dead_and_a_hung_daemon_in_one_line(runs, silent_s, draining, words, place, capsys):
+def test_status_flags_a_dead_and_a_hung_daemon_in_one_line(runs, silent_s, draining, words, place):
     since_s = time.time() - silent_s
     daemon_was_there(place, silent_s=silent_s, draining=draining)
-    config = ["--config", str(place.config)]
     with daemon_lock(place.state) if runs else open_store(place.state):
-        assert main(["status", *config]) == 0
-        shown = capsys.readouterr()
-        assert main(["status", "--json", "--quiet", *config]) == 0
-        document = json.loads(capsys.readouterr().out)
+        _, err = told(f"status --config {place.config}")
+        document = answer(f"status --quiet --config {place.config}")
     complaint = document["daemon"]["complaint"]
     assert (words in complaint, bool(complaint)) == (True, bool(words))
-    assert (complaint in shown.err, shown.err.count("\n")) == (True, 1 if words or not runs else 0)
+    assert (complaint in err, err.count("\n")) == (True, 1 if words or not runs else 0)
     assert silent_s - CLOCK_STEP_S <= document["daemon"]["silent_s"] <= time.time() - since_s + CLOCK_STEP_S
 
 
-def test_the_second_stop_ends_it_at_once_and_the_third_finds_it_done(place, capsys):
-    words = f"stop --daemon --config {place.config}".split()
+def test_the_second_stop_ends_it_at_once_and_the_third_finds_it_done(place):
+    words = f"stop --daemon --config {place.config}"
     place.overview()
     daemon_was_there(place, silent_s=0.0, draining=False)
     with daemon_lock(place.state):
         for said, asked in (("is draining; once more ends it at once", AFTER_ROW), ("ends at once", AT_ONCE)):
-            assert main(words) == 0
-            assert capsys.readouterr().out == f"the daemon {said}\n"
+            assert told(words)[0] == f"the daemon {said}\n"
             assert place.overview().daemon.stop == asked
-    assert main(words) == 0
-    assert capsys.readouterr().out == "the daemon has ended before\n"
+    assert told(words)[0] == "the daemon has ended before\n"

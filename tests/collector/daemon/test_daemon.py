@@ -12,7 +12,7 @@ from collector.dataset.reader import log_path, read_log
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, ENDLESS, OTHER_BOARD, row_ids, workers
 from tests.collector.steady import DEADLINE_S, until
 from tests.processes import ended
-from tests.words import answer, called, refused
+from tests.words import answer, called, refused, told
 
 MANY = 30
 FEW = 4
@@ -92,15 +92,13 @@ def test_sigterm_drains_after_the_running_kernel_and_the_next_daemon_goes_on_wit
     place.end(second)
 
 
-def test_stop_ends_one_job_of_two_boards_and_a_second_sigterm_all_at_once_and_no_finished_row_is_lost(place, capsys):
+def test_stop_ends_one_job_of_two_boards_and_a_second_sigterm_all_at_once_and_no_finished_row_is_lost(place):
     place.configure(BOARD, OTHER_BOARD)
     campaign = place.campaign(ENDLESS)
     first, second = place.queue(campaign, "a.parquet"), place.queue(campaign, "b.parquet", board=OTHER_BOARD)
     process = place.start()
     until(lambda: place.job(first).rows >= 2 and place.job(second).rows >= 2, "both measure")
-    capsys.readouterr()
-    assert called(f"stop {first} --config {place.config}") == 0
-    assert capsys.readouterr().out.startswith(f"job {first}: ")
+    assert told(f"stop {first} --config {place.config}")[0].startswith(f"job {first}: ")
     stopped = place.wait_for(first, "cancelled")
     assert "--resume" in stopped.message
     assert read_log(log_path(place.folder / "a.parquet")).table.num_rows == stopped.rows
@@ -160,14 +158,13 @@ def test_a_worker_that_hangs_or_dies_is_noticed_and_its_job_goes_on(place):
     assert len(set(rows)) == len(rows) == place.job(number).rows
 
 
-def test_jobs_run_by_priority_one_that_cannot_be_measured_fails_alone_and_status_logs_and_stop_speak_of_them(place, capsys):
+def test_jobs_run_by_priority_one_that_cannot_be_measured_fails_alone_and_status_logs_and_stop_speak_of_them(place):
     config, campaign = ["--config", str(place.config)], place.campaign(FEW)
     (place.folder / "gone").mkdir()
     late, broken = place.queue(campaign, "late.parquet"), place.queue(campaign, "gone/d.parquet", priority=1)
     first = place.submit(place.campaign(FEW, "copied.toml"), "first.parquet", "--priority", "7")
     (place.folder / "gone").rmdir()
     (place.folder / "copied.toml").unlink()  # later changes to the file change no queued job
-    capsys.readouterr()
     process = place.start()
     for number in (late, first):
         assert place.wait_for(number, "done").rows == FEW
@@ -178,7 +175,7 @@ def test_jobs_run_by_priority_one_that_cannot_be_measured_fails_alone_and_status
     lines = (place.state / "logs" / f"job-{first}.log").read_text().splitlines()
     assert "softmax.softmax.fp32 900 MHz" in "".join(lines)
     assert f"done: {FEW} rows of {FEW} planned" in lines[-1]
-    document = answer(capsys, "status", *config)
+    document = answer("status", *config)
     assert (document["daemon"]["running"], document["daemon"]["pid"]) == (True, process.pid)
     assert document["counts"]["done"] == 2
     job = next(job for job in document["jobs"] if job["id"] == first)
@@ -186,7 +183,7 @@ def test_jobs_run_by_priority_one_that_cannot_be_measured_fails_alone_and_status
     (board,) = document["boards"]
     assert board["board"] == BOARD
     assert board["sm_clock_mhz"] == pytest.approx(900, abs=15)
-    refused(capsys, 1, "another daemon", "daemon", *config)
+    refused(1, "another daemon", "daemon", *config)
     assert main(["stop", "--daemon", *config]) == 0
     assert process.wait(DEADLINE_S) == 0
     assert "daemon has ended" in (place.state / "daemon.log").read_text()
