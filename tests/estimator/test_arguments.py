@@ -57,6 +57,12 @@ WRONG = {
     "a path for a workload to rewrite": (lambda: with_precision("gpt2.json", "bf16"), "workload must be a Workload"),
     "no precision": (lambda: with_precision(WORKLOAD, None), "precision must be a text such as bf16"),
     "no workloads": (lambda: sweep(ANY, BUNDLE), "workloads must be a Workload"),
+    "nothing to sweep": (lambda: sweep([], BUNDLE), "nothing to sweep"),
+    "no operators": (
+        lambda: replace(WORKLOAD, name="none", operators=(), counts=()),
+        "none: 0 operators and 0 counts; a workload has at least one",
+    ),
+    "a count too few": (lambda: replace(WORKLOAD, counts=WORKLOAD.counts[:-1]), "a count for each"),
     "names for bundles": (lambda: sweep(WORKLOAD, ["a10-eager"]), "bundle must be a Bundle"),
     "a size of a file that states none": (
         lambda: variants(replace(WORKLOAD, name="w"), batch=(2,)),

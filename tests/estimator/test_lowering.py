@@ -18,9 +18,10 @@ from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.work import expert_load, operator_work
 from estimator.vocabulary.workload import as_run, workload_as_run
+from tests.estimator.estimating import MATRIX
 from tests.estimator.synthetic import addition, attention, convolution, matmul, workload_of
 
-COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
+COEFFICIENTS = coefficient_vector(MATRIX | {"epsilon_s": 0.0})
 PRECISIONS = ("bf16", "fp32", "int8")
 TILES = (np.nan, 32.0, 64.0, 128.0)
 SPLITS = (np.nan, 1.0, 4.0)

@@ -129,14 +129,6 @@ def test_own_bundles_answer_first_simulated_ones_never(tmp_path, monkeypatch):
     assert estimate(WORK, bundle_for("lab-2")[0])[0].validity == "forecast"
 
 
-@pytest.fixture
-def workload(tmp_path):
-    from estimator.formats import write_workload
-
-    write_workload(WORK, tmp_path / "w.json")
-    return str(tmp_path / "w.json")
-
-
 def test_broken_bundles_of_the_store_are_named_and_the_others_answer(workload, tmp_path, monkeypatch):
     whole = bundle_path("h100-sxm").read_text()
     broken = {"cut": whole[:-9], "deep": '{"gpu": {"a":' + "[" * 10**5, "empty": '{"gpu": {"specification": {}}}'}

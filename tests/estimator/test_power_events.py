@@ -11,7 +11,6 @@ from estimator.model.phases import EVENTS
 from estimator.model.power import (
     POWER_TERMS,
     WARM_KNEE,
-    BoardTables,
     Leakage,
     PowerModel,
     busy_share,
@@ -23,7 +22,7 @@ from estimator.model.power import (
     warm_dram_share,
 )
 from estimator.model.timeline import warm_ratio
-from tests.estimator.synthetic import attention, matmul, phases_of
+from tests.estimator.synthetic import attention, matmul, phases_of, tables_of
 
 A100 = load_gpu("a100-pcie-40gb")
 
@@ -126,7 +125,7 @@ def test_busy_power_falls_with_idle_sms_with_the_gaps_between_short_kernels_and_
     assert (busy_share(seconds, whole, 0.8 * whole, clock) < full).all()
 
 
-TABLES = BoardTables(gpu=A100, voltage_v=A100.voltage_v, idle_w=A100.idle_w, reference_clock_mhz=900.0)
+TABLES = tables_of(A100)
 
 
 def model_of(leakage=None):

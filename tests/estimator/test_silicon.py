@@ -10,20 +10,16 @@ from estimator.bundle.content import group_coefficients
 from estimator.engine.board import open_board
 from estimator.engine.kernel_table import bundle_times
 from estimator.engine.prediction import prepare
-from estimator.model.power import POWER_TERMS, BoardTables, carried_factors
+from estimator.model.power import POWER_TERMS, carried_factors
 from estimator.model.silicon import energy_factors, usual_rest_w, voltage_ratios
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import gpu_names
-from tests.estimator.synthetic import known_bundle, matmul
+from tests.estimator.synthetic import known_bundle, matmul, tables_of
 
 A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
 
 AWAKE_W = {"a100-pcie-80gb": 46, "h200-sxm": 121, "b200-sxm": 190, "l40s": 101, "l4": 27.5, "t4": 25.5, "a40": 74, "v100-pcie-32gb": 38}
 """Rest power of boards with a context [W]: medians of published nvidia-smi tables and logs, clocks high or unknown."""
-
-
-def tables(gpu, clock_mhz=900.0):
-    return BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=clock_mhz)
 
 
 def test_the_usual_curve_lies_near_the_voltage_of_measured_boards():
@@ -48,13 +44,13 @@ def test_a_single_reading_scales_rest_power():
     gpu = replace(H100, idle_w=None)
     clocks = gpu.clocks_mhz()
     read = ClockTable(sm_clock_mhz=(1500.0,), value=(60.0,))
-    rule, scaled = (BoardTables(gpu=gpu, voltage_v=None, idle_w=one, reference_clock_mhz=900.0).rest_w(clocks) for one in (None, read))
+    rule, scaled = (replace(tables_of(gpu), voltage_v=None, idle_w=one).rest_w(clocks) for one in (None, read))
     assert scaled / rule == pytest.approx(60.0 / np.interp(1500.0, clocks, rule))
 
 
 def test_a_board_with_a_higher_voltage_costs_more_in_the_core_alone():
     raised = ClockTable(sm_clock_mhz=A100.voltage_v.sm_clock_mhz, value=tuple(1.1 * volt for volt in A100.voltage_v.value))
-    found = carried_factors(tables(A100), 3.0, tables(replace(A100, voltage_v=raised)), 3.0)
+    found = carried_factors(tables_of(A100), 3.0, tables_of(replace(A100, voltage_v=raised)), 3.0)
     assert found == pytest.approx({term: 1.0 if term in ("dram", "active") else 1.1**3 for term in found})
     inferred = ClockTable(sm_clock_mhz=(900.0, 1410.0), value=(1.0, 1.2))  # from power: its scale is unknown
     assert voltage_ratios(A100, inferred, None).value == (1.0, 1.2)
@@ -64,8 +60,8 @@ def test_a_board_with_a_higher_voltage_costs_more_in_the_core_alone():
 def test_voltage_and_rest_power_never_fall_with_the_clock(name):
     gpu = load_gpu(name)
     clock = gpu.clocks_mhz()
-    bare = BoardTables(gpu=gpu, voltage_v=None, idle_w=None, reference_clock_mhz=900.0)
-    for point in (bare.at(clock), tables(gpu).at(clock)):
+    bare = replace(tables_of(gpu), voltage_v=None, idle_w=None)
+    for point in (bare.at(clock), tables_of(gpu).at(clock)):
         assert (np.diff(point.voltage_ratio) >= 0.0).all()
         assert (np.diff(point.idle_w) >= 0.0).all()
     assert 0.05 < point.idle_w.max() / gpu.power_limit_w < 0.5
@@ -74,26 +70,26 @@ def test_voltage_and_rest_power_never_fall_with_the_clock(name):
 def test_the_rule_for_rest_power_lies_near_boards_that_were_read():
     for gpu in (A100, H100):
         clock = np.array(gpu.idle_w.sm_clock_mhz)
-        ratio = tables(gpu).voltage_ratios.at(clock)
+        ratio = tables_of(gpu).voltage_ratios.at(clock)
         assert np.abs(usual_rest_w(gpu, clock, ratio) / gpu.idle_w.at(clock) - 1.0).max() < 0.22
     for name, awake in AWAKE_W.items():
         gpu = replace(load_gpu(name), idle_w=None)
-        rest = tables(gpu).rest_w(gpu.clocks_mhz())
+        rest = tables_of(gpu).rest_w(gpu.clocks_mhz())
         assert 0.8 * rest.min() < awake < 1.25 * rest.max(), name
 
 
 def test_energies_carried_to_another_board_and_back_are_the_same():
     for name in gpu_names():
-        one, other = tables(A100, 1410.0), tables(load_gpu(name), 900.0)
+        one, other = tables_of(A100, 1410.0), tables_of(load_gpu(name), 900.0)
         there, back = carried_factors(one, 3.0, other, 2.0), carried_factors(other, 2.0, one, 3.0)
         assert {term: there[term] * back[term] for term in there} == pytest.approx(dict.fromkeys((*POWER_TERMS, "busy", "active"), 1.0))
-    own = carried_factors(tables(A100), 3.0, tables(A100), 3.0)
+    own = carried_factors(tables_of(A100), 3.0, tables_of(A100), 3.0)
     assert set(own.values()) == {1.0}
 
 
 def test_each_difference_between_boards_moves_the_energies_that_it_concerns():
     def changed(**figures):
-        return carried_factors(tables(A100), 3.0, tables(replace(A100, **figures)), 3.0)
+        return carried_factors(tables_of(A100), 3.0, tables_of(replace(A100, **figures)), 3.0)
 
     newer = changed(process="tsmc-4n")
     assert {term: value for term, value in newer.items() if value != 1.0} == dict.fromkeys(("tensor", "cuda", "sfu"), 0.62)

@@ -31,7 +31,7 @@ FINITE = st.floats(min_value=0.0, max_value=1e6)
 
 @pytest.fixture(scope="module")
 def planted_rows():
-    return runs(load_gpu("a100-pcie-40gb"))
+    return runs()
 
 
 def paced(rows, host_launch_s, slow_runs, ratio=SLOW_PACE, seed=0):

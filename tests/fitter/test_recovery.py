@@ -6,42 +6,34 @@ import numpy as np
 import pytest
 
 from estimator import load_gpu
-from estimator.model.power import POWER_TERMS, BoardTables, warm_dram_share
+from estimator.model.power import POWER_TERMS, warm_dram_share
 from fitter.bundle.runs import fit_runs
 from fitter.latency.runs import fit_latency, prior_groups, shifted
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import workload_power_rows
 from fitter.power.solver import PRIOR, STATIC_TERMS, TERMS, PowerProblem
 from tests.estimator.estimating import unlimited
-from tests.estimator.synthetic import known_bundle, transformer
+from tests.estimator.synthetic import known_bundle, tables_of, transformer
 from tests.fitter.measured import power_rows, workload_rows
 
 SHAPES = [(tokens, width, layers) for tokens in (128, 512, 2048, 4096) for width in (512, 1024, 2048) for layers in (2, 12)]
 PLANTED_SHIFT = np.array([0.3, 0.7, 0.15, 0.2, 0.0, 0.08, -0.1, 0.3, 0.2, 0.25, -0.3])
 NOISE = 0.01
-CLOCKS_MHZ = (510.0, 900.0, 1200.0, 1410.0)
+A100 = load_gpu("a100-pcie-40gb")
+TABLES = tables_of(A100)
 IDLE_C, LEAKAGE_W_PER_K = 38.0, 0.2
 ENERGIES = np.array([PRIOR[term][0] for term in TERMS]) * np.array([1.05, 0.85, 1.2, 1.0, 1.2, 0.8, 1.0, 0.9, 1.2])
 
 
-@pytest.fixture(scope="module")
-def a100():
-    return load_gpu("a100-pcie-40gb")
-
-
-def runs(gpu, seed=0, noise=NOISE):
+def runs():
     """Runs that obey the equations with planted coefficients, with noise of 1 %."""
     groups, host = shifted(prior_groups(), PLANTED_SHIFT)
     workloads = [transformer(*shape, name=f"w{i}", family=f"f{i % 3}") for i, shape in enumerate(SHAPES)]
-    return workload_rows(unlimited(known_bundle(gpu, groups, ENERGIES, host)), workloads, noise, seed, CLOCKS_MHZ)
+    return workload_rows(unlimited(known_bundle(A100, groups, ENERGIES, host)), workloads, NOISE, clocks_mhz=(510.0, 900.0, 1200.0, 1410.0))
 
 
-def tables(gpu):
-    return BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=900.0)
-
-
-def power_of_runs(rows, gpu, board):
-    return fit_power(workload_power_rows(rows, gpu, fit_latency(rows, gpu)), board)
+def power_of_runs(rows, board):
+    return fit_power(workload_power_rows(rows, A100, fit_latency(rows, A100)), board)
 
 
 def assert_energies_come_back(fit, slack, terms=TERMS):
@@ -52,8 +44,8 @@ def assert_energies_come_back(fit, slack, terms=TERMS):
             assert abs(found - planted) < 3.0 * std + slack * planted + watt, (term, found, planted, std)
 
 
-def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100):
-    fit = fit_latency(runs(a100), a100)
+def test_identified_lambdas_come_back_within_their_stated_uncertainty():
+    fit = fit_latency(runs(), A100)
     for (name, std), found, planted in zip(fit.ln_std.items(), fit.log_shift, PLANTED_SHIFT, strict=True):
         assert abs(found - planted) < 3.5 * std + 0.03, name
     known = {name for name, decided in fit.identified.items() if decided}
@@ -62,31 +54,31 @@ def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100):
     assert fit.scales == {"planted": (0.0, 0.0)}  # the only laboratory needs no scale
 
 
-def test_planted_energies_come_back_within_their_stated_uncertainty(a100):
-    fit = power_of_runs(runs(a100), a100, tables(a100))
+def test_planted_energies_come_back_within_their_stated_uncertainty():
+    fit = power_of_runs(runs(), TABLES)
     assert_energies_come_back(fit, 0.05)
     assert fit.exponent == 3.0
 
 
-def test_power_follows_an_inferred_voltage_where_the_board_reports_none(a100):
-    rows = runs(a100)
-    fit = power_of_runs(rows.select(rows.sm_clock_asked_mhz != 1200.0), a100, replace(tables(a100), voltage_v=None))
-    found, true, ends = fit.tables.voltage_v, a100.voltage_v, np.array([900.0, 1410.0])
+def test_power_follows_an_inferred_voltage_where_the_board_reports_none():
+    rows = runs()
+    fit = power_of_runs(rows.select(rows.sm_clock_asked_mhz != 1200.0), replace(TABLES, voltage_v=None))
+    found, true, ends = fit.tables.voltage_v, A100.voltage_v, np.array([900.0, 1410.0])
     # planted power follows V³, an inferred voltage V²: it stands for the 1.5th power of the true ratio
     assert np.divide(*found.at(ends)) == pytest.approx(np.divide(*true.at(ends)) ** 1.5, rel=0.1)
 
 
-def test_covariances_are_symmetric_however_few_the_rows(a100):
+def test_covariances_are_symmetric_however_few_the_rows():
     for count in (1, 2, 3):
-        bundle = fit_runs(runs(a100).select(np.arange(count)), a100, tables(a100))
+        bundle = fit_runs(runs().select(np.arange(count)), A100, TABLES)
         for covariance in map(np.array, (bundle.latency_parameters.covariance, bundle.power.covariance)):
             assert np.array_equal(covariance, covariance.T)
             assert np.linalg.eigvalsh(covariance).min() > -1e-9
 
 
-def kernels(gpu, seed=0):
+def kernels():
     """Kernels of twelve kinds at three clocks that obey the equations with planted energies and leakage."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     kind = np.repeat(np.arange(12), 30)
     count = len(kind)
     mix = rng.uniform(0.1, 1.0, (12, len(POWER_TERMS)))[kind] * rng.uniform(0.5, 1.0, (count, 1))
@@ -98,23 +90,22 @@ def kernels(gpu, seed=0):
         busy=rng.uniform(0.5, 1.0, count),
         kind=np.array([f"kind {i}" for i in kind]),
     )
-    problem = PowerProblem(rows=rows, tables=tables(gpu), warmer_k=np.ones(count), priors=PRIOR)
+    problem = PowerProblem(rows=rows, tables=TABLES, warmer_k=np.ones(count), priors=PRIOR)
     design = problem.design(2.0)
-    watt = tables(gpu).at(rows.clock_mhz).idle_w + design[:, :-1] @ ENERGIES
+    watt = TABLES.at(rows.clock_mhz).idle_w + design[:, :-1] @ ENERGIES
     temperature = IDLE_C + 0.08 * watt + rng.normal(0.0, 3.0, count)
     watt += LEAKAGE_W_PER_K * design[:, -1] * (temperature - IDLE_C)
     return replace(rows, power_w=watt * np.exp(0.5 * NOISE * rng.standard_normal(count)), temperature_c=temperature)
 
 
-def warm_tables(gpu):
-    return replace(tables(gpu), idle_temperature_c=IDLE_C)
+WARM = replace(TABLES, idle_temperature_c=IDLE_C)
 
 
-def test_columns_are_watts_by_the_power_equation(a100):
+def test_columns_are_watts_by_the_power_equation():
     """DRAM's own energy does not follow the core's voltage; traffic falls where operands stay in L2."""
-    rows = kernels(a100).select(np.arange(360) < 30)
-    problem = PowerProblem(rows=rows, tables=tables(a100), warmer_k=np.full(30, 7.0), priors=PRIOR)
-    found, point = problem.design(2.0), tables(a100).at(rows.clock_mhz)
+    rows = kernels().select(np.arange(360) < 30)
+    problem = PowerProblem(rows=rows, tables=TABLES, warmer_k=np.full(30, 7.0), priors=PRIOR)
+    found, point = problem.design(2.0), TABLES.at(rows.clock_mhz)
     core = point.voltage_ratio**2
     share = warm_dram_share(rows.warm_ratio)
     np.testing.assert_allclose(found[:, 0], rows.event_rate[:, 0] * share * 1e-12)
@@ -124,8 +115,8 @@ def test_columns_are_watts_by_the_power_equation(a100):
     np.testing.assert_allclose(found[:, 7:], static)
 
 
-def test_leakage_comes_back_from_kernels_at_known_temperatures(a100):
-    fit = fit_power(kernels(a100), warm_tables(a100))
+def test_leakage_comes_back_from_kernels_at_known_temperatures():
+    fit = fit_power(kernels(), WARM)
     leakage, std = fit.values[-1], np.sqrt(fit.covariance[-1, -1])
     assert leakage == pytest.approx(LEAKAGE_W_PER_K, abs=max(3.0 * std, 0.3 * LEAKAGE_W_PER_K))
     assert std < 0.5 * LEAKAGE_W_PER_K
@@ -134,10 +125,10 @@ def test_leakage_comes_back_from_kernels_at_known_temperatures(a100):
     assert_energies_come_back(fit, 0.0, TERMS[2:])
 
 
-def test_a_kind_of_kernel_that_is_counted_wrongly_widens_the_stated_deviations(a100):
-    rows, tensor = kernels(a100), TERMS.index("tensor")
+def test_a_kind_of_kernel_that_is_counted_wrongly_widens_the_stated_deviations():
+    rows, tensor = kernels(), TERMS.index("tensor")
     rate = rows.event_rate.copy()
     rate[rows.kind == "kind 3", tensor] *= 2.0
-    honest, wrong = (fit_power(one, warm_tables(a100)) for one in (rows, replace(rows, event_rate=rate)))
+    honest, wrong = (fit_power(one, WARM) for one in (rows, replace(rows, event_rate=rate)))
     assert wrong.covariance[tensor, tensor] > 2.0 * honest.covariance[tensor, tensor]
     assert abs(wrong.values[tensor] - ENERGIES[tensor]) < 3.0 * np.sqrt(wrong.covariance[tensor, tensor])

@@ -351,8 +351,6 @@ REFUSED = [
     ("--batch 1 --prompt 8000 --output 1000", 1, "context of llama-3-8b, 8192"),
     ("--batch 1 --engine tgi", 1, "unknown engine 'tgi'; known: "),
     ("--batch 1 --engine missing.toml", 1, "missing.toml"),
-    ("--batch 1 --weights int3", 1, "int3"),
-    ("--batch 1 --weights mxfp4", 1, "has no experts"),
     ("--batch 1 --weights fp8", 1, "cannot run gemm.linear fp8"),
     ("--batch 1 --freqs 9000", 1, "9000 MHz"),
 ]

@@ -439,7 +439,7 @@ REFUSED = [
     (DENSE | {"quantization_config": GPTQ | {"kv_cache_quant_algo": "NVFP4"}}, {}, "'nvfp4'"),
     (DENSE, {"weights": "fp7"}, "weights = 'fp7' is unknown; known: bf16"),
     (DENSE, {"kv": "fp4"}, "kv = 'fp4' is unknown"),
-    (DENSE, {"layout": Layout(tensor_parallel=3)}, "8 heads"),
+    (DENSE, {"layout": Layout(tensor_parallel=3)}, "tensor parallelism 3 and expert parallelism 1 do not divide 8 heads"),
     (DENSE | {"num_attention_heads": 12, "num_key_value_heads": 4}, {"layout": Layout(tensor_parallel=6)}, "4 key heads"),
     (DENSE | {"intermediate_size": 2049}, {"layout": Layout(tensor_parallel=2)}, "inner size 2049"),
     (DENSE, {"layout": Layout(expert_parallel=2)}, "a model without experts"),
