@@ -1,4 +1,4 @@
-"""Rows of generated kernels: read and screened, fitted on known truth, PTX rows derived."""
+"""Rows of generated kernels and links: read, fitted on known truth, PTX rows derived; what is left out, doubtful or unknown says why."""
 
 import json
 import math
@@ -9,28 +9,19 @@ import numpy as np
 import pytest
 
 from estimator import load_gpu
-from estimator.counts.energies import (
-    CONSTANT,
-    INSTRUCTION,
-    ISSUE,
-    LOOP,
-    STALL,
-    section_of,
-    stall_slots,
-)
-from estimator.counts.opcodes import loop_classes, sass_class
+from estimator.counts.energies import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, energies_from_section, section_of, stall_slots
+from estimator.counts.opcodes import RARE, loop_classes, sass_class
+from estimator.counts.prices import LIKE_SPREAD
 from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import plain
 from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
+from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.ptx import published_differences
-from fitter.instructions.published import (
-    compared_with_table,
-    level_ratio,
-    table_document,
-    table_errors,
-)
-from fitter.instructions.section import FEWEST_ROWS, fit_instructions, instruction_errors, link_energies
-from fitter.rows.columns import InstructionRows
+from fitter.instructions.published import compared_with_table, level_ratio, table_document, table_errors
+from fitter.instructions.section import FEWEST_ROWS, fit_instructions, fitted_rows, instruction_errors, instruction_section, link_energies
+from fitter.rows.columns import InstructionRows, Selection
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from tests.collector.dataset_rows import rows_to_table
@@ -246,3 +237,181 @@ def test_a_row_that_cannot_be_is_rejected_with_its_reason(change, reason):
     assert (good.threads, good.turns, good.blocks, good.random) == (27648.0, 1000.0, 108.0, True)
     assert (row.reason, row.source, row.row) == (reason, "x.parquet", 1)
     assert "\n" not in row.detail
+
+
+OF_KERNELS = ("loop_", "active_", "grid_", "iterations", "launch_mode", "unroll")
+COPY = {
+    **{name: value for name, value in ROW.items() if not name.startswith(OF_KERNELS)},
+    "operator": "copy_host_to_device", "precision": "none", "instruction": "copy engine", "chains": None, "assembler": None,
+    "link": "host", "link_bytes": 1e9, "latency_s": 0.04, "power_w": 70.0, "idle_before_w": 45.0,
+}  # fmt: skip
+
+
+def rows_of(*given_rows):
+    rows, rejected = read_rows(*({**row, "row_id": str(number)} for number, row in enumerate(given_rows)))
+    assert rejected == []
+    return rows.rows
+
+
+def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses():
+    size, latency_s, power_w = 3e8, 0.02, 110.0
+    rows = InstructionRows(rows=rows_of({**COPY, "link_bytes": size, "latency_s": latency_s, "power_w": power_w}))
+    one = link_energies(rows)["copy_host_to_device"]
+    assert one.bytes_per_s == pytest.approx(size / latency_s)
+    assert one.j_per_byte == pytest.approx((power_w - 45.0) * latency_s / size)
+    assert one.std_j == pytest.approx(0.2 * latency_s / size)
+    assert link_energies(rows, 0.05)["copy_host_to_device"].std_j >= 0.05 * one.j_per_byte
+    more = rows_of(*({**COPY, "link_bytes": size, "latency_s": latency_s, "power_w": power_w + watt} for watt in (0.0, 2.0, 4.0)))
+    mean = link_energies(InstructionRows(rows=more))["copy_host_to_device"]
+    assert (mean.runs, mean.j_per_byte) == (3, pytest.approx((power_w - 43.0) * latency_s / size))
+    assert mean.std_j == pytest.approx(2.0 * latency_s / size / math.sqrt(3))
+
+
+PLAIN = made_rows().rows[:12]
+"""As few runs as suffice for a regression."""
+
+
+def selected(*rows):
+    return Selection(instructions=InstructionRows(rows=rows))
+
+
+def test_the_section_has_the_links_and_the_regression_has_not():
+    copies = rows_of(COPY, {**ROW, "operator": "host_read", "link": "host", "link_bytes": 1e8, "power_w": 90.0})
+    single = replace(PLAIN[0], mode="single")
+    unrested = replace(PLAIN[1], idle_w=math.nan)
+    rows = InstructionRows(rows=(*PLAIN, *copies, single, unrested))
+    assert np.flatnonzero(~fitted_rows(rows, GPU)).tolist() == [12, 13, 14]
+    section, warnings = instruction_section(selected(*rows.rows), GPU)
+    assert warnings == ()
+    assert set(section["links"]) == {"copy_host_to_device", "host_read"}
+    without, _ = instruction_section(selected(*PLAIN, single, unrested), GPU)
+    assert "links" not in without
+    assert without["values"] == section["values"]
+    links = instruction_tables(replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section)))[-1]
+    shown = {row[0]: row[2:5] for row in links.rows}
+    assert shown["copy_host_to_device"] == pytest.approx((25.0, 1000.0, 51.0), rel=0.01)
+
+
+@pytest.mark.parametrize("beside", [0, 1, 11])
+def test_links_need_no_regression(beside):
+    copies = rows_of(COPY, {**COPY, "operator": "copy_device_to_host"})
+    section, remarks = instruction_section(selected(*PLAIN[:beside], *copies), GPU)
+    whole, _ = instruction_section(selected(*PLAIN, *copies), GPU)
+    assert section == {"links": whole["links"]}
+    assert [remark.partition(" runs")[0] for remark in remarks] == [f"no instruction energies: {beside}"] * bool(beside)
+    bundle = replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section))
+    assert bundle_energies(bundle) is None
+    (links,) = instruction_tables(bundle)
+    assert [row[0] for row in links.rows] == ["copy_device_to_host", "copy_host_to_device"]
+    with pytest.raises(CalibrationError, match="instruction energies need 12"):
+        instruction_section(selected(*PLAIN[:11]), GPU)
+
+
+DENSE, SPARSE = "HMMA.16816.F32", "HMMA.SP.16832.F32"
+PRODUCT_J = 80e-12
+
+
+def with_body(row, name, opcode, ptx, *, lane_j):
+    """A run of FFMA made one of another opcode, whose lanes cost `lane_j` more."""
+    work = row.body["FFMA"] * row.threads * row.turns
+    return replace(
+        row,
+        kernel=name,
+        instruction=ptx,
+        body={opcode: row.body["FFMA"], **CONTROL},
+        operations={ptx: row.body["FFMA"]},
+        power_w=row.power_w + lane_j * work / row.latency_s,
+    )
+
+
+def products(opcode, name, count=2):
+    """Runs of a matrix instruction."""
+    each = [made_row(name, {"FFMA": 64.0, **CONTROL}, {"x": 64.0}, blocks=864.0, lanes=32.0, speed=0.3 + 0.2 * i) for i in range(count)]
+    return [with_body(row, name, opcode, f"{name}.f32", lane_j=PRODUCT_J) for row in each]
+
+
+def fitted(*more):
+    return fit_instructions(InstructionRows(rows=(*made_rows().rows, *more)), GPU)
+
+
+def bundle(energies):
+    section = json.loads(json.dumps(section_of(energies)))
+    assert section_of(energies_from_section(section) or energies) == section_of(energies)
+    return replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section))
+
+
+def line_of(name, energies):
+    return next(line for table in instruction_tables(bundle(energies)) for line in table.lines() if line.split()[0] == name)
+
+
+def ffma_with(*opcodes, speed=0.7, **change):
+    """A run of FFMA of which some instructions are others."""
+    row = made_row("c_k8_u64", {"FFMA": 64.0, **CONTROL}, {"x": 64.0}, blocks=864.0, lanes=32.0, speed=speed)
+    return replace(row, body={"FFMA": 64.0 - sum(count for _, count in opcodes), **dict(opcodes), **CONTROL}, **change)
+
+
+MOVES = [ffma_with(("IMAD.MOV.U32", 10.0), speed=speed, power_std_w=20.0) for speed in (0.8, 0.6)]
+"""A copy in two bodies, each of which could have any share of what it costs: its error is larger than itself."""
+
+
+@pytest.mark.parametrize(
+    "rows, name, reason",
+    [
+        (products(DENSE, "mma_f16", 1), DENSE, "one run is made of it, so that nothing checks it"),
+        (products(DENSE, "mma_f16", 3), DENSE, ""),
+        (MOVES, "IMAD.MOV", "its error is more than 25% of it"),
+        ([ffma_with(("BREV", 4.0))], RARE, "one figure for all classes that no run is made of"),
+    ],
+)
+def test_a_class_of_low_confidence_is_marked_with_the_reason(rows, name, reason):
+    energies = fitted(*rows)
+    assert energies.doubts.get(name, "") == reason
+    assert line_of(name, energies).endswith(reason or "pJ")
+    assert "FFMA" not in energies.doubts
+    if "mma_f16" in energies.ptx:
+        assert energies.ptx["mma_f16"].low_confidence == (f"{name}: {reason}" if reason else "")
+
+
+def throttled(*rows, opcode, name):
+    """A fit that leaves out the only run of an opcode: throttled at an unknown voltage."""
+    left_out = replace(products(opcode, name, 1)[0], throttled=True)
+    known = (*made_rows().rows, *rows, left_out)
+    return fit_instructions(InstructionRows(rows=tuple(replace(row, voltage_v=math.nan) for row in known)), replace(GPU, voltage_v=None))
+
+
+def test_a_sparse_product_that_the_regression_left_out_is_priced_as_a_dense_one_and_marked():
+    """What rare classes share would be a tenth of it."""
+    energies = throttled(*products(DENSE, "mma_f16"), ffma_with(("BREV", 4.0)), opcode=SPARSE, name="mma_sparse_f16")
+    assert SPARSE not in energies.classes
+    dense, sparse = energies.ptx["mma_f16"], energies.ptx["mma_sparse_f16"]
+    assert sparse.energy_j == pytest.approx(dense.energy_j, rel=1e-6)
+    assert sparse.std_j > 0.9 * LIKE_SPREAD * sparse.energy_j
+    assert sparse.low_confidence == f"{SPARSE}: no run is made of it; at the energy of {DENSE}"
+    assert line_of("mma_sparse_f16", energies).endswith(sparse.low_confidence)
+
+
+def test_a_product_that_nothing_stands_for_is_unknown_with_the_reason_and_null_in_the_bundle():
+    energies = throttled(opcode="IMMA.16832.S8.S8.SAT", name="mma_s8")
+    one, line = energies.ptx["mma_s8"], line_of("mma_s8", energies)
+    assert math.isnan(one.energy_j)
+    assert section_of(energies)["ptx"]["mma_s8"]["energy_j"] is None
+    assert "unknown" in line
+    assert line.endswith(one.low_confidence)
+    assert "nor of another IMMA.S8.S8 instruction" in one.low_confidence
+
+
+def test_a_copy_without_an_energy_says_why_and_takes_the_rest_of_others_where_there_is_one():
+    unrested = rows_of({**COPY, "idle_before_w": None})
+    alone = link_energies(InstructionRows(rows=unrested))["copy_host_to_device"]
+    assert math.isnan(alone.j_per_byte)
+    assert alone.why_unknown.startswith("no power at rest (idle_before_w)")
+    shown = replace(prior_bundle(GPU), instruction_energies=FrozenMapping({"links": plain({"copy_host_to_device": alone})}))
+    (table,) = instruction_tables(shown)
+    assert table.lines()[-1].endswith(alone.why_unknown)
+    others = rows_of({**ROW, "idle_before_w": 44.0}, {**ROW, "idle_before_w": 46.0})
+    known = link_energies(InstructionRows(rows=(*unrested, *others)))["copy_host_to_device"]
+    assert known.j_per_byte == pytest.approx((70.0 - 45.0) * 0.04 / 1e9)
+    assert known.std_j >= np.std([44.0, 46.0]) * 0.04 / 1e9
+    assert known.why_unknown == ""
+    elsewhere = rows_of({**COPY, "idle_before_w": None, "sm_clock_mhz": 510.0}, {**ROW, "sm_clock_mhz": 900.0})
+    assert link_energies(InstructionRows(rows=elsewhere))["copy_host_to_device"].why_unknown

@@ -15,7 +15,7 @@ from fitter.report.verdict import family_table, verdict_lines
 from fitter.validate.predictions import predict_kernel_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 from tests.fitter.test_block_count import GPU, planted
-from tests.fitter.test_instruction_confidence import fitted
+from tests.fitter.test_instruction_rows import fitted
 
 BUNDLE = planted_bundle()
 
