@@ -129,7 +129,7 @@ def test_power_that_the_data_do_not_hold_is_told_by_fit_and_by_every_estimate(tm
     powered = [f"{row},1410,{100_000 + i}" for i, row in enumerate(rows)]
     table.write_text("\n".join([f"{head},sm_clock_mhz,{column}", *powered]) + "\n")
     found = run(table, "-o", bundle, "--holdout 0")
-    lent = "power as on a100-pcie-40gb, not in the data of a100-pcie-40gb: an indication"
+    lent = "power as on a100-pcie-40gb-eager, not in the data of this fit: an indication"
     assert found.status == 0
     assert lent in found.err
     assert noted in found.err
