@@ -107,7 +107,6 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path):
         (table.replace_schema_metadata(newer), "schema version .2.0"),
         (table.drop_columns(["latency_s"]), "columns are missing: latency_s"),
         (table.set_column(latency, "latency_s", pa.array(["fast"])), "another type"),
-        (rows_to_table([a_row(), a_row()], METADATA), "more than once"),
     ):
         pq.write_table(content, path)
         with one_line(DatasetError, reason):

@@ -198,8 +198,7 @@ kernels = ["host_*", "peer_read", "copy_*"]
 
 @pytest.fixture(scope="module")
 def over_links(toolchain):
-    found, _ = generated_loads([LoadGroup(kernels=("host_*", "peer_*"))], load_gpu(BOARD), toolchain)
-    return {load.kernel.name: load for load in found}
+    return loads_named(toolchain, BOARD, "host_*", "peer_*")
 
 
 @pytest.fixture(scope="module")
@@ -276,9 +275,6 @@ def test_rows_of_links_have_a_rate_and_an_energy_a_byte(words, peered, toolchain
     assert np.isfinite([one.bytes_per_s for one in found.values()]).all()
 
 
-WGMMA_F16 = ("wgmma_f16_n64", "wgmma_f16_n128", "wgmma_f16_n256")
-
-
 @pytest.mark.parametrize(
     "group, complaint",
     [
@@ -337,6 +333,12 @@ def test_the_list_names_what_a_campaign_takes_and_how():
 
 def test_the_list_goes_by_family():
     out, _ = told("kernels --families wgmma_f16,copy")
-    assert [line.split()[0] for line in out.splitlines()] == ["name", *WGMMA_F16, *(copy.name for copy in COPIES)]
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "name",
+        "wgmma_f16_n64",
+        "wgmma_f16_n128",
+        "wgmma_f16_n256",
+        *(copy.name for copy in COPIES),
+    ]
     for families in (" ,", "ffam"):
         refused(2, "no family is named", "kernels", "--families", families)

@@ -11,7 +11,7 @@ from collector.bench import open_bench
 from collector.campaigns.context_guard import GuardedRunner, guarded_bench
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
-from collector.campaigns.running import Campaign, warm_up
+from collector.campaigns.running import Campaign
 from collector.devices.protocols import THROTTLE_BITS
 from collector.devices.tracer import NOT_TRACED
 from collector.sampling import Sampler
@@ -21,7 +21,7 @@ from microbench.sizing import launches_for
 from tests.collector.campaigns import Distorting, collected, planned
 from tests.collector.dataset_rows import addition, product, rows_to_table
 
-BOARD = "a100-pcie-40gb"
+BOARD = "sim:a100-pcie-40gb"
 SETTINGS = MeasurementSettings()
 LINEAR = product(2048)
 
@@ -44,7 +44,7 @@ def a_point(operator=LINEAR, clock=900.0, **changes):
 
 def measured(calibration, point, change=None, settings=SETTINGS, locked=900.0):
     """A row of the simulated A100, its readings changed on their way."""
-    with open_bench(f"sim:{BOARD}", seed=3) as bench:
+    with open_bench(BOARD, seed=3) as bench:
         bench.gpu.lock_clock_mhz(locked)
         sensors = bench.sensors if change is None else (Distorting(bench.sensors[0], lambda part: change(part.power_w.copy())),)
         return measure_kernel(bench, Sampler(bench.gpu, sensors), point, settings, calibration)
@@ -52,7 +52,7 @@ def measured(calibration, point, change=None, settings=SETTINGS, locked=900.0):
 
 def test_power_energy_and_time_are_true_within_their_errors(calibration):
     deviations = []
-    with open_bench(f"sim:{BOARD}", seed=3) as bench:
+    with open_bench(BOARD, seed=3) as bench:
         runner, loaded, sampler = Recording(bench), bench.runner._loaded.__getitem__, Sampler(bench.gpu, bench.sensors)
         bench = replace(bench, runner=runner)
         for size in (256, 512, 1024, 2048, 3072, 4096):
@@ -139,11 +139,7 @@ LARGE = product(8192, precision="bf16")
 ADD = addition(2**26, "bf16")
 
 
-def point(operator, **changes):
-    return Point(row_id="r", operator=operator, l2_state="warm", sm_clock_mhz=None, trial=0, seed=0, **changes)
-
-
-def rows(calibration, points, faults, settings=MeasurementSettings()):  # noqa: B008 (frozen)
+def rows(calibration, points, faults, settings=SETTINGS):
     with open_bench(H100, seed=5, faults=faults) as bench:
         sampler = Sampler(bench.gpu, bench.sensors)
         return [measure_kernel(bench, sampler, one, settings, calibration) for one in points]
@@ -171,7 +167,7 @@ def test_the_limit_takes_hold_with_its_time_constant_and_ends_where_it_ends_with
 
 @pytest.mark.parametrize("lag_s", [0.0, 0.1, 2.0])
 def test_a_capped_row_is_throttled_and_no_worse(calibration, lag_s):
-    (row,) = rows(calibration, [point(LARGE)], Faults(limit_lag_s=lag_s))
+    (row,) = rows(calibration, [a_point(LARGE, None)], Faults(limit_lag_s=lag_s))
     assert "throttled" in row["flags"]
     assert row["throttle_reasons"] & THROTTLE_BITS["sw_power_cap"]
     assert row["sm_clock_measured_mhz"] < 1900.0
@@ -180,13 +176,13 @@ def test_a_capped_row_is_throttled_and_no_worse(calibration, lag_s):
 
 def test_a_timed_run_has_the_clock_of_its_own_launches_where_calls_are_slow(calibration):
     settings = MeasurementSettings(timed_s=0.15)
-    found = rows(calibration, [point(ADD, timed_only=True)] * 12, Faults(call_s=0.012), settings)
+    found = rows(calibration, [a_point(ADD, None, timed_only=True)] * 12, Faults(call_s=0.012), settings)
     assert {row["sm_clock_measured_mhz"] for row in found} == {1980.0}
     assert all("power_missing" not in row["flags"] for row in found)
 
 
 def test_slow_calls_cost_time_and_readings_but_no_power(calibration):
-    quick, slow = (rows(calibration, [point(ADD)], faults)[0] for faults in (Faults(), Faults(call_s=0.012)))
+    quick, slow = (rows(calibration, [a_point(ADD, None)], faults)[0] for faults in (Faults(), Faults(call_s=0.012)))
     assert slow["power_w"] == pytest.approx(quick["power_w"], rel=0.01)
     assert "sensor_stuck" not in slow["flags"]
 
@@ -200,7 +196,7 @@ def test_a_kernel_without_a_trace_runs_without_a_name(calibration, faults, trace
         assert why in prepared.untraced
         assert bool(prepared.kernel_name) == (not why)
         assert bench.runner.run(prepared, 3).segment_s.mean() > 0.0
-        row = measure_kernel(bench, Sampler(bench.gpu, bench.sensors), point(LARGE), MeasurementSettings(), calibration)
+        row = measure_kernel(bench, Sampler(bench.gpu, bench.sensors), a_point(LARGE, None), SETTINGS, calibration)
     assert ("kernel_untraced" in row["flags"]) == bool(why)
     assert {value is None for name, value in row.items() if TRACED.match(name)} == {bool(why)}
     assert rows_to_table([row], {}).num_rows == 1
@@ -222,13 +218,6 @@ def test_a_board_that_hangs_is_guarded(tmp_path, repository, fault, guarded):
 def test_what_something_passing_spoilt_is_flagged(faults, flag, tiny, calibration, tmp_path):
     outcome = collected(tiny, tmp_path / "d.parquet", calibration, clocks=CLOCKS, faults=faults)
     assert 0 < outcome.flags.get(flag, 0) < outcome.rows == outcome.rows_planned
-
-
-def test_a_foreign_process_is_seen_for_as_long_as_it_computes(tiny):
-    with planned(tiny, CLOCKS, faults=Faults(foreign_share=1.0)) as (bench, _, _):
-        assert bench.gpu.state().other_processes == ()
-        warm_up(bench, 1.0)
-        assert bench.gpu.state().other_processes == (4242,)
 
 
 @pytest.mark.parametrize("share_per_s", [0.0, 0.003])

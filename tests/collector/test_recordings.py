@@ -30,12 +30,10 @@ def stamp(seconds):
     return moment.strftime("%Y/%m/%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
 
 
-def smi_text(
-    header="timestamp, utilization.gpu [%], power.draw [W]",
-    row=lambda i: f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}",
-    newline="\n",
-):
-    return newline.join([header, *(row(i) for i in range(COUNT))]) + newline
+def smi_text(header="timestamp, utilization.gpu [%], power.draw [W]", row="{at}, 0, {watt:.2f}", newline="\n"):
+    """A log of nvidia-smi with these rows."""
+    rows = (row.format(at=stamp(i * POLL_S), watt=watt, milliwatt=watt * 1e3, more=watt + 7.0) for i, watt in enumerate(POWER.tolist()))
+    return newline.join([header, *rows]) + newline
 
 
 def written(folder, content, name="log.csv"):
@@ -50,21 +48,19 @@ def seconds_text(scale=1.0):
 
 FORMS = {
     "plain": smi_text(),
-    "order": smi_text("power.draw [W], timestamp, pstate", lambda i: f"{POWER[i]:.2f} W, {stamp(i * POLL_S)}, P0"),
-    "units": smi_text("timestamp, power.draw", lambda i: f"{stamp(i * POLL_S)}, {POWER[i]:.2f} W"),
+    "order": smi_text("power.draw [W], timestamp, pstate", "{watt:.2f} W, {at}, P0"),
+    "units": smi_text("timestamp, power.draw", "{at}, {watt:.2f} W"),
     "crlf": smi_text(newline="\r\n"),
     "bom": "\ufeff" + smi_text(),
     "utf-16": smi_text().encode("utf-16"),
-    "milliwatts": smi_text("timestamp,power.draw [mW]", lambda i: f"{stamp(i * POLL_S)},{POWER[i] * 1e3:.0f}"),
-    "instant": smi_text("timestamp, power.draw [W], power.draw.instant [W]", lambda i: f"{stamp(i * POLL_S)}, [N/A], {POWER[i]:.2f}"),
-    "fallback": smi_text(
-        "timestamp, power.draw.instant [W], power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, [Not Supported], {POWER[i]:.2f}"
-    ),
+    "milliwatts": smi_text("timestamp,power.draw [mW]", "{at},{milliwatt:.0f}"),
+    "instant": smi_text("timestamp, power.draw [W], power.draw.instant [W]", "{at}, [N/A], {watt:.2f}"),
+    "fallback": smi_text("timestamp, power.draw.instant [W], power.draw [W]", "{at}, [Not Supported], {watt:.2f}"),
     "seconds": seconds_text(),
     "quoted": '"power_w","t_s","note"\n' + "".join(f"{POWER[i]:.2f},{i * POLL_S:.3f},x\n" for i in range(COUNT)),
     "truncated": smi_text() + stamp(9.0) + ", 0, 1",
-    "thrice": smi_text(row=lambda i: "\n".join([f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}"] * 3)),
-    "iso": smi_text(row=lambda i: f"{stamp(i * POLL_S).replace('/', '-').replace(' ', 'T')}, 0, {POWER[i]:.2f}"),
+    "thrice": smi_text(row="\n".join(["{at}, 0, {watt:.2f}"] * 3)),
+    "iso": re.sub(r"(\d+)/(\d+)/(\d+) ", r"\1-\2-\3T", smi_text()),
 }
 
 
@@ -104,7 +100,7 @@ def test_lines_that_are_no_row_and_a_power_that_nothing_draws_are_left_out_and_c
 
 def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
     header = "timestamp, power.draw [W], power.draw.average [W]"
-    path = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, {POWER[i]:.2f}, {POWER[i] + 7.0:.2f}"))
+    path = written(tmp_path, smi_text(header, "{at}, {watt:.2f}, {more:.2f}"))
     for name in ("power.draw.average", "power.draw.average [W]", " Power.Draw.Average"):
         assert read_readings(path, name).power_w == pytest.approx(POWER + 7.0)
     with pytest.raises(SensorError, match=r"no column 'power.drow'.*power.draw"):
@@ -124,8 +120,8 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
         ("t_s,power_w\n" + "".join(f"{i * 0.007},{56120 + i}\n" for i in range(9)), "milliwatts"),
         ("t_s,power_w\n" + "1.0,50\n" * 9, "same time"),
         ("timestamp, utilization.gpu [%]\n2023/07/14 10:12:46.483, 0\n", "no power column"),
-        (smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, [N/A]"), "N/A"),
-        (smi_text(row=lambda i: f"yesterday, 0, {POWER[i]}"), r"no cell of timestamp .* 'yesterday'; read are seconds .* 2024/"),
+        (smi_text(row="{at}, 0, [N/A]"), "N/A"),
+        (smi_text(row="yesterday, 0, {watt}"), r"no cell of timestamp .* 'yesterday'; read are seconds .* 2024/"),
         ("t_s,power_w\n" + "1,2,3\n" * 5, r"no line has the 2 cells .*'1,2,3'"),
         (b"\x00\x01\x02\xff" * 2000, "header"),
         (b"PAR1" + b"\x00" * 100, "Parquet"),
@@ -133,7 +129,7 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
         (smi_text("timestamp, utilization.gpu [%], power.draw [hp]"), "is none of power"),
         (smi_text("timestamp, power.draw [W], power.draw [W]"), r"2 columns are named power\.draw; keep one"),
         ("#Date Time gpu pwr\n#YYYYMMDD HH:MM:SS Idx W\n" + " 20240310 09:00:00 0 55\n" * 9, "with its header"),
-        (smi_text("timestamp, power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, ERR!"), r"no cell of power\.draw .* 'ERR!'"),
+        (smi_text("timestamp, power.draw [W]", "{at}, ERR!"), r"no cell of power\.draw .* 'ERR!'"),
         (gzip.compress(smi_text().encode(), mtime=0), "header"),
         ("t_s;power_w\n1,0;50,5\n2,0;60,5\n", "needs the columns t_s,power_w"),
         (smi_text() * 2, "lies before that of an earlier row"),

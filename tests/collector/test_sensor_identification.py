@@ -119,32 +119,31 @@ def test_what_no_board_draws_is_left_out_and_said(lost_w):
     assert found.notes["readings"].startswith(f"{np.count_nonzero(lost)} of {len(lost)} readings are no power")
 
 
+METERED = sensor_record(recorded(A100_LIKE), True)
+
+
 def test_a_meter_alone_is_enough_and_its_delay_holds_that_its_clock_is_not_tied():
-    given = sensor_record(recorded(A100_LIKE), True)
-    found = calibration(replace(given, load=None))
+    found = calibration(replace(METERED, load=None))
     assert found.averaging == "low-pass"
     assert found.tau_s == pytest.approx(0.0125, abs=5e-4)
     assert found.gain == pytest.approx(0.955, abs=0.01)
     assert found.rise_time_s == pytest.approx(2.3 * 0.0125 + 3e-3, abs=6e-3)
-    assert found.delay_std_s > 8e-3 > calibration(given).delay_std_s
+    assert found.delay_std_s > 8e-3 > calibration(METERED).delay_std_s
 
 
 def test_delay_moves_with_the_stamps():
-    given = sensor_record(recorded(A100_LIKE), True)
-    before, after = (calibration(replace(given, time_s=given.time_s + shift_s)) for shift_s in (0.0, -0.006))
+    before, after = (calibration(replace(METERED, time_s=METERED.time_s + shift_s)) for shift_s in (0.0, -0.006))
     assert after.delay_s - before.delay_s == pytest.approx(-0.006, abs=3e-4)
 
 
 def test_a_meter_on_another_clock_gives_nothing_but_the_reason():
-    given = sensor_record(recorded(A100_LIKE), True)
-    found = calibration(replace(given, load=None, meter_s=given.meter_s + 3.7))
+    found = calibration(replace(METERED, load=None, meter_s=METERED.meter_s + 3.7))
     assert (found.averaging, found.gain) == ("undetermined", None)
     assert "one time base" in found.notes["averaging"]
 
 
 def test_a_meter_too_slow_for_the_averaging_tells_none():
-    given = sensor_record(recorded(A100_LIKE), True)
-    assert calibration(replace(given, meter_s=given.meter_s[::50], meter_w=given.meter_w[::50])).averaging == "undetermined"
+    assert calibration(replace(METERED, meter_s=METERED.meter_s[::50], meter_w=METERED.meter_w[::50])).averaging == "undetermined"
 
 
 SLOW_LOAD = replace(A100_LIKE, kernel="boxcar", width_s=0.02, load_period_s=2.0)

@@ -48,6 +48,9 @@ def mixed(precision):
 SEEN = (("gemm", "bf16"), ("gemm", "fp32"), ("attention", "bf16"), ("norm", "bf16"), ("norm", "fp32"), ("copy", "bf16"), ("copy", "fp32"))
 
 
+SEEN_ROWS = bundle_of_rows(*SEEN)
+
+
 def ln_std(answer, quantity):
     return float(getattr(answer, f"{quantity}_std") / getattr(answer, quantity))
 
@@ -58,10 +61,9 @@ def share_of(answer, *families):
 
 
 def test_a_precision_that_no_row_of_its_family_had_is_named_with_its_share_of_the_time_and_widens_the_interval():
-    bundle = bundle_of_rows(*SEEN)
-    inside = estimate(mixed("bf16"), bundle, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
+    inside = estimate(mixed("bf16"), SEEN_ROWS, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
     assert (inside.validity, inside.warnings) == ("measured", ())
-    answer = estimate(mixed("fp32"), bundle, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
+    answer = estimate(mixed("fp32"), SEEN_ROWS, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
     (line,) = answer.warnings
     share = share_of(answer, "attention")
     assert f"no kernels in fp32 of attention ({share:.0%} of the GPU time; fitted in bf16)" in line
@@ -73,8 +75,7 @@ def test_a_precision_that_no_row_of_its_family_had_is_named_with_its_share_of_th
 
 
 def test_an_alike_precision_widens_less_than_a_strange_one():
-    bundle = bundle_of_rows(*SEEN)
-    usual, alike, strange = (estimate(mixed(name), bundle, sm_clock_mhz=600)[0] for name in ("bf16", "fp16", "fp64"))
+    usual, alike, strange = (estimate(mixed(name), SEEN_ROWS, sm_clock_mhz=600)[0] for name in ("bf16", "fp16", "fp64"))
     added = ln_std(alike, "latency_s") ** 2 - ln_std(usual, "latency_s") ** 2
     assert added == pytest.approx((share_of(alike, "attention", "norm", "elementwise") * ALIKE_STD) ** 2, rel=0.2)
     assert ln_std(strange, "latency_s") > 3 * ln_std(alike, "latency_s")
@@ -98,9 +99,8 @@ CHANGED = override_gpu(A100, {"num_sms": "132", "tensor_flop_per_clock.bf16": "4
     ],
 )
 def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is(change, said, added):
-    bundle = bundle_of_rows(*SEEN)
     # far below the power limit, which would bound both
-    own, answer = (estimate(mixed("bf16"), bundle, sm_clock_mhz=300.0, **settings)[0] for settings in ({}, change))
+    own, answer = (estimate(mixed("bf16"), SEEN_ROWS, sm_clock_mhz=300.0, **settings)[0] for settings in ({}, change))
     assert answer.validity == "forecast"
     (line,) = answer.warnings
     assert line.startswith(f"forecast: a100-pcie-40gb with {said}")
@@ -109,13 +109,12 @@ def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is(change, sai
 
 
 def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
-    bundle = bundle_of_rows(*SEEN)
 
     def asked(sms):
-        return question(mixed("bf16"), bundle, gpu=override_gpu(bundle.gpu, {"num_sms": sms}))
+        return question(mixed("bf16"), SEEN_ROWS, gpu=override_gpu(SEEN_ROWS.gpu, {"num_sms": sms}))
 
     changed, same = compare(asked("108"), asked("132")).ratios["latency"], compare(asked("132"), asked("132")).ratios["latency"]
-    assert changed.high / changed.ratio > math.exp(forecast_std(bundle.gpu, bundle.gpu)[0])
+    assert changed.high / changed.ratio > math.exp(forecast_std(SEEN_ROWS.gpu, SEEN_ROWS.gpu)[0])
     assert same.high == pytest.approx(same.ratio)
 
 
@@ -155,9 +154,8 @@ def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path):
     ],
 )
 def test_heads_that_no_kernel_of_flash_attention_takes_are_extrapolated_unless_fitted(head_dim, fitted, outside):
-    bundle = bundle_of_rows(*SEEN)
     domain = {} if fitted is None else {"attention.prefill": {"head_dim": fitted}}
-    (answer,) = estimate(workload_of(attention(1024, head_dim=head_dim)), replace(bundle, domain=domain))
+    (answer,) = estimate(workload_of(attention(1024, head_dim=head_dim)), replace(SEEN_ROWS, domain=domain))
     lines = [line for line in answer.warnings if "head_dim" in line]
     assert [f"head_dim = {head_dim} is outside {outside}" in line for line in lines] == [True] * bool(outside)
     assert answer.kernels[0].outside_validity == bool(outside)
@@ -189,41 +187,34 @@ ODD = {
 PRINTED = {"fp64": "kernels in fp64", "int8": "kernels in int8", "priors of softmax": "are priors"}
 
 
-def bundle():
-    """A bundle with rows of bf16, narrow ranges for copies and norms, and softmax never seen."""
-    whole = bundle_of_rows(*((family, "bf16") for family in ("gemm", "norm", "elementwise", "copy", "softmax")))
-    groups = {key: replace(group, rows=0) if key.startswith("softmax") else group for key, group in whole.groups.items()}
-    return replace(whole, groups=groups, domain={"copy": {"elements": (1e5, 1e8)}, "norm": {"rows": (1e3, 1e6)}})
+KNOWN = bundle_of_rows(*((family, "bf16") for family in ("gemm", "norm", "elementwise", "copy", "softmax")))
+A100_BUNDLE = replace(
+    KNOWN,
+    groups={key: replace(group, rows=0) if key.startswith("softmax") else group for key, group in KNOWN.groups.items()},
+    domain={"copy": {"elements": (1e5, 1e8)}, "norm": {"rows": (1e3, 1e6)}},
+)
+"""A bundle with rows of bf16, narrow ranges for copies and norms, and softmax never seen."""
 
 
-A100_BUNDLE = bundle()
-
-
-def time_s(operator, clock=1410.0):
-    return estimate(workload_of(operator), unlimited(A100_BUNDLE), sm_clock_mhz=clock)[0].gpu_s
+def answer(workload):
+    return estimate(workload, unlimited(A100_BUNDLE), sm_clock_mhz=1410.0)[0]
 
 
 def with_shares(**shares):
     """A product, and of each odd kernel as many as take this share of the GPU time at the usual clock."""
     rest = 1.0 - sum(shares.values())
-    counts = [share / rest * 1e3 * time_s(PRODUCT) / time_s(ODD[name]) for name, share in shares.items()]
+    counts = [
+        share / rest * 1e3 * answer(workload_of(PRODUCT)).gpu_s / answer(workload_of(ODD[name])).gpu_s for name, share in shares.items()
+    ]
     return Workload(name="w", operators=(PRODUCT, *(ODD[name] for name in shares)), counts=(1e3, *counts))
-
-
-def answer(workload, clock=1410.0):
-    return estimate(workload, unlimited(A100_BUNDLE), sm_clock_mhz=clock)[0]
-
-
-def share_unseen(one):
-    times = [(kernel.count * kernel.latency_s, kernel.outside_validity) for kernel in one.kernels]
-    return sum(time for time, odd in times if odd) / sum(time for time, _ in times)
 
 
 @pytest.mark.parametrize("name", list(ODD))
 @pytest.mark.parametrize("share", [0.0099, 0.034])
 def test_a_reason_is_said_with_its_share_from_one_percent_on(name, share):
     one = answer(with_shares(**{name: share}))
-    assert share_unseen(one) == pytest.approx(share, rel=1e-6)
+    unseen = {kernel.family for kernel in one.kernels if kernel.outside_validity}
+    assert share_of(one, *unseen) == pytest.approx(share, rel=1e-6)
     if share < LEAST_SHARE:
         assert (one.warnings, one.validity) == ((), "measured")
     else:
@@ -269,8 +260,6 @@ def test_an_answer_is_the_same_whatever_other_clocks_and_workloads_are_asked(sha
 
 
 def test_kernels_of_a_library_that_the_fit_has_not_seen_have_wider_intervals():
-    own, other = (
-        estimate(workload_of(one), unlimited(A100_BUNDLE), sm_clock_mhz=1410.0)[0] for one in (PRODUCT, replace(PRODUCT, library="vllm"))
-    )
+    own, other = (answer(workload_of(one)) for one in (PRODUCT, replace(PRODUCT, library="vllm")))
     assert other.latency_s == own.latency_s
     assert other.latency_s_std > own.latency_s_std

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from estimator import load_gpu
-from estimator.counts.energies import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, energies_from_section, section_of, stall_slots
+from estimator.counts.energies import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, section_of, stall_slots
 from estimator.counts.opcodes import RARE, loop_classes, sass_class
 from estimator.counts.prices import LIKE_SPREAD
 from estimator.vocabulary.errors import CountsError
@@ -101,8 +101,15 @@ def made_rows():
     return InstructionRows(rows=tuple(rows))
 
 
+MADE = made_rows()
+
+
+def bundle(section):
+    return replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section))
+
+
 def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows():
-    energies = fit_instructions(made_rows(), GPU)
+    energies = fit_instructions(MADE, GPU)
     for name, joule in TRUTH.items():
         value, _ = energies.term(name if name in (CONSTANT, STALL, ISSUE, LOOP) else INSTRUCTION + name)
         assert value == pytest.approx(joule, rel=2e-3), name
@@ -112,17 +119,16 @@ def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows():
     mix, ffma = energies.ptx["mix"], energies.ptx["ffma"]  # companions are taken out of a PTX row at their own price
     assert (dict(mix.classes), mix.companions) == (pytest.approx({"FFMA": 1.0}), False)
     assert mix.energy_j == pytest.approx(ffma.energy_j)
-    row, empty = (next(row for row in reversed(made_rows().rows) if row.kernel == name) for name in ("ffma_k8_u64", "empty_loop"))
+    row, empty = (next(row for row in reversed(MADE.rows) if row.kernel == name) for name in ("ffma_k8_u64", "empty_loop"))
     expected = (row.power_w * row.latency_s / row.threads - empty.power_w * empty.latency_s / empty.threads) / row.turns / 64.0
-    assert published_differences(made_rows())["ffma_k8_u64"]["full.mtsm"] == pytest.approx(expected)
-    bundle = replace(prior_bundle(GPU), instruction_energies=section_of(energies))
-    (errors,), remarks = instruction_errors(bundle, made_rows())
-    assert (errors["operator"], errors["n"], remarks) == ("full", len(made_rows()), ())
+    assert published_differences(MADE)["ffma_k8_u64"]["full.mtsm"] == pytest.approx(expected)
+    (errors,), remarks = instruction_errors(bundle(section_of(energies)), MADE)
+    assert (errors["operator"], errors["n"], remarks) == ("full", len(MADE), ())
     assert errors["power"]["p95"] < 1.0
 
 
 def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain():
-    rows = made_rows()
+    rows = MADE
     blurred = InstructionRows(rows=tuple(replace(row, power_std_w=5.0) for row in rows.rows))
     sharp, vague, unsure = fit_instructions(rows, GPU), fit_instructions(blurred, GPU), fit_instructions(rows, GPU, gain_std=0.05)
     assert vague.term(STALL)[1] > 3.0 * sharp.term(STALL)[1]
@@ -137,7 +143,7 @@ ASSEMBLED = "ptxas 12.9.86 -{} sm_80"
 
 def with_levels():
     """Runs at O3, and ffma and the empty loop at O0 too, where a copy stands beside each multiply-add; both on one thread as well."""
-    o3 = [replace(row, assembler=ASSEMBLED.format("O3")) for row in made_rows().rows]
+    o3 = [replace(row, assembler=ASSEMBLED.format("O3")) for row in MADE.rows]
     o0 = [
         replace(
             row,
@@ -194,7 +200,7 @@ def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_
 
 @pytest.mark.parametrize("volt", [0.0, None])
 def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt):
-    rows = tuple(replace(row, voltage_v=read_one(voltage_v=volt).voltage_v) for row in made_rows().rows)
+    rows = tuple(replace(row, voltage_v=read_one(voltage_v=volt).voltage_v) for row in MADE.rows)
     slowed = replace(rows[0], throttled=True, power_w=3.0 * rows[0].power_w)
     assert fit_instructions(InstructionRows(rows=(slowed, *rows)), replace(GPU, voltage_v=None)).rows == len(rows)
 
@@ -209,7 +215,7 @@ def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt):
     ],
 )
 def test_runs_without_an_answer_are_refused_in_one_line(change, count, complaint):
-    rows = InstructionRows(rows=tuple(replace(row, **change) for row in made_rows().rows[:count]))
+    rows = InstructionRows(rows=tuple(replace(row, **change) for row in MADE.rows[:count]))
     with pytest.raises(CalibrationError, match=complaint):
         fit_instructions(rows, GPU)
 
@@ -253,21 +259,25 @@ def rows_of(*given_rows):
     return rows.rows
 
 
+def copied(*given_rows, gain_std=0.0):
+    """What rows tell of copies to the device."""
+    return link_energies(InstructionRows(rows=rows_of(*given_rows)), gain_std)["copy_host_to_device"]
+
+
 def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses():
     size, latency_s, power_w = 3e8, 0.02, 110.0
-    rows = InstructionRows(rows=rows_of({**COPY, "link_bytes": size, "latency_s": latency_s, "power_w": power_w}))
-    one = link_energies(rows)["copy_host_to_device"]
+    known = {**COPY, "link_bytes": size, "latency_s": latency_s}
+    one = copied({**known, "power_w": power_w})
     assert one.bytes_per_s == pytest.approx(size / latency_s)
     assert one.j_per_byte == pytest.approx((power_w - 45.0) * latency_s / size)
     assert one.std_j == pytest.approx(0.2 * latency_s / size)
-    assert link_energies(rows, 0.05)["copy_host_to_device"].std_j >= 0.05 * one.j_per_byte
-    more = rows_of(*({**COPY, "link_bytes": size, "latency_s": latency_s, "power_w": power_w + watt} for watt in (0.0, 2.0, 4.0)))
-    mean = link_energies(InstructionRows(rows=more))["copy_host_to_device"]
+    assert copied({**known, "power_w": power_w}, gain_std=0.05).std_j >= 0.05 * one.j_per_byte
+    mean = copied(*({**known, "power_w": power_w + watt} for watt in (0.0, 2.0, 4.0)))
     assert (mean.runs, mean.j_per_byte) == (3, pytest.approx((power_w - 43.0) * latency_s / size))
     assert mean.std_j == pytest.approx(2.0 * latency_s / size / math.sqrt(3))
 
 
-PLAIN = made_rows().rows[:12]
+PLAIN = MADE.rows[:12]
 """As few runs as suffice for a regression."""
 
 
@@ -287,7 +297,7 @@ def test_the_section_has_the_links_and_the_regression_has_not():
     without, _ = instruction_section(selected(*PLAIN, single, unrested), GPU)
     assert "links" not in without
     assert without["values"] == section["values"]
-    links = instruction_tables(replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section)))[-1]
+    links = instruction_tables(bundle(section))[-1]
     shown = {row[0]: row[2:5] for row in links.rows}
     assert shown["copy_host_to_device"] == pytest.approx((25.0, 1000.0, 51.0), rel=0.01)
 
@@ -299,9 +309,8 @@ def test_links_need_no_regression(beside):
     whole, _ = instruction_section(selected(*PLAIN, *copies), GPU)
     assert section == {"links": whole["links"]}
     assert [remark.partition(" runs")[0] for remark in remarks] == [f"no instruction energies: {beside}"] * bool(beside)
-    bundle = replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section))
-    assert bundle_energies(bundle) is None
-    (links,) = instruction_tables(bundle)
+    assert bundle_energies(bundle(section)) is None
+    (links,) = instruction_tables(bundle(section))
     assert [row[0] for row in links.rows] == ["copy_device_to_host", "copy_host_to_device"]
     with pytest.raises(CalibrationError, match="instruction energies need 12"):
         instruction_section(selected(*PLAIN[:11]), GPU)
@@ -331,17 +340,11 @@ def products(opcode, name, count=2):
 
 
 def fitted(*more):
-    return fit_instructions(InstructionRows(rows=(*made_rows().rows, *more)), GPU)
-
-
-def bundle(energies):
-    section = json.loads(json.dumps(section_of(energies)))
-    assert section_of(energies_from_section(section) or energies) == section_of(energies)
-    return replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section))
+    return fit_instructions(InstructionRows(rows=(*MADE.rows, *more)), GPU)
 
 
 def line_of(name, energies):
-    return next(line for table in instruction_tables(bundle(energies)) for line in table.lines() if line.split()[0] == name)
+    return next(line for table in instruction_tables(bundle(section_of(energies))) for line in table.lines() if line.split()[0] == name)
 
 
 def ffma_with(*opcodes, speed=0.7, **change):
@@ -375,7 +378,7 @@ def test_a_class_of_low_confidence_is_marked_with_the_reason(rows, name, reason)
 def throttled(*rows, opcode, name):
     """A fit that leaves out the only run of an opcode: throttled at an unknown voltage."""
     left_out = replace(products(opcode, name, 1)[0], throttled=True)
-    known = (*made_rows().rows, *rows, left_out)
+    known = (*MADE.rows, *rows, left_out)
     return fit_instructions(InstructionRows(rows=tuple(replace(row, voltage_v=math.nan) for row in known)), replace(GPU, voltage_v=None))
 
 
@@ -401,17 +404,14 @@ def test_a_product_that_nothing_stands_for_is_unknown_with_the_reason_and_null_i
 
 
 def test_a_copy_without_an_energy_says_why_and_takes_the_rest_of_others_where_there_is_one():
-    unrested = rows_of({**COPY, "idle_before_w": None})
-    alone = link_energies(InstructionRows(rows=unrested))["copy_host_to_device"]
+    unrested = {**COPY, "idle_before_w": None}
+    alone = copied(unrested)
     assert math.isnan(alone.j_per_byte)
     assert alone.why_unknown.startswith("no power at rest (idle_before_w)")
-    shown = replace(prior_bundle(GPU), instruction_energies=FrozenMapping({"links": plain({"copy_host_to_device": alone})}))
-    (table,) = instruction_tables(shown)
+    (table,) = instruction_tables(bundle({"links": plain({"copy_host_to_device": alone})}))
     assert table.lines()[-1].endswith(alone.why_unknown)
-    others = rows_of({**ROW, "idle_before_w": 44.0}, {**ROW, "idle_before_w": 46.0})
-    known = link_energies(InstructionRows(rows=(*unrested, *others)))["copy_host_to_device"]
+    known = copied(unrested, {**ROW, "idle_before_w": 44.0}, {**ROW, "idle_before_w": 46.0})
     assert known.j_per_byte == pytest.approx((70.0 - 45.0) * 0.04 / 1e9)
     assert known.std_j >= np.std([44.0, 46.0]) * 0.04 / 1e9
     assert known.why_unknown == ""
-    elsewhere = rows_of({**COPY, "idle_before_w": None, "sm_clock_mhz": 510.0}, {**ROW, "sm_clock_mhz": 900.0})
-    assert link_energies(InstructionRows(rows=elsewhere))["copy_host_to_device"].why_unknown
+    assert copied({**unrested, "sm_clock_mhz": 510.0}, {**ROW, "sm_clock_mhz": 900.0}).why_unknown

@@ -204,8 +204,6 @@ UUID = board_uuid()
     "change, reason",
     [
         ("/etc/passwd", "passwd"),
-        ("--gpu sim:a900", "unknown simulated board"),
-        ("--freqs 511", "nearest 510"),
         ("--out /nowhere/d.parquet", "no folder"),
         ("--out there.parquet", "exists"),
         (f"--sensor none.json --gpu {BOARD},{OTHER_BOARD}", "belong to one board"),
