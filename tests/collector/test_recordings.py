@@ -20,6 +20,7 @@ from tests.words import one_line
 
 COUNT = 400
 POLL_S = 0.007
+POLLED_S = np.arange(COUNT) * POLL_S
 BEGIN = datetime(2023, 7, 14, 10, 12, 46, tzinfo=UTC)
 
 POWER = 60.0 + np.round(40.0 * (np.arange(COUNT) // 15 % 7) / 6.0, 2)
@@ -68,7 +69,7 @@ FORMS = {
 def test_a_log_reads_the_same_in_every_form(tmp_path, form):
     found = read_readings(written(tmp_path, FORMS[form]))
     assert found.power_w == pytest.approx(POWER)
-    assert found.time_s - found.time_s[0] == pytest.approx(np.arange(COUNT) * POLL_S, abs=1e-3)
+    assert found.time_s - found.time_s[0] == pytest.approx(POLLED_S, abs=1e-3)
 
 
 def test_of_several_boards_the_named_one_is_read_by_whatever_the_log_has_of_it(tmp_path):
@@ -143,10 +144,10 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, content, reason):
 
 def test_parquet_gives_what_csv_gives(tmp_path):
     path = tmp_path / "r.parquet"
-    pq.write_table(pa.table({"power_w": POWER, "t_s": np.arange(COUNT) * POLL_S}), path)
+    pq.write_table(pa.table({"power_w": POWER, "t_s": POLLED_S}), path)
     found = read_readings(path)
     assert found.power_w == pytest.approx(POWER)
-    assert found.time_s == pytest.approx(np.arange(COUNT) * POLL_S)
+    assert found.time_s == pytest.approx(POLLED_S)
     pq.write_table(pa.table({"t_s": ["a", "b"], "power_w": [[1.0], [2.0]]}), path)
     with pytest.raises(CollectorError, match="column 'power_w' holds list<element: double>; expected plain numbers or text"):
         read_readings(path)
@@ -229,7 +230,7 @@ def test_a_gh200s_own_power_is_read_and_its_modules_only_when_asked_for(tmp_path
 
 
 def test_of_a_meter_with_a_hole_the_longest_stretch_is_taken(tmp_path):
-    time_s = np.arange(COUNT) * POLL_S
+    time_s = POLLED_S
     held_s = np.where(np.arange(COUNT) < 150, time_s, time_s + 2.0)
     found = read_reference(written(tmp_path, "t_s,power_w\n" + "".join(f"{t:.6f},90\n" for t in held_s)))
     assert found.time_s == pytest.approx(held_s[150:])

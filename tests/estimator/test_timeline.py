@@ -19,6 +19,7 @@ from tests.estimator.synthetic import attention, convolution, matmul, phases_of,
 
 A100 = load_gpu("a100-pcie-40gb")
 positive = st.floats(1e-9, 1e3)
+side = st.integers(1, 4096)
 
 
 @given(st.lists(positive, min_size=2, max_size=6), st.floats(1.0, 20.0))
@@ -60,7 +61,7 @@ def test_a_sweep_gives_what_single_clocks_give_and_no_kernel_slows_down_when_the
     assert (np.diff(sweep, axis=1) <= 0).all()
 
 
-@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096))
+@given(side, side, side)
 def test_a_product_with_lambda_one_never_beats_the_roofline(m, n, k):
     ideal = {"math": 1.0, "l2": 1.0, "dram": 1.0, "dram_activations": 1.0, "loop": 1.0, "epilogue": 1.0, "exponent": 2.0}
     coefficients, _ = coefficient_rows({"gemm": ideal}, ["gemm"])
@@ -69,7 +70,7 @@ def test_a_product_with_lambda_one_never_beats_the_roofline(m, n, k):
     assert seconds >= 2.0 * (m * k + n * k + m * n) / A100.dram_bytes_per_s * (1 - 1e-12)
 
 
-@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 65536), st.sampled_from(["bf16", "fp8"]))
+@given(side, side, st.integers(1, 65536), st.sampled_from(["bf16", "fp8"]))
 def test_a_ceiling_bounds_the_rate_at_all_clocks_and_leaves_alone_what_is_slower(m, n, k, precision):
     phases = phases_of(matmul(m, n, k, precision), load_gpu("h100-sxm"), 128.0, 128.0, 1.0)
     ideal_s, quantise = 2.0 * m * n * k / (4096 * (1 + (precision == "fp8")) * 132 * 1980e6), {"quantise": 1.0, "math": 1.0}

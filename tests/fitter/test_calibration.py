@@ -21,13 +21,14 @@ from tests.estimator.synthetic import matmul, transformer
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
 
 NOISE = 0.02
+PLANTED, SPEC = planted_bundle(), spec()
 
 
 @pytest.fixture(scope="module")
 def kernels_and_runs():
-    bundle = planted_bundle()
+    bundle = PLANTED
     kernels = kernel_rows(bundle, various_operators(90), noise=NOISE)
-    return calibrate(selection_of(kernels, workload_rows(bundle, various_workloads(), noise=NOISE)), spec(), seed=1)
+    return calibrate(selection_of(kernels, workload_rows(bundle, various_workloads(), noise=NOISE)), SPEC, seed=1)
 
 
 def mape(rows, family, quantity):
@@ -38,7 +39,7 @@ def test_kernels_and_runs_together_predict_runs_they_have_not_seen(kernels_and_r
     assert mape(kernels_and_runs.errors, "workload", "latency") < 6
     assert mape(kernels_and_runs.errors, "workload", "power") < 6
     other = various_workloads()[3]
-    wanted = estimate(other, planted_bundle(), sm_clock_mhz=900.0)[0]
+    wanted = estimate(other, PLANTED, sm_clock_mhz=900.0)[0]
     found = estimate(other, kernels_and_runs.bundle, sm_clock_mhz=900.0)[0]
     assert found.latency_s == pytest.approx(wanted.latency_s, rel=0.1)
     assert found.latency_s_std > 0
@@ -64,7 +65,7 @@ def test_the_bundle_obeys_the_schema_and_says_where_it_came_from(kernels_and_run
 
 def test_groups_without_rows_stand_at_their_priors_and_memory_kernels_learn_from_each_other():
     operators = various_operators(30)
-    alone = calibrate(selection_of(kernel_rows(planted_bundle(), operators, noise=NOISE)), spec(), holdout=0.0)
+    alone = calibrate(selection_of(kernel_rows(PLANTED, operators, noise=NOISE)), SPEC, holdout=0.0)
     assert alone.errors == ()
     for operator in operators:
         for name, value in operator.named_shape().items():
@@ -84,17 +85,17 @@ def test_groups_without_rows_stand_at_their_priors_and_memory_kernels_learn_from
 def test_the_order_in_which_rows_were_written_changes_nothing(kind, unique):
     made = {"kernels": (kernel_rows, various_operators(40)), "workloads": (workload_rows, various_workloads())}
     rows_of, run = made[kind]
-    rows = rows_of(planted_bundle(), run, noise=NOISE)
+    rows = rows_of(PLANTED, run, noise=NOISE)
     shuffled, index = rows.select(np.random.default_rng(4).permutation(len(rows))), f"{unique[:-1]}_index"
     values = getattr(shuffled, unique)
     turned = replace(shuffled, **{unique: values[::-1], index: len(values) - 1 - getattr(shuffled, index)})
-    first, second = (calibrate(selection_of(**{kind: one}), spec(), name="same", seed=2).bundle for one in (rows, turned))
+    first, second = (calibrate(selection_of(**{kind: one}), SPEC, name="same", seed=2).bundle for one in (rows, turned))
     assert replace(first, provenance=second.provenance) == second
 
 
 def measured(*metadata):
     """Some kernels, from data sets with this metadata."""
-    selection = selection_of(kernel_rows(planted_bundle(), various_operators(6)))
+    selection = selection_of(kernel_rows(PLANTED, various_operators(6)))
     return replace(selection, datasets=tuple(replace(selection.datasets[0], files=(one,)) for one in metadata))
 
 
@@ -103,31 +104,31 @@ def test_measured_tables_of_the_board_come_before_its_specification_and_are_merg
     wide = [(510.0, 45.0, 0.2, None), (900.0, 50.0, 0.2, 40.0), (1410.0, 60.0, 0.2, 40.0), (1200.0, None, None, None)]
     first = {"idle": [dict(zip(names, row, strict=True)) for row in wide], "voltage": None, "simulated": True, "driver": "535"}
     second = {"idle": [dict(zip(names, (1410.0, 66.0, 0.4, 44.0), strict=True))], "voltage": None, "gpu": {"uuid": "GPU-1", "vbios": 3}}
-    board = board_knowledge(measured(first, second), spec())
-    assert board == board_knowledge(measured(second, first), spec())
+    board = board_knowledge(measured(first, second), SPEC)
+    assert board == board_knowledge(measured(second, first), SPEC)
     assert board.idle_w.at(np.array([510.0, 900.0, 1410.0])).tolist() == [45.0, 50.0, 63.0]
     assert board.idle_temperature_c == pytest.approx((40.0 + 42.0) / 2)
-    assert board.voltage_v == spec().voltage_v
+    assert board.voltage_v == SPEC.voltage_v
     assert environment_of(measured(first))["simulated"] == "true"
-    assert [default_name(measured(one), spec()) for one in (first, second)] == ["sim-a100-pcie-40gb", "a100-pcie-40gb"]
+    assert [default_name(measured(one), SPEC) for one in (first, second)] == ["sim-a100-pcie-40gb", "a100-pcie-40gb"]
 
 
 def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_between_them():
     voltage = [{"sm_clock_mhz": clock, "voltage_v": volt, "std_v": 0.001} for clock, volt in ((510.0, 0.70), (900.0, 0.70), (1410.0, 0.90))]
-    board = board_knowledge(measured({"voltage": voltage}), spec())
-    usual = spec().voltage_v
+    board = board_knowledge(measured({"voltage": voltage}), SPEC)
+    usual = SPEC.voltage_v
     assert board.voltage_v.at(np.array([510.0, 900.0, 1410.0])) == pytest.approx([0.70, 0.70, 0.90])
     knee = np.array([1020.0, 1200.0])
     assert board.voltage_v.at(knee) == pytest.approx(usual.at(knee), rel=0.015)  # a straight line would lie 7 % above
 
 
 def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_meter_narrows_them():
-    selection = selection_of(kernel_rows(planted_bundle(), various_operators(30), noise=0.02))
+    selection = selection_of(kernel_rows(PLANTED, various_operators(30), noise=0.02))
     metered = {"sensor": {"gain": 0.95, "gain_std": 0.0095, "offset_w": -1.0}}
     known = replace(selection, datasets=(replace(selection.datasets[0], files=(metered,)),))
     assert known.gain_std == pytest.approx(0.01)
     assert selection.gain_std == UNKNOWN_GAIN_STD
-    wide, narrow = (calibrate(one, spec(), holdout=0.0).bundle.power for one in (selection, known))
+    wide, narrow = (calibrate(one, SPEC, holdout=0.0).bundle.power for one in (selection, known))
     assert wide.capacitance_f == narrow.capacitance_f
     for term, farad in wide.capacitance_f.items():
         added = (wide.capacitance_std_f[term] ** 2 - narrow.capacitance_std_f[term] ** 2) / (UNKNOWN_GAIN_STD**2 - 0.01**2)
@@ -135,13 +136,13 @@ def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_me
 
 
 def test_runs_do_not_move_groups_that_they_do_not_use():
-    bundle = planted_bundle()
+    bundle = PLANTED
     fp32 = [replace(operator, precision="fp32") for operator in various_operators(60)]
     kernels = kernel_rows(bundle, fp32, noise=NOISE)
     runs = workload_rows(bundle, various_workloads(), noise=NOISE)
-    tables = board_knowledge(selection_of(kernels, runs), spec())
-    alone = draft_from_rows(kernels, None, spec(), tables, 0)
-    both = draft_from_rows(kernels, runs, spec(), tables, 0, alone.kernel_fit)
+    tables = board_knowledge(selection_of(kernels, runs), SPEC)
+    alone = draft_from_rows(kernels, None, SPEC, tables, 0)
+    both = draft_from_rows(kernels, runs, SPEC, tables, 0, alone.kernel_fit)
     assert both.bundle.groups["gemm.linear.fp32"] == alone.bundle.groups["gemm.linear.fp32"]
     assert both.bundle.groups["gemm"].coefficients != alone.bundle.groups["gemm"].coefficients
     assert both.bundle.groups["gemm"].coefficients["math"] == pytest.approx(bundle.groups["gemm"].coefficients["math"], rel=0.2)
@@ -149,9 +150,9 @@ def test_runs_do_not_move_groups_that_they_do_not_use():
 
 def test_a_kind_with_one_kernel_is_held_out_and_causes_no_warning():
     alone = matmul(512, 512, 512, operator="bmm", batch=8)
-    rows = kernel_rows(planted_bundle(), [*various_operators(30), *[alone] * 6], noise=NOISE)
+    rows = kernel_rows(PLANTED, [*various_operators(30), *[alone] * 6], noise=NOISE)
     slower = np.array([5.0 if operator == alone else 1.0 for operator in rows.row_operators()])
-    found = calibrate(selection_of(replace(rows, latency_s=slower * rows.latency_s)), spec(), seed=0)
+    found = calibrate(selection_of(replace(rows, latency_s=slower * rows.latency_s)), SPEC, seed=0)
     assert {label[2] for label in single_kinds(found.selection)} == {"bmm"}
     assert any(row["operator"] == "bmm" and row["latency"] is not None and row["latency"]["mape"] > 50.0 for row in found.errors)
     assert not any("bmm" in warning for warning in found.warnings)
@@ -196,8 +197,8 @@ def test_few_rows_of_any_kind_give_a_bundle_that_knows_how_little_it_knows(share
 
 def test_one_kernel_measured_often_is_one_kernel(tmp_path):
     product = various_operators(1)
-    once = bundle_of(selection_of(kernel_rows(planted_bundle(), product)), tmp_path)
-    often = bundle_of(selection_of(kernel_rows(planted_bundle(), product * 30, noise=0.001)), tmp_path)
+    once = bundle_of(selection_of(kernel_rows(PLANTED, product)), tmp_path)
+    often = bundle_of(selection_of(kernel_rows(PLANTED, product * 30, noise=0.001)), tmp_path)
     assert often == pytest.approx(once, rel=0.2)
 
 
@@ -214,7 +215,7 @@ PRODUCTS = various_operators(10)[::3]
     ],
 )
 def test_few_rows_that_the_fit_misses_by_far_are_a_warning(kernels, factors, warned):
-    rows = kernel_rows(planted_bundle(), kernels)
+    rows = kernel_rows(PLANTED, kernels)
     found = calibrate(selection_of(replace(rows, latency_s=rows.latency_s * factors)), load_gpu(GPU_NAME))
     told = [line.partition(" is poorly described")[0] for line in found.warnings if "poorly" in line]
     assert told == [warned] * bool(warned)
@@ -234,6 +235,6 @@ def test_fewer_energies_never_give_a_narrower_power(shared_data):
     assert spreads[0] > spreads[1] > spreads[2]
     assert "no row has an energy: the bundle has no power" in warnings[0]
     assert ["power rests on" in line for line in warnings] == [False, True, True, False]
-    kernels = kernel_rows(planted_bundle(), various_operators(4))
+    kernels = kernel_rows(PLANTED, various_operators(4))
     silent = selection_of(replace(kernels, power_w=np.full(len(kernels), np.nan)))  # usual, and no cause for a warning
-    assert few_power_warnings(silent, replace(planted_bundle(), power=None)) == ()
+    assert few_power_warnings(silent, replace(PLANTED, power=None)) == ()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from collector.cli import main
 from collector.commands.campaign import common_root
 from collector.daemon.jobs import AFTER_ROW, AT_ONCE, STALE_S
 from collector.daemon.store import FILE_NAME, daemon_lock, locked, open_store, worker_lock_path
@@ -31,8 +30,7 @@ LAST_REST_S = 5.0
 def undisturbed(place, campaign):
     """The rows that `collect` itself measures."""
     out = place.folder / "undisturbed.parquet"
-    words = f"--gpu {BOARD} --freqs 900 --campaign {campaign} --sensor {place.sensor} --out {out} -q --json".split()
-    assert main(words) == 0
+    assert called(f"--gpu {BOARD} --freqs 900 --campaign {campaign} --sensor {place.sensor} --out {out} -q --json") == 0
     return row_ids(out)
 
 
@@ -192,7 +190,7 @@ def test_jobs_run_by_priority_one_that_cannot_be_measured_fails_alone_and_status
     assert board["board"] == BOARD
     assert board["sm_clock_mhz"] == pytest.approx(900, abs=15)
     refused(1, "another daemon", "daemon", *config)
-    assert main(["stop", "--daemon", *config]) == 0
+    assert called("stop", "--daemon", *config) == 0
     assert process.wait(DEADLINE_S) == 0
     assert "daemon has ended" in (place.state / "daemon.log").read_text()
 

@@ -12,6 +12,7 @@ import pytest
 
 from collector.pmd.protocol import PACKET_BYTES, encode_packets
 from collector.pmd.recording import stamps_path
+from tests.collector.pmd.conftest import emulated_port
 from tests.collector.pmd.streams import stream
 from tests.collector.steady import in_real_time
 from tests.processes import piped
@@ -86,10 +87,10 @@ def test_what_cannot_be_done_is_said_in_one_line(status, words, recording):
 
 
 @in_real_time
-def test_a_log_is_a_recording_and_its_table(port_of, tmp_path):
+def test_a_log_is_a_recording_and_its_table(tmp_path):
     tmp_path = fresh(tmp_path)
     out = tmp_path / "p.csv"
-    with port_of() as port:
+    with emulated_port() as port:
         said, err = told(f"pmd log {port.path} --out {out} --duration 0.5s --json --quiet")
     document = json.loads(said)
     assert err == ""
@@ -102,9 +103,9 @@ def test_a_log_is_a_recording_and_its_table(port_of, tmp_path):
 
 
 @in_real_time
-def test_a_meter_unplugged_under_a_log_leaves_what_it_sent(port_of, tmp_path):
+def test_a_meter_unplugged_under_a_log_leaves_what_it_sent(tmp_path):
     out = fresh(tmp_path) / "p.csv"
-    with port_of(unplug_s=0.3) as port:
+    with emulated_port(unplug_s=0.3) as port:
         line = refused(1, f"samples until then are in {out}", f"pmd log {port.path} --out {out} --quiet")
     rows = len(out.read_text().splitlines()) - 1
     assert rows > 500

@@ -25,9 +25,9 @@ from fitter.scale.streamed import KernelSample, SampleTask, is_streamed, pruned_
 TASK = SampleTask(collected=None, gpu=None, seed=0)
 
 
-def kernel_table(rows, seed=0):
+def kernel_table(rows):
     """Matrix products and additions, each a few times, some of them impossible."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     shape = 64 * rng.integers(2, 14, (rows, 3))
     product = rng.random(rows) < 0.6
     time_s = np.where(product, 2.0 * shape.prod(axis=1) / 1e14, 6.0 * shape[:, 0] * shape[:, 1] / 1e12) + 8e-6
@@ -40,11 +40,8 @@ def kernel_table(rows, seed=0):
             "operator": np.where(product, "linear", "add").tolist(),
             "gpu": ["a100-pcie-40gb"] * rows,
             "precision": np.where(rng.random(rows) < 0.02, "fp7", "bf16").tolist(),
-            "m": np.where(product, shape[:, 0], np.nan),
-            "n": np.where(product, shape[:, 1], np.nan),
-            "k": np.where(product, shape[:, 2], np.nan),
-            "rows": np.where(product, np.nan, shape[:, 0]),
-            "dim": np.where(product, np.nan, shape[:, 1]),
+            **{name: np.where(product, size, np.nan) for name, size in zip("mnk", shape.T, strict=True)},
+            **{name: np.where(product, np.nan, size) for name, size in zip(("rows", "dim"), shape.T, strict=False)},
             "latency_s": time_s,
             "sm_clock_mhz": rng.choice([900.0, 1200.0, 1410.0], rows),
         }
