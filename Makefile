@@ -106,7 +106,7 @@ distclean: clean
 # A simulator that reads our platforms runs the example and the tests.
 simgrid: $(STAMP) simgrid-install
 	/usr/bin/python3 examples/simgrid/blocks.py
-	@$(BIN)/python -m pytest --quiet tests/estimator/test_simgrid.py
+	@$(BIN)/python -m pytest --quiet tests/estimator/test_block_count.py
 
 # Debian's and Ubuntu's package for the system's Python; fails with the reason where it cannot be installed.
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq -o Acquire::Retries=1 -o DPkg::Lock::Timeout=60

@@ -10,10 +10,11 @@ from estimator.bundle.files import bundle_path
 from tests.estimator.bundle_example import VALIDATOR
 from tests.estimator.synthetic import workload_of
 
+shipped = pytest.mark.parametrize("name", bundle_names())
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gpt2-prefill.json"
 
 
-@pytest.mark.parametrize("name", bundle_names())
+@shipped
 def test_a_shipped_bundle_is_small_and_says_with_its_card_what_it_was_fitted_on_and_how_wrong_it_is(name):
     bundle, path = load_bundle(name), bundle_path(name)
     VALIDATOR.validate(json.loads(path.read_text(encoding="utf-8")))
@@ -32,7 +33,7 @@ def test_a_shipped_bundle_is_small_and_says_with_its_card_what_it_was_fitted_on_
         assert record.name in card
 
 
-@pytest.mark.parametrize("name", bundle_names())
+@shipped
 def test_a_shipped_bundle_estimates_the_example(name):
     bundle = load_bundle(name)
     workload = read_workload(EXAMPLE)
@@ -45,7 +46,7 @@ def test_a_shipped_bundle_estimates_the_example(name):
     assert 0 < answer.latency_s_std < (0.2 if of_runs else 0.5) * answer.latency_s
 
 
-@pytest.mark.parametrize("name", bundle_names())
+@shipped
 def test_a_softmax_whose_rows_outgrow_a_warp_does_not_leap(name):
     """Rows of 2,056 elements have a block each, those of 2,048 a warp: on H200 they take 2 times as long, which no other board measured."""
     seconds = []

@@ -17,27 +17,31 @@ from estimator.formats.own import FORMAT_VERSION as WORKLOAD_VERSION
 from estimator.vocabulary.quantities import MODULES
 from estimator.vocabulary.workload import FAMILY_FIELDS
 from scripts import constants, schemas
+from tests.conftest import REPOSITORY
 
 
-def test_the_table_of_columns_and_flags_is_that_of_the_code(repository):
-    assert (repository / "docs" / "dataset-columns.csv").read_text(encoding="utf-8") == schemas.columns_table(), "run scripts/schemas.py"
+def page_text(name):
+    return (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
 
 
-def test_format_pages_name_the_version_that_is_written(repository):
-    docs = repository / "docs"
-    assert f"Schema version: {SCHEMA_VERSION};" in (docs / "dataset-format.md").read_text(encoding="utf-8")
-    assert f'`"{BUNDLE_VERSION}"`' in (docs / "bundle-format.md").read_text(encoding="utf-8")
-    assert f"version {WORKLOAD_VERSION}" in (docs / "workload-format.md").read_text(encoding="utf-8")
+def test_the_table_of_columns_and_flags_is_that_of_the_code():
+    assert page_text("dataset-columns.csv") == schemas.columns_table(), "run scripts/schemas.py"
 
 
-def test_glossary_names_every_family_and_module(repository):
-    glossary = (repository / "docs" / "glossary.md").read_text(encoding="utf-8")
+def test_format_pages_name_the_version_that_is_written():
+    assert f"Schema version: {SCHEMA_VERSION};" in page_text("dataset-format.md")
+    assert f'`"{BUNDLE_VERSION}"`' in page_text("bundle-format.md")
+    assert f"version {WORKLOAD_VERSION}" in page_text("workload-format.md")
+
+
+def test_glossary_names_every_family_and_module():
+    glossary = page_text("glossary.md")
     missing = [name for name in (*FAMILY_FIELDS, *MODULES) if f"`{name}`" not in glossary]
     assert missing == []
 
 
-def test_the_campaign_on_its_page_is_one(repository):
-    page = (repository / "docs" / "campaign-files.md").read_text(encoding="utf-8")
+def test_the_campaign_on_its_page_is_one():
+    page = page_text("campaign-files.md")
     text = page.split("```toml\n")[1].split("```")[0]
     spec = campaign_from_document({"name": "mine", **tomllib.loads(text)}, "docs/campaign-files.md")
     assert [group.operator for group in spec.kernels] == ["linear", "layernorm"]
@@ -56,7 +60,6 @@ def words_of(line):
 
 @pytest.mark.parametrize("page, shown", [("ask-questions.md", 4), ("explain.md", 1)])
 def test_what_a_page_shows_of_a_command_is_what_it_prints(
-    repository,
     shared_data,
     tmp_path,
     monkeypatch,
@@ -66,11 +69,9 @@ def test_what_a_page_shows_of_a_command_is_what_it_prints(
 ):
     for name, pattern in LISTS.items():
         shutil.copy(next((shared_data / "energaizer" / "workloads").glob(pattern)), tmp_path / name)
-    (tmp_path / "examples").symlink_to(repository / "examples")
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(
-        r"```text\n\$ estimate (.*?)\n(.*?)```", (repository / "docs" / "how-to" / page).read_text(encoding="utf-8"), re.DOTALL
-    )
+    blocks = re.findall(r"```text\n\$ estimate (.*?)\n(.*?)```", page_text(f"how-to/{page}"), re.DOTALL)
     assert len(blocks) == shown
     for command, output in blocks:
         assert estimate([*shlex.split(command), "-q"]) in (0, 3)
@@ -79,8 +80,8 @@ def test_what_a_page_shows_of_a_command_is_what_it_prints(
             assert line.strip() == "…" or words_of(line) in printed, f"{command}: {line}"
 
 
-def test_the_table_of_constants_is_that_of_the_code_and_explains_each(repository):
-    assert (repository / "docs" / "constants.csv").read_text(encoding="utf-8") == constants.table()
+def test_the_table_of_constants_is_that_of_the_code_and_explains_each():
+    assert page_text("constants.csv") == constants.table()
     rows = list(csv.reader(constants.table().splitlines()))
     assert len(rows) > 100
     assert [row[:2] for row in rows if not row[3]] == []

@@ -1,7 +1,6 @@
 """Bundles with a right digest and a wrong value: every command refuses them in one line or answers as sanely as ever."""
 
 import contextlib
-import io
 import json
 import math
 import random
@@ -15,6 +14,7 @@ import estimator.schema
 import fitter.commands.fit
 from estimator import BundleError, EstimatorError, load_bundle
 from estimator.bundle.files import digest_of
+from tests.estimator import estimating
 from tests.estimator.bundle_example import VALIDATOR
 from tests.fuzz.mutate import mutated_value
 
@@ -37,12 +37,10 @@ NO_NUMBER = re.compile(r"(?<![\w\"])-?(nan|inf)(inity)?(?![\w\"])", re.IGNORECAS
 
 def run(command, *words):
     """Exit status and stdout; a refusal is one line and nothing else."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        status = command([*words])
-    assert status in (0, 1, 3), (words, status, err.getvalue())
-    if status == 1:
-        assert (out.getvalue(), err.getvalue().count("\n")) == ("", 1), err.getvalue()
-    return status, out.getvalue()
+    found = estimating.run(*words, program=command)
+    assert found.status in (0, 1, 3), (words, found)
+    assert found.status != 1 or (found.out, found.err.count("\n")) == ("", 1), found.err
+    return found[:2]
 
 
 def numbers(value):

@@ -1,13 +1,14 @@
 """Laws about the repository itself: what may be imported, what is shipped, what stays out of tracked files."""
 
 import re
-import subprocess
 import sys
 import textwrap
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.processes import ended
 
 EXTRAS = {"fit", "collect", "cuda12", "cuda13", "torch", "cluster", "serve", "sign", "all"}
 """Extras that users may rely on."""
@@ -45,14 +46,7 @@ sys.meta_path[:] = [Hiding(list(sys.meta_path), %r)]
 
 def python(code, repository, *arguments):
     """Runs code in a fresh interpreter at the root of the repository."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return ended(sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments, cwd=repository)
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +58,7 @@ def project(repository):
 @pytest.fixture(scope="module")
 def tracked_files(repository):
     """Text files under version control, or that would be."""
-    listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=repository, capture_output=True, text=True, check=False
-    )
+    listing = ended("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=repository)
     if listing.returncode != 0:
         pytest.skip("not a git work tree")
     files = [repository / name for name in listing.stdout.splitlines()]

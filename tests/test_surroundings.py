@@ -11,11 +11,11 @@ import pytest
 from estimator.bundle.files import store_folder, stored_names
 from estimator.options.command_line import INTERRUPTED
 from estimator.vocabulary.resources import user_folder
+from tests.processes import COLLECT, ended
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ESTIMATE = (sys.executable, "-m", "estimator.cli")
 FIT = (sys.executable, "-m", "fitter.cli")
-COLLECT = (sys.executable, "-m", "collector.cli")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ COLLECT = (sys.executable, "-m", "collector.cli")
 )
 def test_a_command_without_a_stdout_fails_in_one_line(words, tmp_path):
     script = f'"$@" >&- 2> "{tmp_path}/err"'
-    assert subprocess.run(["bash", "-c", script, "bash", *words], cwd=REPOSITORY, timeout=300, check=False).returncode == 1
+    assert ended("bash", "-c", script, "bash", *words, cwd=REPOSITORY).returncode == 1
     err = (tmp_path / "err").read_text()
     assert err.count("\n") == 1
     assert "stdout is closed" in err

@@ -15,7 +15,7 @@ from fitter.latency.intervals import folds_of, interval_quantiles
 from fitter.latency.residual_tier import GroupErrors, fit_pattern, forecast, no_forecast, shape_errors, tier_document
 from scripts.thinning import thinned
 from tests.fitter.measured import various_products
-from tests.fitter.test_trees import abrupt, features
+from tests.fitter.test_kriging import abrupt, features
 
 GROUP = "gemm.linear.bf16"
 BUNDLE = load_bundle("a10-eager")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from collector.cli import main
+from tests.estimator.estimating import run
 
 
 def changed(words, change):
@@ -21,21 +22,23 @@ def called(*words):
     return main(shlex.split(words[0]) if len(words) == 1 else [*map(str, words)])
 
 
-def answer(capsys, *words, status=0):
-    """The JSON of a `collect` that ends with this status; words as for `called`."""
-    capsys.readouterr()
-    found = called(f"{words[0]} --json") if len(words) == 1 else called(*words, "--json")
-    out, err = capsys.readouterr()
-    assert found == status, err
+def told(*words, status=0):
+    """What a `collect` that ends with this status writes to the two streams; words as for `called`."""
+    found, *streams = run(program=lambda _: called(*words))
+    assert found == status, streams
+    return streams
+
+
+def answer(*words, status=0):
+    """The JSON of such a `collect`."""
+    out, _ = told(f"{words[0]} --json", status=status) if len(words) == 1 else told(*words, "--json", status=status)
     return json.loads(out)
 
 
-def refused(capsys, status, reason, *words):
+def refused(status, reason, *words):
     """A `collect` that must end so: with this status, no result, and one short line on stderr that has the reason."""
-    capsys.readouterr()
-    found = called(*words)
-    out, err = capsys.readouterr()
-    assert (found, reason in err, out, err.count("\n"), "Traceback" in err, len(err) < 600) == (status, True, "", 1, False, True), err
+    out, err = told(*words, status=status)
+    assert (reason in err, out, err.count("\n"), len(err) < 600) == (True, "", 1, True), err
     return err
 
 

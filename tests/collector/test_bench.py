@@ -41,7 +41,7 @@ def board_with(old, new, folder):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "place"),
+    "old, new, place",
     [
         ("dram_pj_per_byte = 46.0", "", "energy lacks the field 'dram_pj_per_byte'"),
         ('kind = "low-pass"', 'kind = "high-pass"', "sensor.kind"),

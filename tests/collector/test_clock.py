@@ -34,7 +34,7 @@ def polls(period_s, poll_s, seed, *, wander_s=0.0):
 
 
 @pytest.mark.parametrize("wander_s", [0.0, 2e-3])
-@pytest.mark.parametrize(("period_ms", "poll_ms"), [(101.2, 13), (101.2, 8), (99.97, 7), (31.0, 5), (20.04, 7), (15.41, 2), (100.0, 1)])
+@pytest.mark.parametrize("period_ms, poll_ms", [(101.2, 13), (101.2, 8), (99.97, 7), (31.0, 5), (20.04, 7), (15.41, 2), (100.0, 1)])
 def test_the_period_is_the_sensors_not_the_polls(period_ms, poll_ms, wander_s):
     for seed in range(3):
         clock, updates = fit_update_clock(*polls(period_ms * 1e-3, poll_ms * 1e-3, seed, wander_s=wander_s))
@@ -55,7 +55,7 @@ def test_jitter_that_adds_up_is_no_grid():
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [(white_jitter, 0), (random_distances, 0), (two_distances, 2), (two_levels, 8), (stretches, 7), (skipped, 11)]
+    "kind, told", [(white_jitter, 0), (random_distances, 0), (two_distances, 2), (two_levels, 8), (stretches, 7), (skipped, 11)]
 )
 def test_a_period_is_right_within_its_errors_or_refused_with_what_would_tell(kind, told):
     """Changes at random times have no period; a clock of which little is seen has one."""
@@ -74,7 +74,7 @@ def test_a_period_is_right_within_its_errors_or_refused_with_what_would_tell(kin
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"),
+    "value, reason",
     [
         (np.full(500, 50.0), "changes of the reading"),
         (np.arange(500.0), "every poll"),

@@ -11,11 +11,10 @@ from collector.bench import open_bench
 from collector.campaigns.context_guard import SILENT_ENDS, GuardedRunner, killers_path
 from collector.dataset.reader import read_kernel_dataset
 from collector.errors import CampaignError, DeviceError, RunnerError
-from tests.collector.campaigns import SHORT_HEAD, campaign_words
+from tests.collector.campaigns import BOARD, SHORT_HEAD, campaign_words
 from tests.collector.dataset_rows import addition, product
-from tests.words import called, one_line
+from tests.words import called, one_line, told
 
-BOARD = "a100-pcie-40gb"
 GEMM = product(256)
 NAME = "gemm.linear fp16 batch=1 m=256 n=256 k=256 warm"
 ADD = addition(4096)
@@ -27,7 +26,7 @@ def guarded(bench, path, deed):
 
 
 def attempt(path, deed=lambda: None, operator=GEMM, layout=""):
-    with open_bench(f"sim:{BOARD}") as bench:
+    with open_bench(BOARD) as bench:
         runner = guarded(bench, path, deed)
         runner.run(runner.prepare(operator, "warm", layout), 3)
 
@@ -73,7 +72,7 @@ def test_a_kernel_that_finishes_after_one_silent_end_is_cleared(tmp_path):
 
 def test_what_the_user_stops_is_under_no_suspicion(tmp_path):
     path = tmp_path / "x.killers.json"
-    with open_bench(f"sim:{BOARD}") as bench:
+    with open_bench(BOARD) as bench:
         runner = guarded(bench, path, raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             runner.run(runner.prepare(GEMM), 3)
@@ -94,7 +93,7 @@ def test_a_refusal_is_no_kill(tmp_path):
 def test_a_damaged_list_is_refused_in_one_line(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("list") / "x.killers.json"
     path.write_bytes(content)
-    with open_bench(f"sim:{BOARD}") as bench, one_line(CampaignError, "list of kernels"):
+    with open_bench(BOARD) as bench, one_line(CampaignError, "list of kernels"):
         GuardedRunner(bench.runner, path)
 
 
@@ -104,14 +103,12 @@ kernels = ["ffma_k8_u64", "iadd3_k8_u64", "imad_k8_u64"]
 """
 
 
-def test_a_campaign_goes_on_without_the_kernel_that_killed_it_and_names_it(tmp_path, toolchain, sensor_file, capsys):
+def test_a_campaign_goes_on_without_the_kernel_that_killed_it_and_names_it(tmp_path, toolchain, sensor_file):
     out = tmp_path / "few.parquet"
     words = campaign_words(tmp_path, sensor_file, CAMPAIGN, more='[faults]\nkills = "iadd3_k8_u64"\n')
     words += f" --out {out}"
-    assert called(words) == 1
-    assert "iadd3_k8_u64: illegal address" in capsys.readouterr().err
-    assert called(f"{words} --resume --strict") == 3
-    assert "iadd3_k8_u64: it broke the context before" in "".join(capsys.readouterr())
+    assert "iadd3_k8_u64: illegal address" in told(words, status=1)[1]
+    assert "iadd3_k8_u64: it broke the context before" in "".join(told(f"{words} --resume --strict", status=3))
     dataset = read_kernel_dataset(out)
     assert sorted(dataset.table.column("operator").to_pylist()) == ["ffma_k8_u64", "imad_k8_u64"]
     assert any("iadd3_k8_u64: it broke the context before" in reason for reason in dataset.metadata["rejected"])

@@ -104,7 +104,7 @@ def test_a_board_without_a_gain_has_the_spread_of_boards():
 
 
 @pytest.mark.parametrize(
-    ("joule", "flags", "launch_j"),
+    "joule, flags, launch_j",
     [(600.0, (), 6.0), (-1.0, ("counter_absurd",), None), (1e6, ("counter_absurd",), None), (300.0, ("counter_disagrees",), 3.0)],
 )
 def test_a_counter_is_taken_for_what_it_can_be(joule, flags, launch_j):

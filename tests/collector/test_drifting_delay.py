@@ -58,7 +58,7 @@ def test_a_delay_that_begins_anew_within_the_record_widens_the_errors():
     assert narrow.delay_std_s > 8e-3
 
 
-@pytest.mark.parametrize(("run_s", "rest_s", "count"), [(0.1, 0.2, 25), (0.4, 0.2, 12), (1.0, 0.5, 5)])
+@pytest.mark.parametrize("run_s, rest_s, count", [(0.1, 0.2, 25), (0.4, 0.2, 12), (1.0, 0.5, 5)])
 def test_energies_of_later_loads_hold_at_any_delay(stated, run_s, rest_s, count):
     away = []
     for seed in range(4):

@@ -122,7 +122,7 @@ def test_what_the_board_did_before_it_rested_is_not_taken_for_noise():
     assert all(run.energy.fit.noise_w < 1.5 * noise_w for run in found.runs)
 
 
-@pytest.mark.parametrize(("length_s", "held_up_s"), [(1e-4, 1e-4), (0.015, 2.0)], ids=["too short", "held up while ranging"])
+@pytest.mark.parametrize("length_s, held_up_s", [(1e-4, 1e-4), (0.015, 2.0)], ids=["too short", "held up while ranging"])
 def test_executions_too_short_are_refused_and_those_held_up_while_ranging_are_repeated(length_s, held_up_s):
     with open_instruments("sim:a100-pcie-40gb", seed=1) as instruments:
         lengths = iter([held_up_s] * 3)
@@ -193,7 +193,7 @@ def exact(length_s, pause_s, late_s, seed):
 
 
 @pytest.mark.parametrize("late_s", [0.0, 3e-4, 1e-3])
-@pytest.mark.parametrize(("length_s", "pause_s"), [(0.058, 0.069), (0.3, 0.25), (0.01, 0.037)])
+@pytest.mark.parametrize("length_s, pause_s", [(0.058, 0.069), (0.3, 0.25), (0.01, 0.037)])
 def test_the_energy_of_an_execution_is_true_however_soon_its_power_begins(length_s, pause_s, late_s):
     for seed in (1, 2):
         found, energy_j, total_j = exact(length_s, pause_s, late_s, seed)

@@ -1,4 +1,4 @@
-"""Generated kernels in a campaign: planned, run on every kind of runner, sampled as published, and kept in a dataset."""
+"""Generated kernels, copies and links in a campaign: named, refused, planned, run on every kind of runner, sampled, kept in a dataset."""
 
 import ctypes
 from dataclasses import replace
@@ -8,19 +8,25 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
+from collector.campaigns.files import campaign_from_document
 from collector.dataset.reader import read_kernel_dataset
 from collector.devices.protocols import PowerReadings
+from collector.errors import CampaignError, RunnerError
 from collector.sensing.baselines import sampled_energies_j
+from collector.simulated.profile import load_board
 from estimator import load_gpu
+from fitter.instructions.section import link_energies
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from microbench.kernel import SCALARS
+from microbench.loads.copies import COPIES, CopyLoad
 from microbench.loads.generated import LoadGroup, generated_loads
-from tests.collector.campaigns import SHORT_HEAD, campaign_words
+from microbench.toolchain.compile import Toolchain
+from tests.collector.campaigns import ONE_SOFTMAX, SHORT_HEAD, campaign_words
 from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.program import parse
 from tests.microbench_library.conftest import open_fake_board
-from tests.words import called
+from tests.words import answer, called, changed, one_line, refused, told
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = f"""{SHORT_HEAD}
@@ -182,3 +188,157 @@ def test_a_real_board_is_checked_once_for_each_kernel_and_code(toolchain):
         assert sum(map(bool, again)) == 1
         board.runner.prepare_generated(replace(small["ffma_k8_u64"], module=replace(small["ffma_k8_u64"].module, digest="0" * 64)))
         assert board.world.launched == ["ffma_k8_u64"]
+
+
+LINKS = f"""{SHORT_HEAD}
+[[instructions]]
+kernels = ["host_*", "peer_read", "copy_*"]
+"""
+
+
+@pytest.fixture(scope="module")
+def over_links(toolchain):
+    return loads_named(toolchain, BOARD, "host_*", "peer_*")
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory, sensor_file):
+    """A campaign on a simulated board with another one beside it."""
+    link = "[link.peer]\nbytes_per_s = 230e9\nlatency_s = 1.6e-6\npj_per_byte = 28.0\n"
+    return campaign_words(tmp_path_factory.mktemp("links"), sensor_file, LINKS, more=link)
+
+
+@pytest.fixture(scope="module")
+def peered(words):
+    return Path(words.split()[1].removeprefix("sim:"))
+
+
+COPY = {load.name: load for load in COPIES}
+
+
+def test_data_over_a_link_go_at_most_at_its_rate(over_links, peered):
+    with open_simulated(str(peered)) as board:
+        links = board.world.profile.link
+        for name, load in (over_links | COPY).items():
+            point = board.world.load_generated(load)(1410.0)
+            moved = load.bytes_moved if isinstance(load, CopyLoad) else load.link_bytes()
+            most = load_gpu(BOARD).dram_bytes_per_s if load.link == "device" else links[load.link].bytes_per_s
+            rate = moved / point.gpu_s
+            assert rate <= most, name
+            assert rate >= 0.3 * most or name == "peer_chase", name
+            assert point.added_w > 0.0
+
+
+def test_a_board_alone_refuses_a_peer_by_name(over_links):
+    with open_simulated(BOARD) as simulated, open_fake_board(kernel_s=20e-6, computes=False) as real:
+        for runner in (simulated.runner, real.runner):
+            for load in (over_links["peer_read"], over_links["peer_chase"], COPY["copy_peer"]):
+                with pytest.raises(RunnerError, match=f"{load.operator.operator}: needs the memory of another GPU"):
+                    runner.prepare_generated(load)
+
+
+@pytest.mark.parametrize("load", COPIES, ids=lambda load: load.name)
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load, damaged):
+    with open_fake_board(kernel_s=20e-6, boards=2) as board:
+        board.world.damages_copies = damaged
+        prepared = board.runner.prepare_generated(replace(load, bytes_moved=1 << 16))
+        assert prepared.corrupted == (f"{load.name}: 1 of 65536 bytes arrived changed" if damaged else "")
+        assert (prepared.library, prepared.kernel_name) == ("copy engine", load.name)
+        board.runner.run(prepared, 2)  # warms up
+        board.world.launched.clear()
+        assert board.runner.run(prepared, 9).launches == 9
+        assert board.world.launched == ["memcpyPeer" if load.link == "peer" else "memcpy"] * 9
+
+
+def test_rows_of_links_have_a_rate_and_an_energy_a_byte(words, peered, toolchain):
+    dataset, played, record = (peered.with_name(name) for name in ("links.parquet", "played.parquet", "links.rec"))
+    assert called(f"{words} --out {dataset} --record {record}") == 0
+    assert called(changed(words, f"--out {played} --gpu replay:{record}")) == 0
+    table = read_kernel_dataset(dataset).table
+    assert table.equals(read_kernel_dataset(played).table)
+    found = read_instruction_rows(Table.of(table, Path("x")))
+    rows, rejected = found.instructions, list(found.rejected)
+    assert rejected == []
+    found = link_energies(rows)
+    assert set(found) == {"host_read.O3", "host_write.O3", "peer_read.O3", *COPY}
+    planted = load_board(str(peered)).link
+    for name, one in found.items():
+        assert one.runs == 1
+        assert 0.0 < one.std_j < 0.2 * one.j_per_byte
+        if one.link != "device":
+            each = planted[one.link].pj_per_byte * 1e-12
+            assert one.j_per_byte > 0.95 * each, name  # what holds the board awake comes on top
+    assert found["copy_host_to_device"].bytes_per_s == pytest.approx(planted["host"].bytes_per_s, rel=0.02)
+    assert found["copy_peer"].bytes_per_s == pytest.approx(planted["peer"].bytes_per_s, rel=0.02)
+    assert found["copy_device_to_device"].link == "device"
+    assert np.isfinite([one.bytes_per_s for one in found.values()]).all()
+
+
+@pytest.mark.parametrize(
+    "group, complaint",
+    [
+        ({"kernels": ["ffma*"], "modes": ["half"]}, r"\.modes\[0\] = 'half' is unknown; known: full, sm_sweep"),
+        ({"kernels": ["ffma*"], "level": "O9"}, r"\.level = 'O9'"),
+        ({"kernels": ["ffma"]}, r"\.kernels has no generated kernel 'ffma'; `collect kernels` lists them"),
+        ({"kernels": ["ffma*"], "without": ["*"]}, r"\.without = \['\*'\] leaves none of the kernels"),
+        ({"kernels": ["copy_*"], "modes": ["sm_sweep"]}, " asks for what none has: copy_host_to_device: no mode sm_sweep"),
+        ({"kernels": ["copy_peer"], "pattern": "zero"}, " asks for what none has: copy_peer: no pattern zero; there is random"),
+    ],
+)
+def test_a_group_that_names_nothing_that_can_be_is_refused_with_its_path(group, complaint):
+    with one_line(CampaignError, r"^test: instructions\[1\]" + complaint):
+        campaign_from_document({"name": "x", "instructions": [{"kernels": ["empty_loop"]}, group]}, "test")
+
+
+@pytest.mark.parametrize("way", [{"modes": ("sm_sweep",)}, {"pattern": "zero"}, {"level": "O0"}], ids=lambda way: next(iter(way)))
+def test_copies_beside_kernels_are_left_out_by_name_where_they_cannot_be_as_asked(way, toolchain):
+    asked = LoadGroup(kernels=("ffma_k8_u64", "copy_*"), **way)
+    loads, skipped = generated_loads([asked], load_gpu(BOARD), toolchain)
+    assert {load.operator.operator for load in loads} == {"ffma_k8_u64"}
+    ((reason, count),) = skipped.items()
+    assert (reason.partition(",")[0], count) == (COPIES[0].name, len(COPIES)), "said once"
+    both, _ = generated_loads([LoadGroup(kernels=("copy_*",)), asked], load_gpu(BOARD), toolchain)
+    assert both == (*loads, *COPIES)
+
+
+def test_copies_need_no_assembler():
+    nowhere = Toolchain(ptxas=Path("/none"), nvdisasm=Path("/none"), ptxas_version="")
+    some = LoadGroup(kernels=("copy_*",), without=("copy_d*", "copy_peer"))
+    assert generated_loads([some], load_gpu(BOARD), nowhere) == (COPIES[:1], {})
+
+
+def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_path):
+    """sm_70, which a disassembler of CUDA 13.1 and later does not read: copies and library kernels are measured, the others named."""
+    campaign = tmp_path / "mixed.toml"
+    names = ("ffma_k8_u64", "l2_stream", "mma_*", "copy_*", "host_read")
+    campaign.write_text(f"{SHORT_HEAD}\n[[instructions]]\nkernels = {list(names)}\n{ONE_SOFTMAX}", encoding="utf-8")
+    words = f"--campaign {campaign} --gpu sim:v100-pcie-32gb --freqs current --dry-run".split()
+    plan = answer(*words)
+    assert plan["kernels"] == {"instruction": len(COPIES), "softmax": 1}
+    ((reason, count),) = plan["skipped"].items()
+    assert reason.startswith("ffma_k8_u64, ")
+    assert f" and {count - 3} more: sm_70 needs ptxas and nvdisasm of a CUDA 12 toolkit" in reason
+    campaign.write_text(f'{SHORT_HEAD}\n[[instructions]]\nkernels = ["ffma_k8_u64"]\n', encoding="utf-8")
+    refused(1, "has no kernel that this board runs (ffma_k8_u64: sm_70 needs ptxas", *words)
+
+
+def test_the_list_names_what_a_campaign_takes_and_how():
+    listed = answer("kernels")
+    assert len({one["name"] for one in listed}) == len(listed)
+    for one in listed:  # each name by itself, in each of its ways, is a group that is not refused
+        group = {"kernels": [one["name"]], "modes": one["modes"], "pattern": one["patterns"][0], "level": one["levels"][-1]}
+        campaign_from_document({"name": "x", "instructions": [group]}, "test")
+
+
+def test_the_list_goes_by_family():
+    out, _ = told("kernels --families wgmma_f16,copy")
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "name",
+        "wgmma_f16_n64",
+        "wgmma_f16_n128",
+        "wgmma_f16_n256",
+        *(copy.name for copy in COPIES),
+    ]
+    for families in (" ,", "ffam"):
+        refused(2, "no family is named", "kernels", "--families", families)

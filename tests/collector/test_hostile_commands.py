@@ -10,13 +10,12 @@ from fcntl import ioctl
 import numpy as np
 import pytest
 
-from collector.cli import main
 from collector.sensing.calibration import load_calibration
 from estimator.vocabulary.resources import resource_folder
 from tests.collector.dataset_rows import disk_with
 from tests.collector.steady import until
 from tests.processes import COLLECT, piped
-from tests.words import called, refused
+from tests.words import called, refused, told
 
 A100 = "sim:a100-pcie-40gb"
 
@@ -48,7 +47,7 @@ def sensor(path, **changed):
     return path
 
 
-def test_no_output_replaces_an_input_or_another_output(tmp_path, capsys):
+def test_no_output_replaces_an_input_or_another_output(tmp_path):
     readings, known, own = polls(tmp_path / "r.csv"), sensor(tmp_path / "s.json"), tmp_path / "my.toml"
     own.write_bytes((resource_folder("campaigns") / "quick.toml").read_bytes())
     board = tmp_path / "board.toml"
@@ -63,47 +62,45 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path, capsys):
         ("--gpu", A100, "--freqs", "510", "--campaign", own, "--out", own, "--fresh"),
         ("submit", own, "--gpu", A100, "--out", own, "--fresh"),
     ):
-        refused(capsys, 1, "is what this command reads", *words)
-    refused(capsys, 1, "two outputs", f"sensor --gpu {A100} --out {tmp_path / 'x'} --record {tmp_path / 'x'}")
-    refused(capsys, 2, "collect export", f"--gpu {A100} --out {tmp_path / 'x.CSV'} --dry-run")
-    refused(capsys, 2, "--record has no meaning with --readings", f"sensor --readings {readings} --record {tmp_path / 'x'}")
+        refused(1, "is what this command reads", *words)
+    refused(1, "two outputs", f"sensor --gpu {A100} --out {tmp_path / 'x'} --record {tmp_path / 'x'}")
+    refused(2, "collect export", f"--gpu {A100} --out {tmp_path / 'x.CSV'} --dry-run")
+    refused(2, "--record has no meaning with --readings", f"sensor --readings {readings} --record {tmp_path / 'x'}")
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path, repository, capsys):
+def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path, repository):
     ran = tmp_path / "ran"
-    refused(capsys, 1, "cannot be written", f"run --gpu {A100} --out {tmp_path / 'none' / 'x'} -- touch {ran}")
+    refused(1, "cannot be written", f"run --gpu {A100} --out {tmp_path / 'none' / 'x'} -- touch {ran}")
     with disk_with(10):  # full once the program ran: its result is on stdout alone
-        assert called(f"run --gpu {A100} --json --out {tmp_path / 'x'} -- {repository / 'examples' / 'gpt2-prefill.json'}") == 1
-    assert json.loads(capsys.readouterr().out)["runs"]
+        out, _ = told(f"run --gpu {A100} --json --out {tmp_path / 'x'} -- {repository / 'examples' / 'gpt2-prefill.json'}", status=1)
+    assert json.loads(out)["runs"]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path, capsys):
+def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path):
     known = sensor(tmp_path / "s.json", gpu_uuid="", driver="")
     assert load_calibration(known).gain == 1.0
-    refused(capsys, 1, "names no board", f"run --gpu {A100} --sensor {known} -- true")
+    refused(1, "names no board", f"run --gpu {A100} --sensor {known} -- true")
 
 
-def test_rows_left_out_and_gaps_are_a_warning(tmp_path, capsys):
+def test_rows_left_out_and_gaps_are_a_warning(tmp_path):
     known, holes = sensor(tmp_path / "s.json"), polls(tmp_path / "holes.csv", missing=3)
-    for command in (["sensor"], ["correct", "--sensor", str(known)]):
-        assert main([*command, "--readings", str(holes)]) == 3
-        said = capsys.readouterr()
-        assert "warning: 3 of 2000 rows have no time or no power" in said.err
-        assert "note: 3 of 2000 rows" in said.out
+    for command in ("sensor", f"correct --sensor {known}"):
+        out, err = told(f"{command} --readings {holes}", status=3)
+        assert "warning: 3 of 2000 rows have no time or no power" in err
+        assert "note: 3 of 2000 rows" in out
     gap = polls(tmp_path / "gap.csv", gap_s=1e4)
-    assert called(f"correct --sensor {known} --readings {gap}") == 3
-    assert "1 gap(s) in the polls, 1e+04 s" in capsys.readouterr().err
+    assert "1 gap(s) in the polls, 1e+04 s" in told(f"correct --sensor {known} --readings {gap}", status=3)[1]
     assert called(f"correct --sensor {known} --readings {polls(tmp_path / 'whole.csv')}") == 0
 
 
-def test_a_load_that_lacks_an_edge_is_refused(tmp_path, capsys):
+def test_a_load_that_lacks_an_edge_is_refused(tmp_path):
     readings = polls(tmp_path / "r.csv")
-    refused(capsys, 1, "names no boards", f"sensor --readings {readings} --gpu 7")
+    refused(1, "names no boards", f"sensor --readings {readings} --gpu 7")
     single = table(tmp_path / "single.csv", "timestamp", [1_000_000, 2_000_000, 3_000_000, 4_000_000])
     paired = table(tmp_path / "paired.csv", "timestamp", [1_000_000, 1_000_000, 3_000_000, 3_000_000])
-    refused(capsys, 1, "every edge twice", f"sensor --readings {readings} --load {single}")
+    refused(1, "every edge twice", f"sensor --readings {readings} --load {single}")
     assert called(f"sensor --readings {readings} --load {paired}") in (0, 3)
 
 

@@ -88,7 +88,7 @@ def test_functions_tasks_and_errors():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    "arguments, named",
     [
         ({"gpu": print}, r"write @measure\(gpu=0\), with brackets"),
         ({"gpu": 1.5}, "1.5"),

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from collector.bench import open_bench, open_simulated
-from collector.cli import main
 from collector.programs.kernels import IDLE, measure_kernels
 from collector.programs.program import Program
 from collector.sampling import Sampler
@@ -16,7 +15,7 @@ from collector.sensing.live import characterise_sensor
 from estimator import Workload, make_operator, write_workload
 from tests.collector.dataset_rows import addition, product
 from tests.collector.made_readings import a_sensor
-from tests.words import called, refused
+from tests.words import called, refused, told
 
 BOARD = "sim:a100-pcie-40gb"
 
@@ -69,14 +68,14 @@ def test_kernels_that_alternate_with_gaps_share_their_energy_within_the_errors(t
     assert abs(found[IDLE].energy_j - (run.energy_j - caused_j)) < 2.0 * found[IDLE].energy_std_j
 
 
-def test_a_program_without_kernels_says_what_to_do(capsys):
-    refused(capsys, 1, "no kernel was traced", f"run --gpu {BOARD} --kernels -- true")
+def test_a_program_without_kernels_says_what_to_do():
+    refused(1, "no kernel was traced", f"run --gpu {BOARD} --kernels -- true")
 
 
 @pytest.mark.parametrize("command", ["run", "practice"])
 @pytest.mark.parametrize("times", ["0", "00", "-5", "1.5", "a"])
-def test_a_program_runs_a_whole_number_of_times(workload, capsys, command, times):
-    refused(capsys, 1, "TIMES from 1 on", command, "--gpu", BOARD, "--", workload, times)
+def test_a_program_runs_a_whole_number_of_times(workload, command, times):
+    refused(1, "TIMES from 1 on", command, "--gpu", BOARD, "--", workload, times)
 
 
 def test_kernels_of_a_simulated_program_take_their_time_on_the_gpu(workload):
@@ -90,10 +89,10 @@ def test_kernels_of_a_simulated_program_take_their_time_on_the_gpu(workload):
     assert second.start_ns - first.end_ns > 100_000
 
 
-def test_the_good_practice_is_nearer_to_the_truth_than_the_naive_reading(workload, capsys):
+def test_the_good_practice_is_nearer_to_the_truth_than_the_naive_reading(workload):
     """The gain of the sensor stays in it: the paper has no meter."""
-    assert called(f"practice --gpu {BOARD} --trials 3 --seed 1 --json -- {workload}") == 0
-    methods = {row["method"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
+    out, _ = told(f"practice --gpu {BOARD} --trials 3 --seed 1 --json -- {workload}")
+    methods = {row["method"]: row for row in json.loads(out)["methods"]}
     error = {name: abs(row["true_error"]) for name, row in methods.items()}
     assert error["practice"] < error["naive"]
     assert error["corrected"] < 0.1
@@ -106,13 +105,14 @@ FEW, SHORT_S = 3, 0.2
 """So few runs are enough for a program that takes much longer than an update of the sensor, as every one does on a slow machine."""
 
 
-def measured(capfd, *options):
-    assert main(["run", "--gpu", BOARD, "--json", *options, "--", *QUICK]) == 0
+def measured(capfd, *words):
+    """What is said of a program that runs."""
+    assert called(*words) == 0
     return json.loads(capfd.readouterr().out)
 
 
 def test_a_short_program_is_run_as_often_as_the_asked_error_takes(capfd):
-    found = measured(capfd, "--std", "0.02")
+    found = measured(capfd, "run", "--gpu", BOARD, "--json", "--std", "0.02", "--", *QUICK)
     (clock,), (run,) = found["clocks"], found["runs"]
     assert run["executions"] == clock["runs"]
     assert run["executions"] > FEW or run["latency_s"] > SHORT_S
@@ -121,7 +121,7 @@ def test_a_short_program_is_run_as_often_as_the_asked_error_takes(capfd):
 
 
 @pytest.mark.parametrize(
-    ("options", "command", "status", "words"),
+    "options, command, status, words",
     [
         (("--std", "0.01", "--repeats", "3"), QUICK, 2, "leave --repeats out"),
         (("--longest", "5s"), QUICK, 2, "give both"),
@@ -132,11 +132,11 @@ def test_a_short_program_is_run_as_often_as_the_asked_error_takes(capfd):
         (("--std", "0.01", "--longest", "0.001s"), QUICK, 1, "more than 0.001 s allow"),
     ],
 )
-def test_what_cannot_be_measured_is_one_line(options, command, status, words, capfd):
-    refused(capfd, status, words, "run", "--gpu", BOARD, "--quiet", *options, "--", *command)
+def test_what_cannot_be_measured_is_one_line(options, command, status, words):
+    refused(status, words, "run", "--gpu", BOARD, "--quiet", *options, "--", *command)
 
 
-def test_a_counter_that_disagrees_within_what_its_steps_leave_open_is_no_note(capfd, tmp_path):
+def test_a_counter_that_disagrees_within_what_its_steps_leave_open_is_no_note(tmp_path, capfd):
     with open_simulated("rtx-3090") as bench:
         identity = bench.gpu.identity()
     known = a_sensor(
@@ -144,9 +144,8 @@ def test_a_counter_that_disagrees_within_what_its_steps_leave_open_is_no_note(ca
         settle_s=0.3, gain=0.948, gain_std=2e-4, offset_w=1.4, offset_std_w=0.03, reading_noise_w=0.25, resolution_w=0.01,
     )  # fmt: skip
     (tmp_path / "s.json").write_text(json.dumps(known.document()))
-    command = (sys.executable, "-S", "-c", "import time; time.sleep(0.25)")
-    assert main([*f"run --gpu sim:rtx-3090 --sensor {tmp_path / 's.json'} --json --repeats 6 --".split(), *command]) == 0
-    found = json.loads(capfd.readouterr().out)
+    words = f"run --gpu sim:rtx-3090 --sensor {tmp_path / 's.json'} --json --repeats 6 --"
+    found = measured(capfd, f"{words} {sys.executable} -S -c 'import time; time.sleep(0.25)'")
     away = [abs(run["counter_energy_j"] - run["energy_j"]) for run in found["runs"]]
     assert max(away) > 3.0 * max(run["energy_std_j"] for run in found["runs"]), (
         "the readings' error alone does not cover the counter's steps"

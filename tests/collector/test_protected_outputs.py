@@ -48,11 +48,11 @@ def notes(path):
 
 
 @pytest.mark.parametrize("make", [notes, foreign_parquet])
-def test_what_is_none_of_ours_is_not_replaced(make, files, tmp_path, capsys):
+def test_what_is_none_of_ours_is_not_replaced(make, files, tmp_path):
     file = tmp_path / "mine"
     make(file)
     before = file.read_bytes()
-    refused(capsys, 1, "name another file with --out", f"{files} --fresh --out {file}")
+    refused(1, "name another file with --out", f"{files} --fresh --out {file}")
     assert file.read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"mine"}
 

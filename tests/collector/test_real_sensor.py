@@ -70,7 +70,7 @@ def test_its_delay_drifts_by_the_difference_from_100_ms(sensors, run):
     assert rate == pytest.approx(sensors[run]["update_period_s"] / 0.1 - 1.0, abs=5e-5)
 
 
-@pytest.mark.parametrize(("one", "other"), [*combinations(RUNS, 2)])
+@pytest.mark.parametrize("one, other", [*combinations(RUNS, 2)])
 def test_delays_agree_within_their_errors(sensors, one, other):
     delays, errors = zip(*((sensors[run]["delay_s"], sensors[run]["delay_std_s"]) for run in (one, other)), strict=True)
     assert abs(delays[0] - delays[1]) < 1.5 * math.hypot(*errors)

@@ -20,6 +20,7 @@ from tests.words import one_line
 
 COUNT = 400
 POLL_S = 0.007
+POLLED_S = np.arange(COUNT) * POLL_S
 BEGIN = datetime(2023, 7, 14, 10, 12, 46, tzinfo=UTC)
 
 POWER = 60.0 + np.round(40.0 * (np.arange(COUNT) // 15 % 7) / 6.0, 2)
@@ -30,12 +31,10 @@ def stamp(seconds):
     return moment.strftime("%Y/%m/%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
 
 
-def smi_text(
-    header="timestamp, utilization.gpu [%], power.draw [W]",
-    row=lambda i: f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}",
-    newline="\n",
-):
-    return newline.join([header, *(row(i) for i in range(COUNT))]) + newline
+def smi_text(header="timestamp, utilization.gpu [%], power.draw [W]", row="{at}, 0, {watt:.2f}", newline="\n"):
+    """A log of nvidia-smi with these rows."""
+    rows = (row.format(at=stamp(i * POLL_S), watt=watt, milliwatt=watt * 1e3, more=watt + 7.0) for i, watt in enumerate(POWER.tolist()))
+    return newline.join([header, *rows]) + newline
 
 
 def written(folder, content, name="log.csv"):
@@ -50,21 +49,19 @@ def seconds_text(scale=1.0):
 
 FORMS = {
     "plain": smi_text(),
-    "order": smi_text("power.draw [W], timestamp, pstate", lambda i: f"{POWER[i]:.2f} W, {stamp(i * POLL_S)}, P0"),
-    "units": smi_text("timestamp, power.draw", lambda i: f"{stamp(i * POLL_S)}, {POWER[i]:.2f} W"),
+    "order": smi_text("power.draw [W], timestamp, pstate", "{watt:.2f} W, {at}, P0"),
+    "units": smi_text("timestamp, power.draw", "{at}, {watt:.2f} W"),
     "crlf": smi_text(newline="\r\n"),
     "bom": "\ufeff" + smi_text(),
     "utf-16": smi_text().encode("utf-16"),
-    "milliwatts": smi_text("timestamp,power.draw [mW]", lambda i: f"{stamp(i * POLL_S)},{POWER[i] * 1e3:.0f}"),
-    "instant": smi_text("timestamp, power.draw [W], power.draw.instant [W]", lambda i: f"{stamp(i * POLL_S)}, [N/A], {POWER[i]:.2f}"),
-    "fallback": smi_text(
-        "timestamp, power.draw.instant [W], power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, [Not Supported], {POWER[i]:.2f}"
-    ),
+    "milliwatts": smi_text("timestamp,power.draw [mW]", "{at},{milliwatt:.0f}"),
+    "instant": smi_text("timestamp, power.draw [W], power.draw.instant [W]", "{at}, [N/A], {watt:.2f}"),
+    "fallback": smi_text("timestamp, power.draw.instant [W], power.draw [W]", "{at}, [Not Supported], {watt:.2f}"),
     "seconds": seconds_text(),
     "quoted": '"power_w","t_s","note"\n' + "".join(f"{POWER[i]:.2f},{i * POLL_S:.3f},x\n" for i in range(COUNT)),
     "truncated": smi_text() + stamp(9.0) + ", 0, 1",
-    "thrice": smi_text(row=lambda i: "\n".join([f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}"] * 3)),
-    "iso": smi_text(row=lambda i: f"{stamp(i * POLL_S).replace('/', '-').replace(' ', 'T')}, 0, {POWER[i]:.2f}"),
+    "thrice": smi_text(row="\n".join(["{at}, 0, {watt:.2f}"] * 3)),
+    "iso": re.sub(r"(\d+)/(\d+)/(\d+) ", r"\1-\2-\3T", smi_text()),
 }
 
 
@@ -72,7 +69,7 @@ FORMS = {
 def test_a_log_reads_the_same_in_every_form(tmp_path, form):
     found = read_readings(written(tmp_path, FORMS[form]))
     assert found.power_w == pytest.approx(POWER)
-    assert found.time_s - found.time_s[0] == pytest.approx(np.arange(COUNT) * POLL_S, abs=1e-3)
+    assert found.time_s - found.time_s[0] == pytest.approx(POLLED_S, abs=1e-3)
 
 
 def test_of_several_boards_the_named_one_is_read_by_whatever_the_log_has_of_it(tmp_path):
@@ -104,7 +101,7 @@ def test_lines_that_are_no_row_and_a_power_that_nothing_draws_are_left_out_and_c
 
 def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
     header = "timestamp, power.draw [W], power.draw.average [W]"
-    path = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, {POWER[i]:.2f}, {POWER[i] + 7.0:.2f}"))
+    path = written(tmp_path, smi_text(header, "{at}, {watt:.2f}, {more:.2f}"))
     for name in ("power.draw.average", "power.draw.average [W]", " Power.Draw.Average"):
         assert read_readings(path, name).power_w == pytest.approx(POWER + 7.0)
     with pytest.raises(SensorError, match=r"no column 'power.drow'.*power.draw"):
@@ -112,7 +109,7 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    "content, reason",
     [
         ("", "is empty"),
         ("t_s,power_w\n", "no rows"),
@@ -124,8 +121,8 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
         ("t_s,power_w\n" + "".join(f"{i * 0.007},{56120 + i}\n" for i in range(9)), "milliwatts"),
         ("t_s,power_w\n" + "1.0,50\n" * 9, "same time"),
         ("timestamp, utilization.gpu [%]\n2023/07/14 10:12:46.483, 0\n", "no power column"),
-        (smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, [N/A]"), "N/A"),
-        (smi_text(row=lambda i: f"yesterday, 0, {POWER[i]}"), r"no cell of timestamp .* 'yesterday'; read are seconds .* 2024/"),
+        (smi_text(row="{at}, 0, [N/A]"), "N/A"),
+        (smi_text(row="yesterday, 0, {watt}"), r"no cell of timestamp .* 'yesterday'; read are seconds .* 2024/"),
         ("t_s,power_w\n" + "1,2,3\n" * 5, r"no line has the 2 cells .*'1,2,3'"),
         (b"\x00\x01\x02\xff" * 2000, "header"),
         (b"PAR1" + b"\x00" * 100, "Parquet"),
@@ -133,7 +130,7 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
         (smi_text("timestamp, utilization.gpu [%], power.draw [hp]"), "is none of power"),
         (smi_text("timestamp, power.draw [W], power.draw [W]"), r"2 columns are named power\.draw; keep one"),
         ("#Date Time gpu pwr\n#YYYYMMDD HH:MM:SS Idx W\n" + " 20240310 09:00:00 0 55\n" * 9, "with its header"),
-        (smi_text("timestamp, power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, ERR!"), r"no cell of power\.draw .* 'ERR!'"),
+        (smi_text("timestamp, power.draw [W]", "{at}, ERR!"), r"no cell of power\.draw .* 'ERR!'"),
         (gzip.compress(smi_text().encode(), mtime=0), "header"),
         ("t_s;power_w\n1,0;50,5\n2,0;60,5\n", "needs the columns t_s,power_w"),
         (smi_text() * 2, "lies before that of an earlier row"),
@@ -147,10 +144,10 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, content, reason):
 
 def test_parquet_gives_what_csv_gives(tmp_path):
     path = tmp_path / "r.parquet"
-    pq.write_table(pa.table({"power_w": POWER, "t_s": np.arange(COUNT) * POLL_S}), path)
+    pq.write_table(pa.table({"power_w": POWER, "t_s": POLLED_S}), path)
     found = read_readings(path)
     assert found.power_w == pytest.approx(POWER)
-    assert found.time_s == pytest.approx(np.arange(COUNT) * POLL_S)
+    assert found.time_s == pytest.approx(POLLED_S)
     pq.write_table(pa.table({"t_s": ["a", "b"], "power_w": [[1.0], [2.0]]}), path)
     with pytest.raises(CollectorError, match="column 'power_w' holds list<element: double>; expected plain numbers or text"):
         read_readings(path)
@@ -178,7 +175,7 @@ def test_a_load_is_read_as_runs_with_levels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "reason"),
+    "rows, reason",
     [
         ("", "has 0 edges"),
         ("1,0\n2,0\n", "never on"),
@@ -233,7 +230,7 @@ def test_a_gh200s_own_power_is_read_and_its_modules_only_when_asked_for(tmp_path
 
 
 def test_of_a_meter_with_a_hole_the_longest_stretch_is_taken(tmp_path):
-    time_s = np.arange(COUNT) * POLL_S
+    time_s = POLLED_S
     held_s = np.where(np.arange(COUNT) < 150, time_s, time_s + 2.0)
     found = read_reference(written(tmp_path, "t_s,power_w\n" + "".join(f"{t:.6f},90\n" for t in held_s)))
     assert found.time_s == pytest.approx(held_s[150:])

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from collector.bench import open_bench
-from collector.cli import main
 from collector.devices.protocols import PowerReadings
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from collector.replay.recording import FORMAT_VERSION, open_recording, plain, recorded_bench
-from tests.words import refused
+from tests.words import called, refused, told
 
 BOARD = "sim:a100-pcie-40gb"
 
@@ -21,40 +20,34 @@ BOARD = "sim:a100-pcie-40gb"
 def recorded(tiny_file, sensor_file, tmp_path_factory):
     """A dataset, the recording of its run, and the options that both were made with."""
     folder = tmp_path_factory.mktemp("recorded")
-    options = f"--freqs 900 --campaign {tiny_file} --sensor {sensor_file} --seed 1 --quiet".split()
+    options = f"--freqs 900 --campaign {tiny_file} --sensor {sensor_file} --seed 1 --quiet"
     dataset, recording = folder / "first.parquet", folder / "run.recording"
-    assert main([*options, *f"--gpu {BOARD} --out {dataset} --record {recording}".split()]) == 0
+    assert called(f"{options} --gpu {BOARD} --out {dataset} --record {recording}") == 0
     return dataset, recording, options
-
-
-def replayed(recording, options, out):
-    return main(["--gpu", f"replay:{recording}", *options, "--out", str(out)])
 
 
 def test_recording_leaves_the_run_as_it_is_and_a_replay_gives_the_same_dataset_to_the_byte(recorded, tmp_path):
     dataset, recording, options = recorded
-    assert replayed(recording, options, tmp_path / "again.parquet") == 0
-    assert main([*options, *f"--gpu {BOARD} --out {tmp_path / 'plain.parquet'}".split()]) == 0
+    for board in (f"replay:{recording}", BOARD):
+        assert called(f"{options} --gpu {board} --out {tmp_path}/{board[:3]}.parquet") == 0
     assert {path.read_bytes() for path in tmp_path.iterdir()} == {dataset.read_bytes()}
     assert sorted(path.name for path in dataset.parent.iterdir()) == ["first.parquet", "run.recording"]
 
 
-def test_another_command_is_refused_with_the_first_difference(recorded, tmp_path, capsys):
+def test_another_command_is_refused_with_the_first_difference(recorded, tmp_path):
     _, recording, options = recorded
-    words = [*options, *f"--gpu replay:{recording} --families softmax --out {tmp_path / 'other.parquet'}".split()]
-    assert "the command, the seed" in refused(capsys, 1, "recorded was", *words)
+    words = f"{options} --gpu replay:{recording} --families softmax --out {tmp_path}/other.parquet"
+    assert "the command, the seed" in refused(1, "recorded was", words)
 
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.99])
-def test_a_cut_recording_is_refused_and_loses_nothing(share, recorded, tmp_path, capsys):
+def test_a_cut_recording_is_refused_and_loses_nothing(share, recorded, tmp_path):
     _, recording, options = recorded
     whole = recording.read_bytes()
     cut = tmp_path / "cut.recording"
     cut.write_bytes(whole[: int(share * len(whole))])
-    capsys.readouterr()
-    assert replayed(cut, options, tmp_path / "cut.parquet") == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert "cut.recording" in lines[-1]
+    _, err = told(f"{options} --gpu replay:{cut} --out {tmp_path}/cut.parquet", status=1)
+    assert "cut.recording" in err.splitlines()[-1]
     assert not (tmp_path / "cut.parquet").exists()
 
 

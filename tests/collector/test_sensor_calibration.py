@@ -23,7 +23,7 @@ def test_a_calibration_survives_json(calibration, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change, reason",
     [
         ({"averaging": "magic"}, "averaging"),
         ({"colour": 1}, "colour"),
@@ -51,7 +51,7 @@ def fit(kernel, width_s):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "width_s", "good", "blind"),
+    "kernel, width_s, good, blind",
     [
         ("boxcar", 0.010, (0.57, 2.3), 7.37),
         ("boxcar", 0.100, (1.2, 12.3), 0.91),

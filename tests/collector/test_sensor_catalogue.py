@@ -15,7 +15,7 @@ from collector.sensing.catalogue import catalogue, entry_text, find_sensor, give
 from collector.sensing.response import seen
 from estimator.vocabulary.gpu import simulated_uuid
 from tests.collector.made_readings import sensor_of
-from tests.words import answer, one_line, refused
+from tests.words import answer, one_line, refused, told
 
 QUERIES = {"power.draw": "usage", "power.draw.average": "average", "power.draw.instant": "instant"}
 
@@ -111,7 +111,7 @@ def test_every_cell_of_figure_14_is_a_generation_and_no_other(shared_data):
 
 
 @pytest.mark.parametrize(
-    ("sensor", "width_ms"),
+    "sensor, width_ms",
     [
         ("NVIDIA GeForce RTX 3090@525.116.03:instant", 98),
         ("NVIDIA GeForce RTX 3090@525.116.03:usage", 1000),
@@ -146,7 +146,7 @@ def test_an_entry_is_found_by_its_name_and_is_possible():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text, said",
     [
         ("a100-pcie-40g", "`collect sensors` lists them"), ("./no.json", "cannot be read"),
         ("rtx-3090@525.89:instant", "rtx-3090@525.89.02:usage"), ("a10:power", "nothing is published"),
@@ -157,19 +157,18 @@ def test_what_does_not_exist_is_refused_with_what_does(text, said):
         given_sensor(text, field="instant")
 
 
-def test_a_recording_is_corrected_by_an_entry(shared_data, capsys):
+def test_a_recording_is_corrected_by_an_entry(shared_data):
     readings = shared_data / "sensors" / "a100_square_wave" / "gpudata.csv"
-    found = answer(capsys, "correct", "--readings", readings, "--sensor", "a100-pcie-40gb", status=3)
+    found = answer("correct", "--readings", readings, "--sensor", "a100-pcie-40gb", status=3)
     assert "this board was not characterised" in found["notes"]["catalogue"]
     assert 0.05 < found["power_std_w"] / found["power_w"] < 0.15  # what boards differ by in gain and offset
 
 
-def test_sensors_are_listed_for_people_and_programs(capsys):
-    assert main(["sensors"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len([line for line in lines if not line.startswith("  note: ")]) == 1 + len(catalogue())
-    assert {entry["name"] for entry in answer(capsys, "sensors", "NVIDIA H100 PCIe")} == {"h100-pcie", "hopper"}
-    refused(capsys, 1, "lists them", "sensors rtx-309")
+def test_sensors_are_listed_for_people_and_programs():
+    out, _ = told("sensors")
+    assert len([line for line in out.splitlines() if not line.startswith("  note: ")]) == 1 + len(catalogue())
+    assert {entry["name"] for entry in answer("sensors", "NVIDIA H100 PCIe")} == {"h100-pcie", "hopper"}
+    refused(1, "lists them", "sensors rtx-309")
 
 
 # Entries of a laboratory's own -----------------------------------------------------------------------------------------------------
@@ -188,7 +187,7 @@ def own_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("board", ['NVIDIA H300 "X"', "NVIDIA GeForce RTX 3090"])
-def test_a_characterised_sensor_sent_as_an_entry_is_found_before_others(board, own_folder, capsys):
+def test_a_characterised_sensor_sent_as_an_entry_is_found_before_others(board, own_folder):
     sensor, out = own_folder / "sensor.json", own_folder / "new.toml"
     sensor.write_text(json.dumps(MEASURED.document()))
     words = ["sensors", board, *f"--entry {sensor} --out {out}".split()]
@@ -202,7 +201,7 @@ def test_a_characterised_sensor_sent_as_an_entry_is_found_before_others(board, o
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change, said",
     [
         ({"driver": ""}, "without driver"),
         ({"field": "total"}, "without field"),
@@ -216,7 +215,7 @@ def test_a_sensor_that_is_not_known_makes_no_entry(change, said):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    "old, new, said",
     [
         ("window_s = 0.031", "window_s = -1", r"rows\[0\].window_s"), ('["instant"]', '["total"]', r"rows\[0\].fields"),
         ("gain", "gian", "gian"), ('boards = ["h300"]', "boards = []", "boards"), ("rows = [", "rows = [1,", r"rows\[0\]"),
@@ -229,9 +228,9 @@ def test_an_entry_with_a_fault_is_refused_with_its_place(old, new, said, own_fol
         catalogue()
 
 
-def test_a_folder_that_is_not_there_is_refused(monkeypatch, capsys):
+def test_a_folder_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setenv("WATTPRINT_SENSORS", "/no/such")
-    refused(capsys, 1, "WATTPRINT_SENSORS=/no/such", "sensors")
+    refused(1, "WATTPRINT_SENSORS=/no/such", "sensors")
     monkeypatch.delenv("WATTPRINT_SENSORS")
     assert main(["sensors", "h300", "--entry", "sensor.json"]) == 2
 

@@ -42,10 +42,10 @@ def files(recording, tmp_path_factory):
     return folder
 
 
-def test_three_files_give_every_field_of_the_contract(files, tmp_path, capsys):
+def test_three_files_give_every_field_of_the_contract(files, tmp_path):
     out = tmp_path / "sensor.json"
     inputs = ["--readings", str(files / "readings.csv"), "--load", str(files / "load.csv"), "--reference", str(files / "meter.csv")]
-    found = answer(capsys, "sensor", *inputs, "--out", out)
+    found = answer("sensor", *inputs, "--out", out)
     assert found == json.loads(out.read_text())
     assert found.keys() >= CONTRACT
     assert found["averaging"] == "boxcar"
@@ -58,8 +58,8 @@ def test_three_files_give_every_field_of_the_contract(files, tmp_path, capsys):
         assert found[key] is not None or found["notes"][key]
 
 
-def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
-    found = answer(capsys, f"sensor --readings {files / 'readings.csv'}")
+def test_readings_alone_leave_nulls_with_their_reasons(files):
+    found = answer(f"sensor --readings {files / 'readings.csv'}")
     assert found["update_period_s"] == pytest.approx(PLANTED.period_s, abs=1e-4)
     for key in ("window_s", "gain", "offset_w", "delay_s", "rise_time_s", "transient", "sampled_fraction"):
         assert found[key] is None
@@ -68,7 +68,7 @@ def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "words"),
+    "arguments, status, words",
     [
         ("--load l.csv", 2, "--load needs --readings"),
         ("--column x", 2, "--column needs --readings"),
@@ -76,12 +76,12 @@ def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
         ("--readings none.csv", 1, "none.csv: cannot be read"),
     ],
 )
-def test_wrong_use_is_one_line(arguments, status, words, capsys):
-    refused(capsys, status, words, f"sensor {arguments}")
+def test_wrong_use_is_one_line(arguments, status, words):
+    refused(status, words, f"sensor {arguments}")
 
 
-def test_a_log_without_a_clock_ends_with_a_warning(tmp_path, capsys):
+def test_a_log_without_a_clock_ends_with_a_warning(tmp_path):
     path = tmp_path / "flat.csv"
     path.write_text("t_s,power_w\n" + "".join(f"{i * 0.01:.2f},60\n" for i in range(500)))
-    found = answer(capsys, f"sensor --readings {path}", status=3)
+    found = answer(f"sensor --readings {path}", status=3)
     assert "0 changes" in found["notes"]["update_period_s"]

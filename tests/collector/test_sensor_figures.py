@@ -42,7 +42,7 @@ def test_a_figure_is_as_exact_as_its_error(value, std):
 
 
 @pytest.mark.parametrize(
-    ("value", "std", "text"),
+    "value, std, text",
     [
         (27.14, float("nan"), "27.1 ms"),
         (5.04, 0.0996, "5.04 ± 0.10 ms"),

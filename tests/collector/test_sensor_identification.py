@@ -63,7 +63,7 @@ def test_a_lone_step_is_undetermined(kernel, source):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "width_s", "load_period_s", "source"),
+    "kernel, width_s, load_period_s, source",
     [("low-pass", 1.0, 0.1285, "meter"), ("low-pass", 1.0, 0.47, "load"), ("boxcar", 3.0, 1.5, "load"), ("boxcar", 1.7, 0.9, "meter")],
 )
 def test_an_averaging_longer_than_those_searched_is_undetermined(kernel, width_s, load_period_s, source):
@@ -71,7 +71,7 @@ def test_an_averaging_longer_than_those_searched_is_undetermined(kernel, width_s
     assert (found.averaging, found.window_s, found.gain) == ("undetermined", None, None)
 
 
-@pytest.mark.parametrize(("kernel", "width_s", "period_s"), [("boxcar", 0.1, 0.1), ("low-pass", 0.06, 0.0312)])
+@pytest.mark.parametrize("kernel, width_s, period_s", [("boxcar", 0.1, 0.1), ("low-pass", 0.06, 0.0312)])
 def test_a_step_tells_a_kernel_where_a_meter_shows_the_board_and_both_edges_agree(kernel, width_s, period_s):
     planted = replace(A100_LIKE, kernel=kernel, width_s=width_s, period_s=period_s, noise_w=0.3)
     found = identified(lone_step(planted), "meter", seed=8)
@@ -89,7 +89,7 @@ def test_noise_of_the_meter_does_not_make_a_short_averaging_long(seed):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "width_s", "source"), [("trailing-mean", 1.1, "meter"), ("trailing-mean", 1.1, "load"), ("boxcar", 0.6, "meter")]
+    "kernel, width_s, source", [("trailing-mean", 1.1, "meter"), ("trailing-mean", 1.1, "load"), ("boxcar", 0.6, "meter")]
 )
 def test_a_locked_load_tells_a_mean_that_ramps_over_many_updates(kernel, width_s, source):
     planted = replace(A100_LIKE, kernel=kernel, width_s=width_s, period_s=0.1, noise_w=0.1)
@@ -119,32 +119,31 @@ def test_what_no_board_draws_is_left_out_and_said(lost_w):
     assert found.notes["readings"].startswith(f"{np.count_nonzero(lost)} of {len(lost)} readings are no power")
 
 
+METERED = sensor_record(recorded(A100_LIKE), True)
+
+
 def test_a_meter_alone_is_enough_and_its_delay_holds_that_its_clock_is_not_tied():
-    given = sensor_record(recorded(A100_LIKE), True)
-    found = calibration(replace(given, load=None))
+    found = calibration(replace(METERED, load=None))
     assert found.averaging == "low-pass"
     assert found.tau_s == pytest.approx(0.0125, abs=5e-4)
     assert found.gain == pytest.approx(0.955, abs=0.01)
     assert found.rise_time_s == pytest.approx(2.3 * 0.0125 + 3e-3, abs=6e-3)
-    assert found.delay_std_s > 8e-3 > calibration(given).delay_std_s
+    assert found.delay_std_s > 8e-3 > calibration(METERED).delay_std_s
 
 
 def test_delay_moves_with_the_stamps():
-    given = sensor_record(recorded(A100_LIKE), True)
-    before, after = (calibration(replace(given, time_s=given.time_s + shift_s)) for shift_s in (0.0, -0.006))
+    before, after = (calibration(replace(METERED, time_s=METERED.time_s + shift_s)) for shift_s in (0.0, -0.006))
     assert after.delay_s - before.delay_s == pytest.approx(-0.006, abs=3e-4)
 
 
 def test_a_meter_on_another_clock_gives_nothing_but_the_reason():
-    given = sensor_record(recorded(A100_LIKE), True)
-    found = calibration(replace(given, load=None, meter_s=given.meter_s + 3.7))
+    found = calibration(replace(METERED, load=None, meter_s=METERED.meter_s + 3.7))
     assert (found.averaging, found.gain) == ("undetermined", None)
     assert "one time base" in found.notes["averaging"]
 
 
 def test_a_meter_too_slow_for_the_averaging_tells_none():
-    given = sensor_record(recorded(A100_LIKE), True)
-    assert calibration(replace(given, meter_s=given.meter_s[::50], meter_w=given.meter_w[::50])).averaging == "undetermined"
+    assert calibration(replace(METERED, meter_s=METERED.meter_s[::50], meter_w=METERED.meter_w[::50])).averaging == "undetermined"
 
 
 SLOW_LOAD = replace(A100_LIKE, kernel="boxcar", width_s=0.02, load_period_s=2.0)
@@ -229,7 +228,7 @@ def test_the_rtx_3090s_step_is_undetermined_without_the_meter_and_its_ramp_is_no
     assert "meter tells which" in average.notes["transient"]
 
 
-@pytest.mark.parametrize(("log", "period_s"), [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])
+@pytest.mark.parametrize("log, period_s", [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])
 def test_the_long_logs_give_the_published_periods(shared_data, log, period_s):
     read = read_run(shared_data / "sensors" / "logs" / f"{log}.csv").record
     clock, _ = fit_update_clock(read.time_s, read.power_w)

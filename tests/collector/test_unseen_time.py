@@ -34,7 +34,7 @@ def boxcar(width_s):
 
 
 @pytest.mark.parametrize(
-    ("holes", "width_s", "open_s"),
+    "holes, width_s, open_s",
     [
         ([], 0.1, 0.0),
         ([(4.001, 5.001)], 0.1, 1.0),
@@ -55,7 +55,7 @@ def test_a_hole_outside_of_the_span_costs_nothing():
     assert unseen([(4.001, 6.001)], begin_s=7.0, end_s=11.0) == pytest.approx(unseen([], begin_s=7.0, end_s=11.0), abs=1e-6)
 
 
-@pytest.mark.parametrize(("starts_s", "length_s"), [((1.0, 5.1), 2.8), ((1.0, 8.3), 3.9)], ids=["works", "rests"])
+@pytest.mark.parametrize("starts_s, length_s", [((1.0, 5.1), 2.8), ((1.0, 8.3), 3.9)], ids=["works", "rests"])
 def test_stated_errors_hold_what_a_board_did_in_a_hole(starts_s, length_s):
     """A board that does in the hole what it did not do on either side."""
     case, hole_s = made("boxcar", PERIOD_S, PERIOD_S, np.array(starts_s), length_s, seed=4), (4.9, 8.3)

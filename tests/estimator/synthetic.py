@@ -14,7 +14,6 @@ from fitter.latency.runs import WIDTHS, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PRIOR, TERMS
 
-REFERENCE_CLOCK_MHZ = 900.0
 HOST_LAUNCH_S = 30e-6
 
 
@@ -38,9 +37,13 @@ def transformer(tokens, width, layers, name="transformer", family="synthetic"):
     return Workload(name=name, operators=operators, counts=counts, model_family=family)
 
 
+def tables_of(gpu, clock_mhz=900.0):
+    """A board's own tables, at a reference clock."""
+    return BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=clock_mhz)
+
+
 def known_bundle(gpu, groups=None, energies=None, host=None):
     """A bundle at the centre of the priors, or with given coefficients."""
-    tables = BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ)
     latency = LatencyFit(
         groups=groups or prior_groups(),
         host=host or Host(HOST_LAUNCH_S, LAUNCH_OVERLAP_EXPONENT),
@@ -56,7 +59,7 @@ def known_bundle(gpu, groups=None, energies=None, host=None):
         values=np.append(values, 0.0),
         covariance=np.diag(np.append(np.ones(len(TERMS)), 0.0)),
         exponent=3.0,
-        tables=tables,
+        tables=tables_of(gpu),
         rows=1,
     )
     return runs_bundle(gpu, latency, power, clocks_mhz=(gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), rows=1)

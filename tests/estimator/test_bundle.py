@@ -14,7 +14,23 @@ from estimator.bundle.files import NOT_DIGESTED, bundle_from_document, digest_of
 from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.reader import fields_of
-from tests.estimator.bundle_example import changed, example, refused, signed, written
+from tests.estimator.bundle_example import example, signed
+from tests.words import one_line
+
+
+def changed(keys, value):
+    """The example with one place changed."""
+    document = example()
+    place = functools.reduce(lambda part, key: part[key], keys[:-1], document)
+    place[keys[-1]] = value
+    return document
+
+
+def refused(path, message):
+    """Loading fails in one line that names the file and says `message`."""
+    with one_line(BundleError, match=message) as caught:
+        load_bundle(path)
+    assert str(path) in str(caught.value)
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):
@@ -67,20 +83,16 @@ def test_any_value_of_any_section_changed_by_hand_breaks_the_digest(tmp_path):
 
 SEMANTIC_FAULTS = [
     ("collections", [{"name": "a", "rows": 1}, {"name": "a", "rows": 2}], r"collections\[1\]\.name = 'a' names a second collection"),
-    ("collections", [{"rows": 1}], r"collections\[0\].*name"),
-    ("collections", [{"name": "a\x1b", "rows": 1}], r"collections\[0\]\.name holds a character"),
     ("collections", [{"name": "a", "rows": 1, "scale": 0.0}], r"collections\[0\]\.scale = 0"),
     ("power/limit_share", 0.1, r"power\.limit_share = 0\.1"),
     ("latency_parameters/covariance", [[0.04, 0.01], [0.02, 0.09]], r"covariance\[1\]\[0\] is no covariance: not symmetric"),
     ("latency_parameters/names", ["gemm.math", "maths"], r"names\[1\] = 'maths' is neither"),
     ("groups/gemm/ln_std", {"dram": 0.1}, "groups.gemm.ln_std has an unknown name 'dram'"),
     ("groups/gemm.linear.bf17", {}, "'gemm.linear.bf17' names no group of kernels: 'bf17' is none of"),
-    ("voltage/value", [0.7], "voltage.value has 1 values where 2"),
     ("name", "two\nlines", "name holds a character that cannot be printed"),
     ("domain/gemm/m", [2.0, 1.0], "domain.gemm.m = .* must ascend"),
     ("tile_predictors/gemm/split", [3], "split has 1 values where 2"),
     ("residuals/gemm/left_out", [0.1, 0.2, 0.3], "residuals.gemm.left_out has 3 values where 2"),
-    ("groups/gemm/coefficients/maths", 1.0, "unknown field 'maths'"),
     ("residuals/gemm/fields", ["n"], "residuals.gemm.fields has an unknown name 'n'"),
 ]
 """Faults that no declared type tells, and one that a type does."""
@@ -88,7 +100,9 @@ SEMANTIC_FAULTS = [
 
 @pytest.mark.parametrize("place, value, message", SEMANTIC_FAULTS)
 def test_fault_is_refused_with_its_place(tmp_path, place, value, message):
-    refused(written(tmp_path, changed(place.split("/"), value)), message)
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(signed(changed(place.split("/"), value))), encoding="utf-8")
+    refused(path, message)
 
 
 def test_a_mapping_that_was_hashed_is_pickled_without_its_hash():

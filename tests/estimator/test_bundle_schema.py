@@ -16,7 +16,7 @@ from scripts.schemas import DECLARED, FOLDER, schema_text
 from tests.estimator.bundle_example import SCHEMA, VALIDATOR, signed
 from tests.estimator.synthetic import matmul
 from tests.estimator.test_block_count import MODEL
-from tests.estimator.test_instructions import ENERGIES
+from tests.estimator.test_counted_energy import ENERGIES
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bundles"
 

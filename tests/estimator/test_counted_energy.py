@@ -1,6 +1,7 @@
-"""Energy from counts: the published table and its arithmetic, several modules, profiler tables, bad input."""
+"""Energy from counts: published tables, modules, profiler tables; energy of instructions: classes, sums of terms, prices."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -10,11 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import BundleError
 from estimator.bundle.files import save_bundle
-from estimator.counts.activities import METRICS, CountedKernel, load_energy_table, read_activities
+from estimator.counts.activities import METRICS, CountedKernel, EnergyTable, load_energy_table, read_activities
 from estimator.counts.counted_energy import PARTS, CountedEnergy, counted_energies, scaling
-from estimator.counts.energies import CONSTANT, Activity, section_of
+from estimator.counts.energies import (
+    CONSTANT,
+    INSTRUCTION,
+    ISSUE,
+    LOOP,
+    STALL,
+    TRANSACTION,
+    Activity,
+    Expansion,
+    InstructionEnergies,
+    energies_from_section,
+    section_of,
+)
 from estimator.counts.modules import Links, mean_hops, spread_over
+from estimator.counts.opcodes import LANES, RARE, loop_classes, sass_class
+from estimator.counts.prices import LIKE_SPREAD, is_matrix, price_of, products_of
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import CountsError
 from tests.estimator.estimating import printed
@@ -284,3 +300,178 @@ def test_constant_power_must_be_known_and_classes_too():
     assert (total.complete, warnings) == (False, ("no energy of stalls; taken as none",))
     with pytest.raises(CountsError, match="--integration"):
         counted_energies([kernel()], K40, constant_w=1.0, modules=2)
+
+
+DENSE_J, RARE_J = 80e-12, 4e-12
+MATRIX = (
+    "HMMA.16816.F32",
+    "HMMA.SP.16832.F32",
+    "HMMA.1688.F32",
+    "HMMA.16816.F16",
+    "HMMA.SP.16832.F32.BF16",
+    "IMMA.16832.S8.S8.SAT",
+    "DMMA.884",
+)
+
+
+def energies(**added):
+    """The energies of the other tests, with further classes."""
+    values = np.array([*ENERGIES.values, *added.values()])
+    return replace(
+        ENERGIES,
+        terms=(*ENERGIES.terms, *(INSTRUCTION + name.replace("_", ".") for name in added)),
+        values=values,
+        covariance=np.diag((0.01 * values) ** 2),
+        identified=(True,) * len(values),
+    )
+
+
+def activity(name):
+    return Activity(instructions={name: 1e9}, issued=0.0, transactions={}, stalls=0.0, time_s=0.0)
+
+
+@pytest.mark.parametrize(
+    "name, products",
+    [("HMMA.16816.F32", 2048), ("HMMA.SP.16832.F32", 2048), ("HMMA.1684.F32.TF32", 512), ("DMMA.8x8x4", 256),
+     ("BMMA.168256.AND.POPC", 32768), ("HGMMA.64x256x16.F32.BF16", 262144), ("IMMA.8816.S8.S8.SAT", 1024), ("FFMA", 0), ("HMMA", 0)],
+)  # fmt: skip
+def test_the_products_of_a_matrix_instruction_are_in_its_name(name, products):
+    assert products_of(name) == products
+
+
+def test_a_sparse_product_whose_class_was_left_out_costs_what_a_dense_one_of_its_type_costs_and_says_so():
+    known = energies(HMMA_16816_F32=DENSE_J, HMMA_16816_F16=0.5 * DENSE_J, rare=RARE_J)
+    value, std = known.energy_j(activity("HMMA.SP.16832.F32"))
+    assert value == pytest.approx(DENSE_J * 1e9)
+    assert std == pytest.approx(np.hypot(0.01, LIKE_SPREAD) * DENSE_J * 1e9)
+    assert known.doubt("HMMA.SP.16832.F32") == "no run is made of it; at the energy of HMMA.16816.F32"
+    half, _ = known.energy_j(activity("HMMA.1688.F32"))
+    assert half == pytest.approx(0.5 * DENSE_J * 1e9)
+    assert known.doubt("HMMA.1688.F32").endswith("HMMA.16816.F32 times 0.5")
+    assert known.doubt("HMMA.16816.F32") == ""
+
+
+@given(st.sampled_from(MATRIX), st.sets(st.sampled_from([*MATRIX, "FFMA", "DFMA", RARE])))
+def test_a_matrix_product_is_never_priced_as_a_rare_instruction(name, known):
+    price = price_of(name, known)
+    assert price.name in {one for one in known if is_matrix(one)} | {""}
+    assert (price.reason == "") == (name in known)
+    if price.name:
+        assert price.factor == pytest.approx(products_of(name) / products_of(price.name))
+        assert price.name.split(".")[0] == name.split(".")[0]
+
+
+def test_counts_priced_at_another_class_are_warned_about_and_less_sure():
+    known = energies(HMMA_16816_F32=DENSE_J, rare=RARE_J)
+    sparse, plain, unlike = (kernel(instructions={name: 1e9}, transactions={}) for name in ("HMMA.SP.16832.F32", "FFMA", "DMMA.884"))
+    table = EnergyTable(name="made", source="", vocabulary="sass", energies=known, constant_w=40.0)
+    rows, total, warnings = counted_energies([replace(sparse, launches=3.0), plain], table)
+    assert warnings == ("energy of HMMA.SP.16832.F32 is of low confidence: no run is made of it; at the energy of HMMA.16816.F32",)
+    assert rows[0].energy_std_j > LIKE_SPREAD * 3.0 * DENSE_J * 1e9
+    assert total.energy_std_j > LIKE_SPREAD * 3.0 * DENSE_J * 1e9
+    assert rows[1].energy_std_j < 0.02 * rows[1].energy_j
+    with pytest.raises(CountsError, match=r"made has no energy of DMMA\.884"):
+        counted_energies([unlike], table)
+
+
+def test_a_kernel_of_which_nothing_is_counted_has_an_unknown_error_not_none():
+    rows, total, _ = counted_energies([kernel(instructions={}, transactions={})], K40, constant_w=40.0)
+    assert rows[0].energy_j == total.energy_j == pytest.approx(0.4)
+    assert np.isnan([rows[0].energy_std_j, total.energy_std_j]).all()
+
+
+TERMS = (CONSTANT, STALL, ISSUE, LOOP, f"{INSTRUCTION}FFMA", f"{INSTRUCTION}LOP3", f"{TRANSACTION}l2", f"{TRANSACTION}dram")
+VALUES = np.array([60.0, 5e-11, 7e-11, 2e-12, 4e-12, 2e-12, 5e-10, 1.5e-9])
+ENERGIES = InstructionEnergies(
+    terms=TERMS,
+    values=VALUES,
+    covariance=np.diag((0.01 * VALUES) ** 2),
+    identified=(True,) * len(TERMS),
+    reference_voltage_v=0.9,
+    reference_clock_mhz=1410.0,
+    temperature_c=50.0,
+    scatter=0.002,
+    rows=100,
+    ptx={"ffma": Expansion(instruction="fma.rn.f32", classes={"FFMA": 1.0}, issued=1.0, energy_j=6e-12, std_j=1e-13)},
+)
+COUNTS = st.floats(min_value=0.0, max_value=1e15)
+
+
+def activities():
+    return st.builds(
+        Activity,
+        instructions=st.fixed_dictionaries({"FFMA": COUNTS, "LOP3": COUNTS}),
+        issued=COUNTS,
+        transactions=st.fixed_dictionaries({"l2": COUNTS, "dram": COUNTS}),
+        stalls=COUNTS,
+        time_s=st.floats(min_value=0.0, max_value=100.0),
+        loops=COUNTS,
+    )
+
+
+CLASSES = {
+    "": "LDG.E.128.STRONG.GPU STS REDG.E.ADD RED.E.ADD UIADD3 BRA LDGDEPBAR", "FFMA": "FFMA FFMA.FTZ", "HFMA2": "HFMA2.MMA",
+    "HFMA2.BF16_V2": "HFMA2.MMA.BF16_V2", "HMMA.16816.F32.BF16": "HMMA.16816.F32.BF16", "IADD3": "IADD3.X", "IDP.4A": "IDP.4A.S8.S8",
+    "IMAD.HI": "IMAD.HI.U32", "ISETP": "ISETP.GE.AND", "LOP3": "LOP3.LUT", "MUFU.EX2": "MUFU.EX2.F16", "REDUX": "REDUX.SUM.S32",
+    "SHF": "SHF.L.W.U32.HI",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_opcode_has_the_class_of_what_it_does(name):
+    assert {sass_class(opcode) for opcode in CLASSES[name].split()} == {name}
+
+
+@given(st.integers(1, 4096), st.sampled_from(["UISETP.NE.AND", "ISETP.NE.U32.AND"]))
+def test_loop_control_is_taken_out_of_a_body_once(count, test):
+    classes, issued = loop_classes({"FFMA": count, "UIADD3": 1, test: 1, "BRA": 1})
+    assert classes == {"FFMA": count}
+    assert issued == count + 3
+
+
+def test_comparisons_of_the_work_itself_stay_in_the_body():
+    classes, _ = loop_classes({"ISETP.NE.U32.AND": 1, "ISETP.EQ.U32.AND": 32, "SEL": 32, "UIADD3": 1, "BRA": 3})
+    assert classes["SEL"] == 32
+    assert classes["ISETP"] == 32
+
+
+@given(activities(), st.floats(0.5, 1.2))
+def test_core_energy_goes_with_the_square_of_the_voltage_and_that_of_dram_does_not(activity, volt):
+    core = replace(activity, transactions={}, time_s=0.0)
+    there = ENERGIES.energy_j(replace(core, voltage_v=volt))[0]
+    assert there == pytest.approx(ENERGIES.energy_j(core)[0] * (volt / 0.9) ** 2)
+    dram = Activity(instructions={}, issued=0.0, transactions={"dram": 1e9}, stalls=0.0, time_s=0.0, voltage_v=volt)
+    assert ENERGIES.energy_j(dram)[0] == pytest.approx(1.5)
+
+
+def test_energy_per_instruction_holds_its_share_of_the_issue():
+    value, std = ENERGIES.epi_j("FFMA")
+    assert value == pytest.approx(4e-12 + 7e-11 / LANES)
+    assert std == pytest.approx(math.hypot(4e-14, 7e-13 / LANES))
+
+
+def test_a_class_that_was_not_measured_is_named():
+    with pytest.raises(BundleError, match=r"no energy of DFMA in this bundle; measure it with"):
+        ENERGIES.energy_j(activity("DFMA"))
+
+
+def test_the_section_gives_the_energies_back():
+    section = json.loads(json.dumps(section_of(ENERGIES)))
+    back = energies_from_section(section)
+    assert section_of(back) == section_of(ENERGIES)
+    assert section["transactions"]["dram"]["pj_per_bit"] == pytest.approx(1.5e3 / 256)
+    assert energies_from_section({}) is None
+
+
+@pytest.mark.parametrize(
+    "change, complaint",
+    [
+        ({"covariance": [[-1.0] * 8] * 8}, "a variance must not be negative"),
+        ({"terms": ["issue"] * 8}, "terms holds a term twice"),
+        ({"ptx": {"ffma": {"foreign": 1}}}, "ptx.ffma has an unknown field 'foreign'"),
+        ({"instructions": {"FFMA": {"epi_j": 1e-12, "std_j": 1e-13, "identified": True, "surprise": 1}}}, "unknown field 'surprise'"),
+    ],
+)
+def test_a_damaged_section_is_refused_in_one_line(change, complaint):
+    with one_line(BundleError, match=complaint):
+        energies_from_section({**section_of(ENERGIES), **change})

@@ -18,12 +18,14 @@ from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.work import expert_load, operator_work
 from estimator.vocabulary.workload import as_run, workload_as_run
+from tests.estimator.estimating import MATRIX
 from tests.estimator.synthetic import addition, attention, convolution, matmul, workload_of
 
-COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
+COEFFICIENTS = coefficient_vector(MATRIX | {"epsilon_s": 0.0})
 PRECISIONS = ("bf16", "fp32", "int8")
 TILES = (np.nan, 32.0, 64.0, 128.0)
 SPLITS = (np.nan, 1.0, 4.0)
+H100 = load_gpu("h100-sxm")
 
 products = st.tuples(st.sampled_from(PRECISIONS), *[st.integers(1, 5000) for _ in range(3)])
 known_tiles = st.tuples(st.sampled_from(TILES), st.sampled_from(TILES), st.sampled_from(SPLITS))
@@ -59,7 +61,7 @@ def test_a_product_keeps_what_is_known_of_its_tile_and_is_lowered_as_if_alone(na
 def test_a_number_format_says_what_moves_how_fast_it_is_multiplied_and_whether_it_is_converted(
     precision, weight, activation, rate, converts
 ):
-    gpu = load_gpu("h100-sxm")
+    gpu = H100
     operator, batched = (matmul(512, 4096, 8192, precision, operator=name) for name in ("linear", "bmm"))
     column = phases_of(operator)
     assert column["dram"] * gpu.dram_bytes_per_s == pytest.approx(weight * 4096 * 8192, rel=1e-3)
@@ -99,7 +101,7 @@ def test_more_tokens_never_mean_less_work_for_experts_and_shares_of_them_split_i
 def test_all_experts_together_are_their_products():
     assert expert_load(experts(4096)) == pytest.approx((64.0, 4096 * 4, 256.0))
     column, halved = (phases_of(experts(4096, tp=tp)) for tp in (1, 2))
-    assert column["dram"] * load_gpu("h100-sxm").dram_bytes_per_s == pytest.approx(2.0 * 64 * 3 * 2048 * 1024)
+    assert column["dram"] * H100.dram_bytes_per_s == pytest.approx(2.0 * 64 * 3 * 2048 * 1024)
     assert halved["useful"] == pytest.approx(column["useful"] / 2.0)
 
 
@@ -112,7 +114,7 @@ def test_a_collective_moves_what_its_bus_bandwidth_counts(operator, gpus, crossi
     column = phases_of(asked)
     assert column["link"] == pytest.approx(crossings * 9e8 / 450e9)
     assert phases_of(larger)["chunks"] > column["chunks"] > 0.0
-    without = replace(load_gpu("h100-sxm"), link_bytes_per_s=0.0)
+    without = replace(H100, link_bytes_per_s=0.0)
     assert not np.isfinite(lower([asked], without, COEFFICIENTS[None, :]).ideal_math[0])
 
 
@@ -226,7 +228,7 @@ def test_a_repeated_operand_saves_bytes_and_costs_instructions(name):
     columns = [phases_of(one) for one in (whole, repeated)]
     assert columns[1]["dram"] < columns[0]["dram"]
     assert columns[1]["issue"] > 1.5 * columns[0]["issue"]
-    events = lower([whole, repeated], load_gpu("h100-sxm"), np.tile(COEFFICIENTS, (2, 1))).events
+    events = lower([whole, repeated], H100, np.tile(COEFFICIENTS, (2, 1))).events
     assert events[1, -2] > events[0, -2]
     assert events[1, -1] == events[0, -1]
 
@@ -271,7 +273,7 @@ def test_no_product_gets_faster_by_narrower_loads(m, n, k, batch):
 )  # fmt: skip
 def test_a_lane_loads_as_much_as_all_rows_of_16_bits_along_n_and_k_are_multiples_of(n, k, precision, byte):
     """The number of tokens, 197, does not matter."""
-    columns = matrix_columns([matmul(197, n, k, precision, operator="bmm", batch=16)], load_gpu("h100-sxm"))
+    columns = matrix_columns([matmul(197, n, k, precision, operator="bmm", batch=16)], H100)
     assert columns.access_byte == byte
 
 

@@ -70,7 +70,7 @@ def traced(footprint):
     return replace(decoding(1), footprint=footprint)
 
 
-@given(st.floats(0.0, 1e11), st.floats(0.0, 1e11), st.floats(0.0, 1e11), st.floats(0.0, 1e11))
+@given(*[st.floats(0.0, 1e11)] * 4)
 def test_a_known_footprint_decides_alone_what_fits(weights, optimizer, cache, passing):
     known = Footprint(weights_byte=weights, optimizer_byte=optimizer, cache_byte=cache, passing_byte=passing)
     total = weights + optimizer + cache + passing

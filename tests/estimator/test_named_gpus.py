@@ -74,7 +74,7 @@ SEEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "precision"), SEEN)
+@pytest.mark.parametrize("asked, precision", SEEN)
 def test_products_in_narrow_formats_come_from_a_board_on_which_some_were_seen(asked, precision):
     assert bundle_for(asked, [precision])[0].name == SEEN[asked, precision]
 
@@ -127,14 +127,6 @@ def test_own_bundles_answer_first_simulated_ones_never(tmp_path, monkeypatch):
         assert bundle_for(f"NVIDIA {name}")[0].name == f"own-{name}"
     assert [one["latency_90"] for one in printed("gpus")[-2:]] == [None, None], "each is the board's own"
     assert estimate(WORK, bundle_for("lab-2")[0])[0].validity == "forecast"
-
-
-@pytest.fixture
-def workload(tmp_path):
-    from estimator.formats import write_workload
-
-    write_workload(WORK, tmp_path / "w.json")
-    return str(tmp_path / "w.json")
 
 
 def test_broken_bundles_of_the_store_are_named_and_the_others_answer(workload, tmp_path, monkeypatch):

@@ -9,23 +9,18 @@ from numpy.testing import assert_allclose
 from estimator import estimate, load_bundle, load_gpu, sweep
 from estimator.uncertainty.laboratory import HOST_STD, unknown_host
 from estimator.vocabulary.quantities import NORMAL_90
-from estimator.vocabulary.workload import UnknownOperator
 from tests.estimator.synthetic import known_bundle, transformer
 
 BIG = transformer(4096, 2048, 4)
 SMALL = transformer(128, 256, 4)
+BUNDLE = known_bundle(load_gpu("a100-pcie-40gb"))
 
 
-@pytest.fixture(scope="module")
-def bundle():
-    return known_bundle(load_gpu("a100-pcie-40gb"))
-
-
-def test_the_kernels_of_a_gpu_bound_workload_add_up_to_it(bundle):
-    power = replace(bundle.power, leakage_w_per_k=0.2, rest_c=35.0, operating_c=45.0, operating_k_per_w=0.1)
-    leaking = replace(bundle, power=power)
+def test_the_kernels_of_a_gpu_bound_workload_add_up_to_it():
+    power = replace(BUNDLE.power, leakage_w_per_k=0.2, rest_c=35.0, operating_c=45.0, operating_k_per_w=0.1)
+    leaking = replace(BUNDLE, power=power)
     workload = replace(BIG, operators=(replace(BIG.operators[0], origin="completed:rule"), *BIG.operators[1:]))
-    answers = [estimate(workload, one, sm_clock_mhz=900, host_launch_s=0.0)[0] for one in (bundle, leaking)]
+    answers = [estimate(workload, one, sm_clock_mhz=900, host_launch_s=0.0)[0] for one in (BUNDLE, leaking)]
     assert answers[1].power_w > answers[0].power_w
     for answer in answers:
         assert_allclose(sum(k.count * k.latency_s for k in answer.kernels), answer.latency_s, rtol=1e-9)
@@ -33,13 +28,13 @@ def test_the_kernels_of_a_gpu_bound_workload_add_up_to_it(bundle):
         assert all(0.0 <= share <= 1.0 for kernel in answer.kernels for share in kernel.utilization.values())
 
 
-def test_a_small_workload_waits_for_the_host(bundle):
-    answer = estimate(SMALL, bundle, sm_clock_mhz=1410)[0]
+def test_a_small_workload_waits_for_the_host():
+    answer = estimate(SMALL, BUNDLE, sm_clock_mhz=1410)[0]
     launches = sum(o.host_share * c for o, c in zip(SMALL.operators, SMALL.counts, strict=True))
     assert_allclose(answer.latency_s, 30e-6 * launches, rtol=0.02)
     assert any("for the host's launches, 30 µs an operator (--host" in line for line in answer.notes)
-    assert estimate(SMALL, bundle, sm_clock_mhz=1410, host_launch_s=0.0)[0].latency_s < 0.5 * answer.latency_s
-    points = sweep(SMALL, bundle, sm_clock_mhz=1410)
+    assert estimate(SMALL, BUNDLE, sm_clock_mhz=1410, host_launch_s=0.0)[0].latency_s < 0.5 * answer.latency_s
+    points = sweep(SMALL, BUNDLE, sm_clock_mhz=1410)
     told = [any("GPU waits" in line for _, line in replace(points, gpu_s=share * points.latency_s).notes) for share in (0.99, 0.998)]
     assert told == [True, False], "no wait of 0 % is told"
 
@@ -61,8 +56,3 @@ def test_the_host_of_another_laboratory_moves_latency_as_far_as_its_launches_rea
     assert own.latency_s_std_elsewhere < 1.001 * found.latency_s_std_elsewhere
     if factor > 1.0:
         assert math.log(far.latency_s / found.latency_s) > NORMAL_90 * own.latency_s_std_elsewhere / own.latency_s
-
-
-def test_unknown_operators_are_never_silent(bundle):
-    answer = estimate(replace(BIG, unknown=(UnknownOperator(name="fft", count=7),)), bundle, sm_clock_mhz=900)[0]
-    assert any("fft" in line and "7 of" in line for line in answer.warnings)

@@ -19,6 +19,8 @@ def compressed(weights, inputs=None, groups=1, **more):
     return {"quant_method": "compressed-tensors", "config_groups": {f"group_{i}": group for i in range(groups)}}
 
 
+GPTQ, INT4 = {"quant_method": "gptq", "bits": 4}, compressed(("int", 4))
+NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 FLOAT8 = {"type": "float", "num_bits": 8, "dynamic": True}
 CASES = [
     ({"quant_method": "fp8"}, "fp8"),
@@ -29,7 +31,7 @@ CASES = [
     ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8_static"),
     ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
     ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, None),
-    ({"quant_method": "gptq", "bits": 4}, "int4_wo"),
+    (GPTQ, "int4_wo"),
     ({"quant_method": "gptq", "bits": 8}, "int8_wo"),
     ({"quant_method": "gptq", "bits": 3}, None),
     ({"quant_method": "awq", "bits": 4}, "int4_wo"),
@@ -41,7 +43,7 @@ CASES = [
     ({"quant_method": "auto-round", "bits": 4, "data_type": "int", "act_bits": 16}, "int4_wo"),
     ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp", "act_bits": 4}, None),
     ({"quant_method": "auto-round", "bits": 8, "data_type": "fp", "act_bits": 8}, None),
-    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "widened"),
+    (NF4, "widened"),
     ({"quant_method": "bitsandbytes", "load_in_8bit": True}, None),
     ({"quant_method": "hqq"}, None),
     ({"bits": 4}, None),
@@ -49,19 +51,19 @@ CASES = [
     (compressed(("float", 8), FLOAT8 | {"dynamic": False}), "fp8_static"),
     (compressed(("float", 8), FLOAT8, strategy="block", block_structure=[128, 128]), "fp8_block"),
     (compressed(("int", 8), {"type": "int", "num_bits": 8}), "sq"),
-    (compressed(("int", 4)), "int4_wo"),
+    (INT4, "int4_wo"),
     (compressed(("int", 8)), "int8_wo"),
     (compressed(("int", 4), {"type": "int", "num_bits": 8}), None),
     (compressed(("float", 4), {"type": "float", "num_bits": 4}, group_size=16), "nvfp4"),
     (compressed(("float", 8)), None),
     (compressed(("int", 4), groups=2, group_size=32), "int4_wo"),
-    ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4_wo"),
-    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "widened"),
+    (GPTQ | {"group_size": -1}, "int4_wo"),
+    (NF4 | {"bnb_4bit_use_double_quant": True}, "widened"),
     ({"quant_method": "compressed-tensors"}, None),
-    (compressed(("int", 4)) | {"sparsity_config": {}}, "int4_wo"),
-    (compressed(("int", 4)) | {"sparsity_config": {"sparsity_structure": "2:4"}}, None),
-    (compressed(("int", 4)) | {"targets": ["Linear"]}, "int4_wo"),
-    (compressed(("int", 4)) | {"targets": ["re:.*experts.*"]}, None),
+    (INT4 | {"sparsity_config": {}}, "int4_wo"),
+    (INT4 | {"sparsity_config": {"sparsity_structure": "2:4"}}, None),
+    (INT4 | {"targets": ["Linear"]}, "int4_wo"),
+    (INT4 | {"targets": ["re:.*experts.*"]}, None),
 ]
 
 
@@ -78,10 +80,10 @@ def test_a_method_has_its_format_or_is_refused_by_name(stored, expected):
 
 
 @pytest.mark.parametrize("stored, bits", [
-    ({"quant_method": "gptq", "bits": 4, "group_size": 32}, 4.5), ({"quant_method": "awq", "bits": 4}, 4.125),
+    (GPTQ | {"group_size": 32}, 4.5), ({"quant_method": "awq", "bits": 4}, 4.125),
     (compressed(("int", 4), group_size=64), 4.25), (compressed(("float", 4), {"num_bits": 4}, group_size=16), 4.5),
-    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5),
-    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, 4.127),
+    (NF4, 4.5),
+    (NF4 | {"bnb_4bit_use_double_quant": True}, 4.127),
 ])  # fmt: skip
 def test_a_stored_weight_takes_its_bits_and_those_of_its_groups_scales(stored, bits):
     found = read_weights({"torch_dtype": "bfloat16", "quantization_config": stored})
@@ -203,7 +205,7 @@ def test_a_layer_that_stays_and_has_the_shape_of_one_that_does_not_is_said(tmp_p
 
 
 def test_weights_of_bitsandbytes_are_widened_before_the_products_of_several_rows_alone(tmp_path):
-    stored = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    stored = NF4
 
     def written(workload):
         pairs = counted(workload)
@@ -229,7 +231,7 @@ def test_weights_that_are_asked_for_replace_those_of_the_configuration_and_leave
 @pytest.mark.parametrize("modules, said", [({"ignore": ["re:["]}, "regular expression"), ({"dynamic": {"q": {"bits": 8}}}, "gives 8 bits")])
 def test_modules_that_cannot_be_told_apart_are_refused(tmp_path, modules, said):
     with pytest.raises(WorkloadError, match=said):
-        traced(tmp_path, {"quant_method": "gptq", "bits": 4} | modules)
+        traced(tmp_path, GPTQ | modules)
 
 
 MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "architectures": ["MixtralForCausalLM"]}
@@ -237,7 +239,7 @@ QWEN = {"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 96
 GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "head_dim": 16, "architectures": ["GptOssForCausalLM"]}
 TWO = LLAMA | {"num_experts_per_tok": 2}
 MIXTURES = [
-    (MIXTRAL, {"quant_method": "gptq", "bits": 4}, {"int4_wo"}, {"int4_wo"}),
+    (MIXTRAL, GPTQ, {"int4_wo"}, {"int4_wo"}),
     (TWO | QWEN, {"quant_method": "fp8", "weight_block_size": [128, 128]}, {"fp8_block"}, {"fp8_block"}),
     (
         TWO | GPT_OSS,
@@ -255,7 +257,7 @@ def test_experts_have_the_stored_format_and_their_router_stays(tmp_path, model, 
     assert precisions(found, batch=4) == experts
     assert found.warnings == ()
     with pytest.raises(WorkloadError, match="experts and training in bitsandbytes have no known kernel"):
-        traced(tmp_path, {"quant_method": "bitsandbytes", "load_in_4bit": True}, MIXTRAL)
+        traced(tmp_path, NF4, MIXTRAL)
 
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "falcon_mamba", "rwkv"])

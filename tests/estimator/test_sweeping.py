@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator import OperatingPointError, Sweep, Variant, estimate, load_bundle, load_gpu, pareto_front, sweep, sweep_chunks, variants
+from estimator import Sweep, Variant, estimate, load_bundle, load_gpu, pareto_front, sweep, sweep_chunks, variants
 from estimator.questions.sweeping import LABELS, VALUES, joined_sweeps
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.synthetic import transformer
@@ -53,11 +53,6 @@ def test_variants_are_labelled_and_selected_points_keep_their_case():
     points = sweep(chosen, BUNDLE, sm_clock_mhz=CLOCKS)
     assert points.select(points.sm_clock_mhz == 510.0).label("batch") == [4, 4, 8, 8]
     assert {name: len(points.label(name)) for name in LABELS} == dict.fromkeys(LABELS, 12)
-
-
-def test_nothing_to_sweep_is_said():
-    with pytest.raises(OperatingPointError, match="nothing to sweep"):
-        sweep([], BUNDLE)
 
 
 def artificial(latency, energy):

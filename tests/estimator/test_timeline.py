@@ -19,6 +19,7 @@ from tests.estimator.synthetic import attention, convolution, matmul, phases_of,
 
 A100 = load_gpu("a100-pcie-40gb")
 positive = st.floats(1e-9, 1e3)
+side = st.integers(1, 4096)
 
 
 @given(st.lists(positive, min_size=2, max_size=6), st.floats(1.0, 20.0))
@@ -39,6 +40,11 @@ def product_phases(m, n, k, precision="bf16", tile=128.0, split=1.0):
     return phases_of(matmul(m, n, k, precision), A100, tile, tile, split)
 
 
+def part(phases, name):
+    """The time of one phase of the first kernel."""
+    return phases.overlapped[0, ..., OVERLAPPED.index(name)] if name in OVERLAPPED else phases.serial[0, ..., SERIAL.index(name)]
+
+
 def seconds_of(phases, clock_hz=1e9, **coefficients):
     return float(kernel_seconds(phases, coefficient_vector({"epsilon_s": 0.0, **coefficients})[None, :], clock_hz)[0])
 
@@ -55,7 +61,7 @@ def test_a_sweep_gives_what_single_clocks_give_and_no_kernel_slows_down_when_the
     assert (np.diff(sweep, axis=1) <= 0).all()
 
 
-@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096))
+@given(side, side, side)
 def test_a_product_with_lambda_one_never_beats_the_roofline(m, n, k):
     ideal = {"math": 1.0, "l2": 1.0, "dram": 1.0, "dram_activations": 1.0, "loop": 1.0, "epilogue": 1.0, "exponent": 2.0}
     coefficients, _ = coefficient_rows({"gemm": ideal}, ["gemm"])
@@ -64,7 +70,7 @@ def test_a_product_with_lambda_one_never_beats_the_roofline(m, n, k):
     assert seconds >= 2.0 * (m * k + n * k + m * n) / A100.dram_bytes_per_s * (1 - 1e-12)
 
 
-@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 65536), st.sampled_from(["bf16", "fp8"]))
+@given(side, side, st.integers(1, 65536), st.sampled_from(["bf16", "fp8"]))
 def test_a_ceiling_bounds_the_rate_at_all_clocks_and_leaves_alone_what_is_slower(m, n, k, precision):
     phases = phases_of(matmul(m, n, k, precision), load_gpu("h100-sxm"), 128.0, 128.0, 1.0)
     ideal_s, quantise = 2.0 * m * n * k / (4096 * (1 + (precision == "fp8")) * 132 * 1980e6), {"quantise": 1.0, "math": 1.0}
@@ -77,8 +83,7 @@ def test_a_ceiling_bounds_the_rate_at_all_clocks_and_leaves_alone_what_is_slower
 
 def test_whole_waves_cost_whole_waves():
     full, one_more = (phases_of(matmul(128 * 108 + more, 256, 1024), A100, 128.0, 256.0, 1.0) for more in (0, 1))
-    math = OVERLAPPED.index("math")
-    assert_allclose(one_more.overlapped[0, math], 2 * full.overlapped[0, math])
+    assert_allclose(part(one_more, "math"), 2 * part(full, "math"))
 
 
 def test_a_convolution_moves_its_image_not_its_im2col():
@@ -94,7 +99,7 @@ def test_tensor_cores_work_through_the_channels_that_a_library_adds(channels, st
 
 
 def test_blocks_that_share_an_sm_hide_each_others_stores():
-    alone, beside, crowded = (product_phases(128, 128 * blocks, 64).serial[0, SERIAL.index("store")] for blocks in (1, 2 * 108, 4 * 108))
+    alone, beside, crowded = (part(product_phases(128, 128 * blocks, 64), "store") for blocks in (1, 2 * 108, 4 * 108))
     assert_allclose([beside, crowded], [alone, 2 * alone])
 
 
@@ -106,7 +111,7 @@ def test_the_pipeline_is_filled_as_often_as_waves_count():
 
 
 def test_without_tensor_cores_a_small_tile_waits_for_its_loads():
-    small, large = (product_phases(32, 32, 4096, "fp32", tile=tile).overlapped[0, OVERLAPPED.index("loop")] for tile in (32.0, 128.0))
+    small, large = (part(product_phases(32, 32, 4096, "fp32", tile=tile), "loop") for tile in (32.0, 128.0))
     assert_allclose([small, large], [4096 / 8 * 300.0, 2 * 128 * 128 * 4096 / A100.cuda_flop_per_clock["fp32"]])
 
 
@@ -130,7 +135,7 @@ def test_causal_attention_ends_about_when_the_last_multiprocessor_does_that_take
         for heads in (2, 3, 8, 12, 20, 32, 64, 96, 160):
             keys = np.tile(np.arange(1, queries // rows + 1) * rows // 64, heads)
             turns = np.append(keys, np.zeros(-len(keys) % spec.num_sms)).reshape(-1, spec.num_sms)
-            chain = phases_of(attention(queries, batch=1, heads=heads, kv_heads=heads), spec).overlapped[0, OVERLAPPED.index("loop")]
+            chain = part(phases_of(attention(queries, batch=1, heads=heads, kv_heads=heads), spec), "loop")
             ratios.append(chain / 600.0 / turns.sum(axis=0).max())
     assert 0.85 < np.mean(ratios) < 1.05
     assert 0.6 < min(ratios) <= max(ratios) < 1.3
@@ -138,7 +143,6 @@ def test_causal_attention_ends_about_when_the_last_multiprocessor_does_that_take
 
 # Output that persistent blocks hide -----------------------------------------------------------------------------------
 
-ACTIVATIONS, EPILOGUE = OVERLAPPED.index("dram_activations"), SERIAL.index("epilogue")
 sizes = st.integers(1, 40_000)
 
 
@@ -148,8 +152,8 @@ def shares(gpu, m, n, k):
     tiles = tile_candidates(gpu, cuda_cores=False)
     phases = candidate_phases(columns, tiles, gpu)
     whole = columns.output_byte[0] / gpu.dram_bytes_per_s
-    hidden = phases.overlapped[0, :, ACTIVATIONS] - columns.activation_byte[0] / gpu.dram_bytes_per_s
-    return phases.serial[0, :, EPILOGUE] / whole, hidden / whole, tiles.split
+    hidden = part(phases, "dram_activations") - columns.activation_byte[0] / gpu.dram_bytes_per_s
+    return part(phases, "epilogue") / whole, hidden / whole, tiles.split
 
 
 @given(sizes, sizes, sizes)
@@ -174,9 +178,8 @@ def test_blocks_that_stay_on_their_sm_write_in_the_open():
 
 # Long rows ------------------------------------------------------------------------------------------------------------
 
-LARGE_L2, SMALL_L2 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb")
+SMALL_L2 = load_gpu("v100-pcie-32gb")
 ROWS = 20_000
-AGAIN, DRAM = OVERLAPPED.index("dram_activations"), OVERLAPPED.index("dram")
 
 
 def rows_of(operator, dim, gpu, rows=ROWS, precision="fp32"):
@@ -186,7 +189,7 @@ def rows_of(operator, dim, gpu, rows=ROWS, precision="fp32"):
 
 def read_again(phases, dim, gpu):
     """Bytes that cross DRAM once more, in sizes of the fp32 matrix."""
-    return float(phases.overlapped[0, AGAIN]) * gpu.dram_bytes_per_s / (4.0 * ROWS * dim)
+    return float(part(phases, "dram_activations")) * gpu.dram_bytes_per_s / (4.0 * ROWS * dim)
 
 
 LONGEST = Stream.SHARED_ROW_BYTES // 4
@@ -195,7 +198,7 @@ LONGEST = Stream.SHARED_ROW_BYTES // 4
 @pytest.mark.parametrize(
     "operator, dim, gpu, low, high",
     [
-        ("layernorm", 1024, LARGE_L2, 0.0, 0.01), ("layernorm", 8192, SMALL_L2, 0.9, 1.0),
+        ("layernorm", 1024, A100, 0.0, 0.01), ("layernorm", 8192, SMALL_L2, 0.9, 1.0),
         ("softmax", LONGEST, SMALL_L2, 0.0, 0.0), ("softmax", 4 * LONGEST, SMALL_L2, 1.8, 2.0),
     ],
 )  # fmt: skip
@@ -205,18 +208,17 @@ def test_rows_that_outgrow_l2_are_read_again_norms_once_and_long_softmax_rows_tw
 
 @given(st.sampled_from(["softmax", "layernorm", "rmsnorm"]), st.integers(8, 60_000), st.integers(1, 50_000))
 def test_time_and_energy_count_the_same_bytes(operator, dim, rows):
-    for gpu in (LARGE_L2, SMALL_L2):
+    for gpu in (A100, SMALL_L2):
         phases = rows_of(operator, dim, gpu, rows)
         counted = phases.events[0, EVENTS.index("dram")] / gpu.dram_bytes_per_s
-        assert phases.overlapped[0, AGAIN] + phases.overlapped[0, DRAM] == pytest.approx(counted)
+        assert part(phases, "dram_activations") + part(phases, "dram") == pytest.approx(counted)
 
 
 @given(st.sampled_from(["layernorm", "rmsnorm"]), st.integers(8, 60_000), st.integers(1, 50_000))
 def test_a_norm_without_vectors_waits_longer_than_one_of_longer_rows_with_them(operator, dim, rows):
-    plain, vectors = (rows_of(operator, length, LARGE_L2, rows) for length in (dim // 4 * 4 + 1, dim // 4 * 4 + 4))
-    for name in ("issue", "loop", "wait"):
-        assert plain.overlapped[0, OVERLAPPED.index(name)] >= vectors.overlapped[0, OVERLAPPED.index(name)]
-    assert plain.serial[0, SERIAL.index("waves")] > vectors.serial[0, SERIAL.index("waves")]
+    plain, vectors = (rows_of(operator, length, A100, rows) for length in (dim // 4 * 4 + 1, dim // 4 * 4 + 4))
+    assert all(part(plain, name) >= part(vectors, name) for name in ("issue", "loop", "wait"))
+    assert part(plain, "waves") > part(vectors, "waves")
 
 
 def slowest_warp(dim):

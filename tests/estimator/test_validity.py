@@ -1,17 +1,20 @@
-"""What the fit has not seen – precisions, changed boards – is said, marked, and widens the interval."""
+"""What the fit has not seen – precisions, changed boards – is said from 1 % of the GPU time on, marked, and widens the interval."""
 
 import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from estimator import Workload, compare, estimate, load_bundle, load_gpu, make_operator, override_gpu, sweep, write_workload
+from estimator import Workload, compare, estimate, explain, load_bundle, load_gpu, make_operator, override_gpu, sweep, write_workload
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.uncertainty.forecast import EFFICIENCY_STD, forecast_std
-from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
+from estimator.uncertainty.unseen import ALIKE_STD, LEAST_SHARE, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time
-from tests.estimator.estimating import question, run, tabled
+from tests.estimator.estimating import question, run, tabled, unlimited
 from tests.estimator.synthetic import addition, attention, matmul, workload_of
 from tests.fitter.measured import planted_bundle
 
@@ -45,6 +48,9 @@ def mixed(precision):
 SEEN = (("gemm", "bf16"), ("gemm", "fp32"), ("attention", "bf16"), ("norm", "bf16"), ("norm", "fp32"), ("copy", "bf16"), ("copy", "fp32"))
 
 
+SEEN_ROWS = bundle_of_rows(*SEEN)
+
+
 def ln_std(answer, quantity):
     return float(getattr(answer, f"{quantity}_std") / getattr(answer, quantity))
 
@@ -55,10 +61,9 @@ def share_of(answer, *families):
 
 
 def test_a_precision_that_no_row_of_its_family_had_is_named_with_its_share_of_the_time_and_widens_the_interval():
-    bundle = bundle_of_rows(*SEEN)
-    inside = estimate(mixed("bf16"), bundle, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
+    inside = estimate(mixed("bf16"), SEEN_ROWS, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
     assert (inside.validity, inside.warnings) == ("measured", ())
-    answer = estimate(mixed("fp32"), bundle, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
+    answer = estimate(mixed("fp32"), SEEN_ROWS, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
     (line,) = answer.warnings
     share = share_of(answer, "attention")
     assert f"no kernels in fp32 of attention ({share:.0%} of the GPU time; fitted in bf16)" in line
@@ -70,8 +75,7 @@ def test_a_precision_that_no_row_of_its_family_had_is_named_with_its_share_of_th
 
 
 def test_an_alike_precision_widens_less_than_a_strange_one():
-    bundle = bundle_of_rows(*SEEN)
-    usual, alike, strange = (estimate(mixed(name), bundle, sm_clock_mhz=600)[0] for name in ("bf16", "fp16", "fp64"))
+    usual, alike, strange = (estimate(mixed(name), SEEN_ROWS, sm_clock_mhz=600)[0] for name in ("bf16", "fp16", "fp64"))
     added = ln_std(alike, "latency_s") ** 2 - ln_std(usual, "latency_s") ** 2
     assert added == pytest.approx((share_of(alike, "attention", "norm", "elementwise") * ALIKE_STD) ** 2, rel=0.2)
     assert ln_std(strange, "latency_s") > 3 * ln_std(alike, "latency_s")
@@ -95,9 +99,8 @@ CHANGED = override_gpu(A100, {"num_sms": "132", "tensor_flop_per_clock.bf16": "4
     ],
 )
 def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is(change, said, added):
-    bundle = bundle_of_rows(*SEEN)
     # far below the power limit, which would bound both
-    own, answer = (estimate(mixed("bf16"), bundle, sm_clock_mhz=300.0, **settings)[0] for settings in ({}, change))
+    own, answer = (estimate(mixed("bf16"), SEEN_ROWS, sm_clock_mhz=300.0, **settings)[0] for settings in ({}, change))
     assert answer.validity == "forecast"
     (line,) = answer.warnings
     assert line.startswith(f"forecast: a100-pcie-40gb with {said}")
@@ -106,13 +109,12 @@ def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is(change, sai
 
 
 def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
-    bundle = bundle_of_rows(*SEEN)
 
     def asked(sms):
-        return question(mixed("bf16"), bundle, gpu=override_gpu(bundle.gpu, {"num_sms": sms}))
+        return question(mixed("bf16"), SEEN_ROWS, gpu=override_gpu(SEEN_ROWS.gpu, {"num_sms": sms}))
 
     changed, same = compare(asked("108"), asked("132")).ratios["latency"], compare(asked("132"), asked("132")).ratios["latency"]
-    assert changed.high / changed.ratio > math.exp(forecast_std(bundle.gpu, bundle.gpu)[0])
+    assert changed.high / changed.ratio > math.exp(forecast_std(SEEN_ROWS.gpu, SEEN_ROWS.gpu)[0])
     assert same.high == pytest.approx(same.ratio)
 
 
@@ -142,7 +144,7 @@ def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "fitted", "outside"),
+    "head_dim, fitted, outside",
     [
         (256, None, ""),
         (257, None, "the heads of FlashAttention's kernels, 1 to 256"),
@@ -152,9 +154,8 @@ def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path):
     ],
 )
 def test_heads_that_no_kernel_of_flash_attention_takes_are_extrapolated_unless_fitted(head_dim, fitted, outside):
-    bundle = bundle_of_rows(*SEEN)
     domain = {} if fitted is None else {"attention.prefill": {"head_dim": fitted}}
-    (answer,) = estimate(workload_of(attention(1024, head_dim=head_dim)), replace(bundle, domain=domain))
+    (answer,) = estimate(workload_of(attention(1024, head_dim=head_dim)), replace(SEEN_ROWS, domain=domain))
     lines = [line for line in answer.warnings if "head_dim" in line]
     assert [f"head_dim = {head_dim} is outside {outside}" in line for line in lines] == [True] * bool(outside)
     assert answer.kernels[0].outside_validity == bool(outside)
@@ -173,3 +174,92 @@ def test_kernels_that_a_gpu_has_no_rate_for_have_no_time_and_the_reason_is_said(
     points = sweep([workload, workload_of(operators[1], name="v")], bundle, gpu=spec)
     assert [(name, reason) in points.warnings for name in "wv"] == [True, False]
     assert why_no_time(result.warnings).startswith(f"{reason}; choose another precision")
+
+
+PRODUCT = matmul(4096, 4096, 4096)
+ODD = {
+    "fp64": addition(2**20, "fp64"),
+    "int8": addition(2**20, "int8"),
+    "shapes of copy": make_operator("copy", "contiguous", "bf16", elements=2, reads=2),
+    "shapes of norm": make_operator("norm", "layernorm", "bf16", rows=2, dim=1024),
+    "priors of softmax": make_operator("softmax", "softmax", "bf16", rows=2048, dim=1024),
+}
+PRINTED = {"fp64": "kernels in fp64", "int8": "kernels in int8", "priors of softmax": "are priors"}
+
+
+KNOWN = bundle_of_rows(*((family, "bf16") for family in ("gemm", "norm", "elementwise", "copy", "softmax")))
+A100_BUNDLE = replace(
+    KNOWN,
+    groups={key: replace(group, rows=0) if key.startswith("softmax") else group for key, group in KNOWN.groups.items()},
+    domain={"copy": {"elements": (1e5, 1e8)}, "norm": {"rows": (1e3, 1e6)}},
+)
+"""A bundle with rows of bf16, narrow ranges for copies and norms, and softmax never seen."""
+
+
+def answer(workload):
+    return estimate(workload, unlimited(A100_BUNDLE), sm_clock_mhz=1410.0)[0]
+
+
+def with_shares(**shares):
+    """A product, and of each odd kernel as many as take this share of the GPU time at the usual clock."""
+    rest = 1.0 - sum(shares.values())
+    counts = [
+        share / rest * 1e3 * answer(workload_of(PRODUCT)).gpu_s / answer(workload_of(ODD[name])).gpu_s for name, share in shares.items()
+    ]
+    return Workload(name="w", operators=(PRODUCT, *(ODD[name] for name in shares)), counts=(1e3, *counts))
+
+
+@pytest.mark.parametrize("name", list(ODD))
+@pytest.mark.parametrize("share", [0.0099, 0.034])
+def test_a_reason_is_said_with_its_share_from_one_percent_on(name, share):
+    one = answer(with_shares(**{name: share}))
+    unseen = {kernel.family for kernel in one.kernels if kernel.outside_validity}
+    assert share_of(one, *unseen) == pytest.approx(share, rel=1e-6)
+    if share < LEAST_SHARE:
+        assert (one.warnings, one.validity) == ((), "measured")
+    else:
+        (line,) = one.warnings
+        assert PRINTED.get(name, "is outside the fitted range") in line
+        assert f"{share:.0%} of the GPU time" in line
+        assert one.validity == "extrapolated"
+
+
+def test_a_reason_leaves_out_what_is_no_percent_of_the_time():
+    whole, norm = with_shares(fp64=0.05), make_operator("norm", "layernorm", "fp64", rows=2048, dim=1024)
+    (line,) = answer(replace(whole, operators=(*whole.operators, norm), counts=(*whole.counts, 1.0))).warnings
+    assert "fp64 of elementwise (5%" in line
+    assert "norm" not in line
+
+
+def test_small_reasons_are_named_where_they_are_much_together():
+    one = answer(with_shares(**dict.fromkeys(ODD, 0.004)))
+    assert len(one.warnings) == len(ODD)
+    assert one.validity == "extrapolated"
+    assert answer(with_shares(**dict.fromkeys(ODD, 0.0018))).warnings == ()
+
+
+@settings(max_examples=8)
+@given(
+    shares=st.dictionaries(st.sampled_from(list(ODD)), st.sampled_from([0.001, 0.004, 0.008, 0.012, 0.02, 0.1]), max_size=5),
+    clocks=st.lists(st.sampled_from(np.arange(510.0, 1411.0, 15.0).tolist()), min_size=1, max_size=3),
+    cap_w=st.sampled_from([None, 120.0]),
+)
+def test_an_answer_is_the_same_whatever_other_clocks_and_workloads_are_asked(shares, clocks, cap_w):
+    asked = [with_shares(int8=0.015, fp64=0.02), with_shares(**shares)]
+    points = sweep(asked, A100_BUNDLE, sm_clock_mhz=clocks, power_cap_w=cap_w)
+    together = [one for workload in asked for one in estimate(workload, A100_BUNDLE, sm_clock_mhz=clocks, power_cap_w=cap_w)]
+    validity, texts = points.validity(), points.label("warnings")
+    for i, one in enumerate(together):
+        workload, clock = asked[i // len(clocks)], clocks[i % len(clocks)]
+        (alone,) = estimate(workload, A100_BUNDLE, sm_clock_mhz=clock, power_cap_w=cap_w)
+        assert (one.warnings, one.validity) == (alone.warnings, alone.validity)
+        assert validity[i] == alone.validity
+        assert texts[i] == tuple(line for line in alone.warnings if "GPU time" in line)
+        told = explain(question(workload, A100_BUNDLE, sm_clock_mhz=(clock,), power_cap_w=cap_w)).result
+        assert told.warnings == alone.warnings
+
+
+def test_kernels_of_a_library_that_the_fit_has_not_seen_have_wider_intervals():
+    own, other = (answer(workload_of(one)) for one in (PRODUCT, replace(PRODUCT, library="vllm")))
+    assert other.latency_s == own.latency_s
+    assert other.latency_s_std > own.latency_s_std

@@ -32,6 +32,7 @@ from tests.fitter.measured import (
 )
 
 A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
+PLANTED = planted_bundle()
 ERRORS = {"gpu": 0.03, "launch": 0.03, "groups": dict.fromkeys(("gemm", "softmax", "elementwise"), 0.03)}
 STATED = {"latency": ERRORS, "power": ERRORS}
 
@@ -47,7 +48,7 @@ def log_scales(bundle):
 
 @pytest.mark.parametrize("factor", [0.88, 1.0, 1.12])
 def test_a_factor_between_two_laboratories_comes_back_from_kernels_of_both(factor):
-    truth = planted_bundle()
+    truth = PLANTED
     labs = enumerate((("one", 1.0), ("two", factor)))
     rows = join_rows([of(kernel_rows(truth, various_operators(90, seed), 0.02, seed), *lab) for seed, lab in labs])
     found = draft_from_rows(rows, None, A100, board_tables(truth, A100), seed=0).bundle
@@ -61,11 +62,11 @@ def test_a_factor_between_two_laboratories_comes_back_from_kernels_of_both(facto
 def test_laboratories_far_from_their_mean_are_told():
     scales = {"fast": 0.75, "near": 1.25, "far": 1.35}
     labs = tuple(CollectionRecord(name=name, rows=1, scale=scale) for name, scale in scales.items())
-    assert [line.split()[2] for line in far_laboratories(replace(planted_bundle(), collections=labs))] == ["fast", "far"]
+    assert [line.split()[2] for line in far_laboratories(replace(PLANTED, collections=labs))] == ["fast", "far"]
 
 
 def test_runs_of_a_slower_laboratory_leave_the_kernels_of_another_as_they_are():
-    truth = planted_bundle()
+    truth = PLANTED
     kernels = of(kernel_rows(truth, various_operators(150), 0.02), "kernels")
     lab = (CollectionRecord(name="runs", rows=1, scale=1.1),)
     slower = replace(workload_rows(replace(truth, collections=lab), various_workloads(), 0.01), collections=("runs",))
@@ -81,7 +82,7 @@ def test_runs_of_a_slower_laboratory_leave_the_kernels_of_another_as_they_are():
 
 def test_an_answer_holds_for_the_mean_laboratory_or_a_named_one_and_says_what_it_is_worth_elsewhere():
     both = (CollectionRecord(name="one", rows=1, scale=1.0), CollectionRecord(name="two", rows=1, scale=1.21))
-    bundle = replace(planted_bundle(), collections=both, uncertainty=STATED)
+    bundle = replace(PLANTED, collections=both, uncertainty=STATED)
     workload = various_workloads()[4]
     settings = {"host_launch_s": 0.0, "sm_clock_mhz": 900.0}
     mean, one, two = (estimate(workload, bundle, **settings, collection=name)[0] for name in (None, "one", "two"))
@@ -96,7 +97,7 @@ def test_an_answer_holds_for_the_mean_laboratory_or_a_named_one_and_says_what_it
 
 
 def test_a_check_states_this_laboratory_for_named_collections_and_another_for_the_rest():
-    bundle = replace(planted_bundle(), uncertainty=STATED)
+    bundle = replace(PLANTED, uncertainty=STATED)
     rows = kernel_rows(bundle, various_operators(30), 0.03)
     own, other = (check_bundle(bundle, selection_of(part)) for part in (rows, of(rows, "far", 1.09)))
     assert [(one.name, one.laboratory) for one in (*own.collections, *other.collections)] == [("planted", "this"), ("far", "another")]
@@ -126,7 +127,7 @@ def test_a_table_says_who_measured_and_how_long_its_kernels_ran(read_table, colu
 
 
 def test_sustained_kernels_run_at_the_clock_that_the_limit_leaves_and_bursts_at_their_own():
-    bundle = replace(planted_bundle(), gpu=replace(A100, power_limit_w=150.0))  # large products exceed it
+    bundle = replace(PLANTED, gpu=replace(A100, power_limit_w=150.0))  # large products exceed it
     operators, highest = various_operators(60), np.full(60, A100.sm_clock_limit_mhz)
     table = predict_kernels(operators, bundle, bundle.gpu, sm_clock_mhz=highest, warm=np.ones(60, dtype=bool))
     unknown = dict.fromkeys(("power_w", "sm_clock_mhz", "sm_clock_asked_mhz"), np.full(60, np.nan))
@@ -144,7 +145,7 @@ def test_sustained_kernels_run_at_the_clock_that_the_limit_leaves_and_bursts_at_
 
 
 def test_times_at_the_limit_without_a_clock_are_not_fitted_at_the_nominal_one():
-    truth = planted_bundle()
+    truth = PLANTED
     rows = kernel_rows(truth, [one for one in various_operators(240) if one.family == "gemm"], 0.01)
     limited = np.arange(len(rows)) % 2 == 0
     latency = np.where(limited, 1.5, 1.0) * rows.latency_s
@@ -157,7 +158,7 @@ def test_times_at_the_limit_without_a_clock_are_not_fitted_at_the_nominal_one():
 
 @pytest.mark.parametrize("share, count", [(1.0, 20), (0.965, 20), (0.99, 1)])
 def test_the_share_of_the_limit_comes_from_throttled_runs(share, count):
-    bundle = planted_bundle()
+    bundle = PLANTED
     rows = workload_rows(bundle, various_workloads()[:1] * count)
     own = {"sm_clock_asked_mhz": np.full(count, 1410.0), "sm_clock_measured_mhz": np.full(count, 1200.0)}
     throttled = replace(rows, **own, energy_j=share * A100.power_limit_w * rows.latency_s)
@@ -170,7 +171,7 @@ def test_the_share_of_the_limit_comes_from_throttled_runs(share, count):
 
 @pytest.mark.parametrize("hungrier", [0.6, 1.1, 1.5])
 def test_an_anchor_corrects_by_half_shrinks_the_interval_and_tells_of_a_board_of_another_kind(hungrier):
-    source = replace(planted_bundle(), uncertainty=STATED)
+    source = replace(PLANTED, uncertainty=STATED)
     board = replace(H100, power_limit_w=1e6)
     truth, (*anchors, workload) = anchored_truth(source, board, hungrier), busy_workloads()
     runs = workload_rows(truth, anchors, clocks_mhz=(1500.0,))
@@ -195,8 +196,8 @@ def anchored_truth(source, board, factor):
 
 
 def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait_for_their_host_do_not_count():
-    usual = {name: replace(group, usual={"math": 1.5}) for name, group in planted_bundle().groups.items() if "math" in group.coefficients}
-    source = replace(planted_bundle(), groups={**planted_bundle().groups, **usual}, uncertainty=STATED)
+    usual = {name: replace(group, usual={"math": 1.5}) for name, group in PLANTED.groups.items() if "math" in group.coefficients}
+    source = replace(PLANTED, groups={**PLANTED.groups, **usual}, uncertainty=STATED)
     forecast = [estimate(one, source, gpu=H100, sm_clock_mhz=1400.0)[0].latency_s for one in busy_workloads()]
     runs = replace(workload_rows(source, [*busy_workloads(), *various_workloads()], clocks_mhz=(1400.0,)), gpus=(H100.name,))
     runs = replace(runs, latency_s=np.array([*forecast, *[0.005] * 10]))
@@ -210,7 +211,7 @@ def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait
 
 
 @pytest.mark.parametrize(
-    ("board", "workloads", "energy_j", "reason"),
+    "board, workloads, energy_j, reason",
     [
         (A100, various_workloads(), 1.0, "start from it with --prior"),
         (H100, busy_workloads(), np.nan, "no anchor has an energy whose power lies between rest and the limit"),
@@ -218,7 +219,7 @@ def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait
     ],
 )
 def test_anchors_without_energy_or_too_short_and_bundles_of_the_same_board_are_refused(board, workloads, energy_j, reason):
-    source = planted_bundle()
+    source = PLANTED
     runs = workload_rows(source, workloads)
     runs = replace(runs, energy_j=energy_j * runs.energy_j, gpus=(board.name,))
     with pytest.raises(CalibrationError, match=reason):

@@ -1,4 +1,4 @@
-"""Rows of generated kernels: read and screened, fitted on known truth, PTX rows derived."""
+"""Rows of generated kernels and links: read, fitted on known truth, PTX rows derived; what is left out, doubtful or unknown says why."""
 
 import json
 import math
@@ -9,28 +9,19 @@ import numpy as np
 import pytest
 
 from estimator import load_gpu
-from estimator.counts.energies import (
-    CONSTANT,
-    INSTRUCTION,
-    ISSUE,
-    LOOP,
-    STALL,
-    section_of,
-    stall_slots,
-)
-from estimator.counts.opcodes import loop_classes, sass_class
+from estimator.counts.energies import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, section_of, stall_slots
+from estimator.counts.opcodes import RARE, loop_classes, sass_class
+from estimator.counts.prices import LIKE_SPREAD
 from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import plain
 from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
+from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.ptx import published_differences
-from fitter.instructions.published import (
-    compared_with_table,
-    level_ratio,
-    table_document,
-    table_errors,
-)
-from fitter.instructions.section import FEWEST_ROWS, fit_instructions, instruction_errors, link_energies
-from fitter.rows.columns import InstructionRows
+from fitter.instructions.published import compared_with_table, level_ratio, table_document, table_errors
+from fitter.instructions.section import FEWEST_ROWS, fit_instructions, fitted_rows, instruction_errors, instruction_section, link_energies
+from fitter.rows.columns import InstructionRows, Selection
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from tests.collector.dataset_rows import rows_to_table
@@ -110,8 +101,15 @@ def made_rows():
     return InstructionRows(rows=tuple(rows))
 
 
+MADE = made_rows()
+
+
+def bundle(section):
+    return replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section))
+
+
 def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows():
-    energies = fit_instructions(made_rows(), GPU)
+    energies = fit_instructions(MADE, GPU)
     for name, joule in TRUTH.items():
         value, _ = energies.term(name if name in (CONSTANT, STALL, ISSUE, LOOP) else INSTRUCTION + name)
         assert value == pytest.approx(joule, rel=2e-3), name
@@ -121,17 +119,16 @@ def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows():
     mix, ffma = energies.ptx["mix"], energies.ptx["ffma"]  # companions are taken out of a PTX row at their own price
     assert (dict(mix.classes), mix.companions) == (pytest.approx({"FFMA": 1.0}), False)
     assert mix.energy_j == pytest.approx(ffma.energy_j)
-    row, empty = (next(row for row in reversed(made_rows().rows) if row.kernel == name) for name in ("ffma_k8_u64", "empty_loop"))
+    row, empty = (next(row for row in reversed(MADE.rows) if row.kernel == name) for name in ("ffma_k8_u64", "empty_loop"))
     expected = (row.power_w * row.latency_s / row.threads - empty.power_w * empty.latency_s / empty.threads) / row.turns / 64.0
-    assert published_differences(made_rows())["ffma_k8_u64"]["full.mtsm"] == pytest.approx(expected)
-    bundle = replace(prior_bundle(GPU), instruction_energies=section_of(energies))
-    (errors,), remarks = instruction_errors(bundle, made_rows())
-    assert (errors["operator"], errors["n"], remarks) == ("full", len(made_rows()), ())
+    assert published_differences(MADE)["ffma_k8_u64"]["full.mtsm"] == pytest.approx(expected)
+    (errors,), remarks = instruction_errors(bundle(section_of(energies)), MADE)
+    assert (errors["operator"], errors["n"], remarks) == ("full", len(MADE), ())
     assert errors["power"]["p95"] < 1.0
 
 
 def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain():
-    rows = made_rows()
+    rows = MADE
     blurred = InstructionRows(rows=tuple(replace(row, power_std_w=5.0) for row in rows.rows))
     sharp, vague, unsure = fit_instructions(rows, GPU), fit_instructions(blurred, GPU), fit_instructions(rows, GPU, gain_std=0.05)
     assert vague.term(STALL)[1] > 3.0 * sharp.term(STALL)[1]
@@ -146,7 +143,7 @@ ASSEMBLED = "ptxas 12.9.86 -{} sm_80"
 
 def with_levels():
     """Runs at O3, and ffma and the empty loop at O0 too, where a copy stands beside each multiply-add; both on one thread as well."""
-    o3 = [replace(row, assembler=ASSEMBLED.format("O3")) for row in made_rows().rows]
+    o3 = [replace(row, assembler=ASSEMBLED.format("O3")) for row in MADE.rows]
     o0 = [
         replace(
             row,
@@ -203,7 +200,7 @@ def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_
 
 @pytest.mark.parametrize("volt", [0.0, None])
 def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt):
-    rows = tuple(replace(row, voltage_v=read_one(voltage_v=volt).voltage_v) for row in made_rows().rows)
+    rows = tuple(replace(row, voltage_v=read_one(voltage_v=volt).voltage_v) for row in MADE.rows)
     slowed = replace(rows[0], throttled=True, power_w=3.0 * rows[0].power_w)
     assert fit_instructions(InstructionRows(rows=(slowed, *rows)), replace(GPU, voltage_v=None)).rows == len(rows)
 
@@ -218,7 +215,7 @@ def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt):
     ],
 )
 def test_runs_without_an_answer_are_refused_in_one_line(change, count, complaint):
-    rows = InstructionRows(rows=tuple(replace(row, **change) for row in made_rows().rows[:count]))
+    rows = InstructionRows(rows=tuple(replace(row, **change) for row in MADE.rows[:count]))
     with pytest.raises(CalibrationError, match=complaint):
         fit_instructions(rows, GPU)
 
@@ -246,3 +243,175 @@ def test_a_row_that_cannot_be_is_rejected_with_its_reason(change, reason):
     assert (good.threads, good.turns, good.blocks, good.random) == (27648.0, 1000.0, 108.0, True)
     assert (row.reason, row.source, row.row) == (reason, "x.parquet", 1)
     assert "\n" not in row.detail
+
+
+OF_KERNELS = ("loop_", "active_", "grid_", "iterations", "launch_mode", "unroll")
+COPY = {
+    **{name: value for name, value in ROW.items() if not name.startswith(OF_KERNELS)},
+    "operator": "copy_host_to_device", "precision": "none", "instruction": "copy engine", "chains": None, "assembler": None,
+    "link": "host", "link_bytes": 1e9, "latency_s": 0.04, "power_w": 70.0, "idle_before_w": 45.0,
+}  # fmt: skip
+
+
+def rows_of(*given_rows):
+    rows, rejected = read_rows(*({**row, "row_id": str(number)} for number, row in enumerate(given_rows)))
+    assert rejected == []
+    return rows.rows
+
+
+def copied(*given_rows, gain_std=0.0):
+    """What rows tell of copies to the device."""
+    return link_energies(InstructionRows(rows=rows_of(*given_rows)), gain_std)["copy_host_to_device"]
+
+
+def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses():
+    size, latency_s, power_w = 3e8, 0.02, 110.0
+    known = {**COPY, "link_bytes": size, "latency_s": latency_s}
+    one = copied({**known, "power_w": power_w})
+    assert one.bytes_per_s == pytest.approx(size / latency_s)
+    assert one.j_per_byte == pytest.approx((power_w - 45.0) * latency_s / size)
+    assert one.std_j == pytest.approx(0.2 * latency_s / size)
+    assert copied({**known, "power_w": power_w}, gain_std=0.05).std_j >= 0.05 * one.j_per_byte
+    mean = copied(*({**known, "power_w": power_w + watt} for watt in (0.0, 2.0, 4.0)))
+    assert (mean.runs, mean.j_per_byte) == (3, pytest.approx((power_w - 43.0) * latency_s / size))
+    assert mean.std_j == pytest.approx(2.0 * latency_s / size / math.sqrt(3))
+
+
+PLAIN = MADE.rows[:12]
+"""As few runs as suffice for a regression."""
+
+
+def selected(*rows):
+    return Selection(instructions=InstructionRows(rows=rows))
+
+
+def test_the_section_has_the_links_and_the_regression_has_not():
+    copies = rows_of(COPY, {**ROW, "operator": "host_read", "link": "host", "link_bytes": 1e8, "power_w": 90.0})
+    single = replace(PLAIN[0], mode="single")
+    unrested = replace(PLAIN[1], idle_w=math.nan)
+    rows = InstructionRows(rows=(*PLAIN, *copies, single, unrested))
+    assert np.flatnonzero(~fitted_rows(rows, GPU)).tolist() == [12, 13, 14]
+    section, warnings = instruction_section(selected(*rows.rows), GPU)
+    assert warnings == ()
+    assert set(section["links"]) == {"copy_host_to_device", "host_read"}
+    without, _ = instruction_section(selected(*PLAIN, single, unrested), GPU)
+    assert "links" not in without
+    assert without["values"] == section["values"]
+    links = instruction_tables(bundle(section))[-1]
+    shown = {row[0]: row[2:5] for row in links.rows}
+    assert shown["copy_host_to_device"] == pytest.approx((25.0, 1000.0, 51.0), rel=0.01)
+
+
+@pytest.mark.parametrize("beside", [0, 1, 11])
+def test_links_need_no_regression(beside):
+    copies = rows_of(COPY, {**COPY, "operator": "copy_device_to_host"})
+    section, remarks = instruction_section(selected(*PLAIN[:beside], *copies), GPU)
+    whole, _ = instruction_section(selected(*PLAIN, *copies), GPU)
+    assert section == {"links": whole["links"]}
+    assert [remark.partition(" runs")[0] for remark in remarks] == [f"no instruction energies: {beside}"] * bool(beside)
+    assert bundle_energies(bundle(section)) is None
+    (links,) = instruction_tables(bundle(section))
+    assert [row[0] for row in links.rows] == ["copy_device_to_host", "copy_host_to_device"]
+    with pytest.raises(CalibrationError, match="instruction energies need 12"):
+        instruction_section(selected(*PLAIN[:11]), GPU)
+
+
+DENSE, SPARSE = "HMMA.16816.F32", "HMMA.SP.16832.F32"
+PRODUCT_J = 80e-12
+
+
+def with_body(row, name, opcode, ptx, *, lane_j):
+    """A run of FFMA made one of another opcode, whose lanes cost `lane_j` more."""
+    work = row.body["FFMA"] * row.threads * row.turns
+    return replace(
+        row,
+        kernel=name,
+        instruction=ptx,
+        body={opcode: row.body["FFMA"], **CONTROL},
+        operations={ptx: row.body["FFMA"]},
+        power_w=row.power_w + lane_j * work / row.latency_s,
+    )
+
+
+def products(opcode, name, count=2):
+    """Runs of a matrix instruction."""
+    each = [made_row(name, {"FFMA": 64.0, **CONTROL}, {"x": 64.0}, blocks=864.0, lanes=32.0, speed=0.3 + 0.2 * i) for i in range(count)]
+    return [with_body(row, name, opcode, f"{name}.f32", lane_j=PRODUCT_J) for row in each]
+
+
+def fitted(*more):
+    return fit_instructions(InstructionRows(rows=(*MADE.rows, *more)), GPU)
+
+
+def line_of(name, energies):
+    return next(line for table in instruction_tables(bundle(section_of(energies))) for line in table.lines() if line.split()[0] == name)
+
+
+def ffma_with(*opcodes, speed=0.7, **change):
+    """A run of FFMA of which some instructions are others."""
+    row = made_row("c_k8_u64", {"FFMA": 64.0, **CONTROL}, {"x": 64.0}, blocks=864.0, lanes=32.0, speed=speed)
+    return replace(row, body={"FFMA": 64.0 - sum(count for _, count in opcodes), **dict(opcodes), **CONTROL}, **change)
+
+
+MOVES = [ffma_with(("IMAD.MOV.U32", 10.0), speed=speed, power_std_w=20.0) for speed in (0.8, 0.6)]
+"""A copy in two bodies, each of which could have any share of what it costs: its error is larger than itself."""
+
+
+@pytest.mark.parametrize(
+    "rows, name, reason",
+    [
+        (products(DENSE, "mma_f16", 1), DENSE, "one run is made of it, so that nothing checks it"),
+        (products(DENSE, "mma_f16", 3), DENSE, ""),
+        (MOVES, "IMAD.MOV", "its error is more than 25% of it"),
+        ([ffma_with(("BREV", 4.0))], RARE, "one figure for all classes that no run is made of"),
+    ],
+)
+def test_a_class_of_low_confidence_is_marked_with_the_reason(rows, name, reason):
+    energies = fitted(*rows)
+    assert energies.doubts.get(name, "") == reason
+    assert line_of(name, energies).endswith(reason or "pJ")
+    assert "FFMA" not in energies.doubts
+    if "mma_f16" in energies.ptx:
+        assert energies.ptx["mma_f16"].low_confidence == (f"{name}: {reason}" if reason else "")
+
+
+def throttled(*rows, opcode, name):
+    """A fit that leaves out the only run of an opcode: throttled at an unknown voltage."""
+    left_out = replace(products(opcode, name, 1)[0], throttled=True)
+    known = (*MADE.rows, *rows, left_out)
+    return fit_instructions(InstructionRows(rows=tuple(replace(row, voltage_v=math.nan) for row in known)), replace(GPU, voltage_v=None))
+
+
+def test_a_sparse_product_that_the_regression_left_out_is_priced_as_a_dense_one_and_marked():
+    """What rare classes share would be a tenth of it."""
+    energies = throttled(*products(DENSE, "mma_f16"), ffma_with(("BREV", 4.0)), opcode=SPARSE, name="mma_sparse_f16")
+    assert SPARSE not in energies.classes
+    dense, sparse = energies.ptx["mma_f16"], energies.ptx["mma_sparse_f16"]
+    assert sparse.energy_j == pytest.approx(dense.energy_j, rel=1e-6)
+    assert sparse.std_j > 0.9 * LIKE_SPREAD * sparse.energy_j
+    assert sparse.low_confidence == f"{SPARSE}: no run is made of it; at the energy of {DENSE}"
+    assert line_of("mma_sparse_f16", energies).endswith(sparse.low_confidence)
+
+
+def test_a_product_that_nothing_stands_for_is_unknown_with_the_reason_and_null_in_the_bundle():
+    energies = throttled(opcode="IMMA.16832.S8.S8.SAT", name="mma_s8")
+    one, line = energies.ptx["mma_s8"], line_of("mma_s8", energies)
+    assert math.isnan(one.energy_j)
+    assert section_of(energies)["ptx"]["mma_s8"]["energy_j"] is None
+    assert "unknown" in line
+    assert line.endswith(one.low_confidence)
+    assert "nor of another IMMA.S8.S8 instruction" in one.low_confidence
+
+
+def test_a_copy_without_an_energy_says_why_and_takes_the_rest_of_others_where_there_is_one():
+    unrested = {**COPY, "idle_before_w": None}
+    alone = copied(unrested)
+    assert math.isnan(alone.j_per_byte)
+    assert alone.why_unknown.startswith("no power at rest (idle_before_w)")
+    (table,) = instruction_tables(bundle({"links": plain({"copy_host_to_device": alone})}))
+    assert table.lines()[-1].endswith(alone.why_unknown)
+    known = copied(unrested, {**ROW, "idle_before_w": 44.0}, {**ROW, "idle_before_w": 46.0})
+    assert known.j_per_byte == pytest.approx((70.0 - 45.0) * 0.04 / 1e9)
+    assert known.std_j >= np.std([44.0, 46.0]) * 0.04 / 1e9
+    assert known.why_unknown == ""
+    assert copied({**unrested, "sm_clock_mhz": 510.0}, {**ROW, "sm_clock_mhz": 900.0}).why_unknown

@@ -19,6 +19,7 @@ FLOAT = "family,operator,gpu,precision,precision_out,rows,dim,l2_state,latency_s
 
 SIZES = {"tokens": 64, "hidden": 4096, "inter": 1024, "topk": 8, "experts": 128, "tp": 2, "ep": 8}
 EXPERTS = "moe,moe,h100-sxm,{0},64,4096,1024,8,128,2,{2},{1},{3},9e-5,cutlass,trtllm-1.3.0rc20#1"
+USUAL = EXPERTS.format("bfloat16", "balanced", 8, 1)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ EXPERTS = "moe,moe,h100-sxm,{0},64,4096,1024,8,128,2,{2},{1},{3},9e-5,cutlass,tr
     [
         (VECTOR, "elementwise,add,a10,fp32,10,20,1e-3", ("elementwise", "add", "fp32", {"elements": 200, "reads": 400}, "", {})),
         (VECTOR, "elementwise,gelu,a10,fp32,10,20,1e-3", ("elementwise", "gelu", "fp32", {"elements": 200, "reads": 200}, "", {})),
-        (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1), ("moe", "moe", "bf16", SIZES | {"skew": 0, "gated": 1}, "trtllm", {})),
+        (MOE, USUAL, ("moe", "moe", "bf16", SIZES | {"skew": 0, "gated": 1}, "trtllm", {})),
         (
             MOE, EXPERTS.format("fp8_block", "power_law_1.2", 8, 0),
             ("moe", "moe", "fp8_block", SIZES | {"skew": 1.2, "gated": 0}, "trtllm", {}),
@@ -58,7 +59,7 @@ def test_a_row_of_each_kind_is_read_for_what_it_is(read_table, header, line, fou
 
 @pytest.mark.parametrize("faster, rejected", [("8e-5", 2), ("8.9e-5", 0)])
 def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(read_table, faster, rejected):
-    slow = EXPERTS.format("bfloat16", "balanced", 8, 1)
+    slow = USUAL
     found = read_table(MOE, slow, slow.replace("9e-5,cutlass", f"{faster},other"), slow.replace(",64,", ",65,", 1))
     assert [row.reason for row in found.rejected] == ["SECOND_KERNEL"] * rejected
     assert len(found.kernels) == 3 - rejected
@@ -70,7 +71,7 @@ def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(read_table
         (MOE, EXPERTS.format("bfloat16", "zipf", 8, 1), "BAD_SHAPE"),
         (MOE, EXPERTS.format("bfloat16", "balanced", 7, 1), "BAD_SHAPE"),
         (MOE, EXPERTS.format("w3", "balanced", 8, 1), "UNKNOWN_PRECISION"),
-        (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1).replace("9e-5,cutlass", "9.5e-5,other"), "SECOND_KERNEL"),
+        (MOE, USUAL.replace("9e-5,cutlass", "9.5e-5,other"), "SECOND_KERNEL"),
         (MLA, "mla,mla_decode,h100-sxm,bfloat16,fp8,4,2048,,1,5e-5,trtllm-1.3.0rc20#7", "BAD_SHAPE"),
         (SUM, "communication,all_reduce,h100-sxm,int8,1,4096,2e-5,nccl-2.27.3,eager,nccl-2.27.3#0", "BAD_SHAPE"),
         (SUM, "communication,all_reduce,h100-sxm,int8,8,4096,2e-5,vllm-0.24.0,eager,vllm-0.24.0#0", "EAGER"),
@@ -79,7 +80,7 @@ def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(read_table
     ],
 )
 def test_a_row_that_says_nothing_of_its_kind_is_rejected_by_name(read_table, header, line, reason):
-    good = {MOE: EXPERTS.format("bfloat16", "balanced", 8, 1), MLA: "mla,mla_decode,h100-sxm,bfloat16,fp8,4,2048,16,1,5e-5,trtllm-1.3#1"}
+    good = {MOE: USUAL, MLA: "mla,mla_decode,h100-sxm,bfloat16,fp8,4,2048,16,1,5e-5,trtllm-1.3#1"}
     fine = good.get(header, "communication,all_reduce,h100-sxm,int8,8,4096,2e-5,nccl-2.27.3,eager,nccl-2.27.3#9")
     second = fine.replace(",64,", ",65,", 1)
     found = read_table(header, line, fine, second)

@@ -1,4 +1,4 @@
-"""What the power equation leaves over: kept where it helps, bounded by the power limit, wider where nothing was measured."""
+"""What the power equation leaves over: kept where it helps, bounded, wider where nothing was measured; on published measurements too."""
 
 from dataclasses import replace
 
@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 
 from estimator import load_gpu, predict_kernels
+from estimator.engine.board import board_tables
 from estimator.model.power_limit import LIMIT_SHARE
 from estimator.model.residuals import POWER_TIER, log_power_corrections
 from estimator.vocabulary.frozen import FrozenMapping
+from fitter.bundle.data_facts import board_knowledge
+from fitter.bundle.drafts import draft_from_rows
 from fitter.latency.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
-from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
+from fitter.rows.selection import read_selection
+from fitter.validate.predictions import predict_kernel_rows
+from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 A100 = load_gpu("a100-pcie-40gb")
 STREAMS = [o for o in various_operators(240, seed=3) if o.family == "softmax"]
@@ -110,3 +115,54 @@ def test_a_less_certain_latency_makes_power_less_certain_but_never_more_than_its
     assert np.all(narrow.power_ln_std[known] >= own[known])
     assert np.all(loose.power_ln_std[known] > narrow.power_ln_std[known])
     assert np.all(loose.power_ln_std[known] <= np.hypot(own, loose.latency_ln_std)[known] * (1 + 1e-12))
+
+
+GB200 = load_gpu("gb200")
+
+
+@pytest.fixture(scope="module")
+def trusted(shared_data):
+    gb200 = read_selection([shared_data / "aiconfigurator" / "power.csv"], "gb200").kernels
+    return gb200.select(np.isfinite(gb200.power_w) & ~gb200.at_limit)
+
+
+@pytest.fixture(scope="module")
+def kept(trusted):
+    """Four fifths of the rows."""
+    return np.random.default_rng(0).random(len(trusted)) < 0.8
+
+
+@pytest.fixture(scope="module")
+def free_bundle(trusted, kept):
+    part = trusted.select(kept)
+    return draft_from_rows(part, None, GB200, board_knowledge(selection_of(part), GB200), 0).bundle
+
+
+def error(free_bundle, rows):
+    """Mean error of power at predicted latency [%]."""
+    found = predict_kernel_rows(free_bundle, rows)
+    return float((found["predicted_power"] / found["measured_power"] - 1.0).abs().mean() * 100.0)
+
+
+def without_neighbours(free_bundle):
+    """The free_bundle with what kinds of kernels have in common, and nothing of shapes near by."""
+    tiers = {}
+    for group, tier in free_bundle.residuals.items():
+        own = (
+            {POWER_TIER: FrozenMapping({**tier[POWER_TIER], "ln_error": (0.0,) * len(tier[POWER_TIER]["ln_error"])})}
+            if POWER_TIER in tier
+            else {}
+        )
+        tiers[group] = FrozenMapping({**tier, **own})
+    return replace(free_bundle, residuals=FrozenMapping(tiers))
+
+
+def test_kinds_of_kernels_have_in_common_what_the_equation_lacks(free_bundle, trusted, kept):
+    others = trusted.select(~kept)
+    assert error(without_neighbours(free_bundle), others) < 7.0
+    assert error(free_bundle, others) < 4.0
+
+
+def test_idle_power_that_no_table_knows_lies_below_every_kernel(trusted, free_bundle):
+    rest_w = board_tables(free_bundle, free_bundle.gpu).rest_w(free_bundle.gpu.clocks_mhz())
+    assert rest_w.max() < trusted.power_w.min()

@@ -1,47 +1,59 @@
-"""Planted coefficients come back from runs of whole workloads and from kernels, within what the fit says of itself."""
+"""Planted coefficients and voltages come back from runs and kernels, within what the fit says of itself, and from a host at two paces."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from estimator import load_gpu
-from estimator.model.power import POWER_TERMS, BoardTables, warm_dram_share
+from estimator.model.coefficients import CoefficientTable
+from estimator.model.power import POWER_TERMS, SWITCHING_EXPONENT, warm_dram_share
+from estimator.model.timeline import smooth_maximum
+from estimator.vocabulary.gpu import ClockTable
+from estimator.vocabulary.quantities import HZ_PER_MHZ
 from fitter.bundle.runs import fit_runs
-from fitter.latency.runs import fit_latency, prior_groups, shifted
+from fitter.latency.runs import (
+    MOST_SLOW,
+    SHARE_RUNS,
+    SLOW_PACE,
+    SLOW_SHARE,
+    fit_latency,
+    prior_groups,
+    run_kernels,
+    run_seconds,
+    shifted,
+    slow_probability,
+    slow_share,
+)
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import workload_power_rows
 from fitter.power.solver import PRIOR, STATIC_TERMS, TERMS, PowerProblem
+from fitter.power.voltage import infer_voltage
+from fitter.priors import HOST_LAUNCH
 from tests.estimator.estimating import unlimited
-from tests.estimator.synthetic import known_bundle, transformer
+from tests.estimator.synthetic import known_bundle, tables_of, transformer
 from tests.fitter.measured import power_rows, workload_rows
 
 SHAPES = [(tokens, width, layers) for tokens in (128, 512, 2048, 4096) for width in (512, 1024, 2048) for layers in (2, 12)]
 PLANTED_SHIFT = np.array([0.3, 0.7, 0.15, 0.2, 0.0, 0.08, -0.1, 0.3, 0.2, 0.25, -0.3])
 NOISE = 0.01
-CLOCKS_MHZ = (510.0, 900.0, 1200.0, 1410.0)
+A100 = load_gpu("a100-pcie-40gb")
+TABLES = tables_of(A100)
 IDLE_C, LEAKAGE_W_PER_K = 38.0, 0.2
 ENERGIES = np.array([PRIOR[term][0] for term in TERMS]) * np.array([1.05, 0.85, 1.2, 1.0, 1.2, 0.8, 1.0, 0.9, 1.2])
 
 
-@pytest.fixture(scope="module")
-def a100():
-    return load_gpu("a100-pcie-40gb")
-
-
-def runs(gpu, seed=0, noise=NOISE):
+def runs():
     """Runs that obey the equations with planted coefficients, with noise of 1 %."""
     groups, host = shifted(prior_groups(), PLANTED_SHIFT)
     workloads = [transformer(*shape, name=f"w{i}", family=f"f{i % 3}") for i, shape in enumerate(SHAPES)]
-    return workload_rows(unlimited(known_bundle(gpu, groups, ENERGIES, host)), workloads, noise, seed, CLOCKS_MHZ)
+    return workload_rows(unlimited(known_bundle(A100, groups, ENERGIES, host)), workloads, NOISE, clocks_mhz=(510.0, 900.0, 1200.0, 1410.0))
 
 
-def tables(gpu):
-    return BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=900.0)
-
-
-def power_of_runs(rows, gpu, board):
-    return fit_power(workload_power_rows(rows, gpu, fit_latency(rows, gpu)), board)
+def power_of_runs(rows, board):
+    return fit_power(workload_power_rows(rows, A100, fit_latency(rows, A100)), board)
 
 
 def assert_energies_come_back(fit, slack, terms=TERMS):
@@ -52,8 +64,8 @@ def assert_energies_come_back(fit, slack, terms=TERMS):
             assert abs(found - planted) < 3.0 * std + slack * planted + watt, (term, found, planted, std)
 
 
-def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100):
-    fit = fit_latency(runs(a100), a100)
+def test_identified_lambdas_come_back_within_their_stated_uncertainty():
+    fit = fit_latency(runs(), A100)
     for (name, std), found, planted in zip(fit.ln_std.items(), fit.log_shift, PLANTED_SHIFT, strict=True):
         assert abs(found - planted) < 3.5 * std + 0.03, name
     known = {name for name, decided in fit.identified.items() if decided}
@@ -62,31 +74,31 @@ def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100):
     assert fit.scales == {"planted": (0.0, 0.0)}  # the only laboratory needs no scale
 
 
-def test_planted_energies_come_back_within_their_stated_uncertainty(a100):
-    fit = power_of_runs(runs(a100), a100, tables(a100))
+def test_planted_energies_come_back_within_their_stated_uncertainty():
+    fit = power_of_runs(runs(), TABLES)
     assert_energies_come_back(fit, 0.05)
     assert fit.exponent == 3.0
 
 
-def test_power_follows_an_inferred_voltage_where_the_board_reports_none(a100):
-    rows = runs(a100)
-    fit = power_of_runs(rows.select(rows.sm_clock_asked_mhz != 1200.0), a100, replace(tables(a100), voltage_v=None))
-    found, true, ends = fit.tables.voltage_v, a100.voltage_v, np.array([900.0, 1410.0])
+def test_power_follows_an_inferred_voltage_where_the_board_reports_none():
+    rows = runs()
+    fit = power_of_runs(rows.select(rows.sm_clock_asked_mhz != 1200.0), replace(TABLES, voltage_v=None))
+    found, true, ends = fit.tables.voltage_v, A100.voltage_v, np.array([900.0, 1410.0])
     # planted power follows V³, an inferred voltage V²: it stands for the 1.5th power of the true ratio
     assert np.divide(*found.at(ends)) == pytest.approx(np.divide(*true.at(ends)) ** 1.5, rel=0.1)
 
 
-def test_covariances_are_symmetric_however_few_the_rows(a100):
+def test_covariances_are_symmetric_however_few_the_rows():
     for count in (1, 2, 3):
-        bundle = fit_runs(runs(a100).select(np.arange(count)), a100, tables(a100))
+        bundle = fit_runs(runs().select(np.arange(count)), A100, TABLES)
         for covariance in map(np.array, (bundle.latency_parameters.covariance, bundle.power.covariance)):
             assert np.array_equal(covariance, covariance.T)
             assert np.linalg.eigvalsh(covariance).min() > -1e-9
 
 
-def kernels(gpu, seed=0):
+def kernels():
     """Kernels of twelve kinds at three clocks that obey the equations with planted energies and leakage."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     kind = np.repeat(np.arange(12), 30)
     count = len(kind)
     mix = rng.uniform(0.1, 1.0, (12, len(POWER_TERMS)))[kind] * rng.uniform(0.5, 1.0, (count, 1))
@@ -98,23 +110,22 @@ def kernels(gpu, seed=0):
         busy=rng.uniform(0.5, 1.0, count),
         kind=np.array([f"kind {i}" for i in kind]),
     )
-    problem = PowerProblem(rows=rows, tables=tables(gpu), warmer_k=np.ones(count), priors=PRIOR)
+    problem = PowerProblem(rows=rows, tables=TABLES, warmer_k=np.ones(count), priors=PRIOR)
     design = problem.design(2.0)
-    watt = tables(gpu).at(rows.clock_mhz).idle_w + design[:, :-1] @ ENERGIES
+    watt = TABLES.at(rows.clock_mhz).idle_w + design[:, :-1] @ ENERGIES
     temperature = IDLE_C + 0.08 * watt + rng.normal(0.0, 3.0, count)
     watt += LEAKAGE_W_PER_K * design[:, -1] * (temperature - IDLE_C)
     return replace(rows, power_w=watt * np.exp(0.5 * NOISE * rng.standard_normal(count)), temperature_c=temperature)
 
 
-def warm_tables(gpu):
-    return replace(tables(gpu), idle_temperature_c=IDLE_C)
+WARM = replace(TABLES, idle_temperature_c=IDLE_C)
 
 
-def test_columns_are_watts_by_the_power_equation(a100):
+def test_columns_are_watts_by_the_power_equation():
     """DRAM's own energy does not follow the core's voltage; traffic falls where operands stay in L2."""
-    rows = kernels(a100).select(np.arange(360) < 30)
-    problem = PowerProblem(rows=rows, tables=tables(a100), warmer_k=np.full(30, 7.0), priors=PRIOR)
-    found, point = problem.design(2.0), tables(a100).at(rows.clock_mhz)
+    rows = kernels().select(np.arange(360) < 30)
+    problem = PowerProblem(rows=rows, tables=TABLES, warmer_k=np.full(30, 7.0), priors=PRIOR)
+    found, point = problem.design(2.0), TABLES.at(rows.clock_mhz)
     core = point.voltage_ratio**2
     share = warm_dram_share(rows.warm_ratio)
     np.testing.assert_allclose(found[:, 0], rows.event_rate[:, 0] * share * 1e-12)
@@ -124,8 +135,8 @@ def test_columns_are_watts_by_the_power_equation(a100):
     np.testing.assert_allclose(found[:, 7:], static)
 
 
-def test_leakage_comes_back_from_kernels_at_known_temperatures(a100):
-    fit = fit_power(kernels(a100), warm_tables(a100))
+def test_leakage_comes_back_from_kernels_at_known_temperatures():
+    fit = fit_power(kernels(), WARM)
     leakage, std = fit.values[-1], np.sqrt(fit.covariance[-1, -1])
     assert leakage == pytest.approx(LEAKAGE_W_PER_K, abs=max(3.0 * std, 0.3 * LEAKAGE_W_PER_K))
     assert std < 0.5 * LEAKAGE_W_PER_K
@@ -134,10 +145,135 @@ def test_leakage_comes_back_from_kernels_at_known_temperatures(a100):
     assert_energies_come_back(fit, 0.0, TERMS[2:])
 
 
-def test_a_kind_of_kernel_that_is_counted_wrongly_widens_the_stated_deviations(a100):
-    rows, tensor = kernels(a100), TERMS.index("tensor")
+def test_a_kind_of_kernel_that_is_counted_wrongly_widens_the_stated_deviations():
+    rows, tensor = kernels(), TERMS.index("tensor")
     rate = rows.event_rate.copy()
     rate[rows.kind == "kind 3", tensor] *= 2.0
-    honest, wrong = (fit_power(one, warm_tables(a100)) for one in (rows, replace(rows, event_rate=rate)))
+    honest, wrong = (fit_power(one, WARM) for one in (rows, replace(rows, event_rate=rate)))
     assert wrong.covariance[tensor, tensor] > 2.0 * honest.covariance[tensor, tensor]
     assert abs(wrong.values[tensor] - ENERGIES[tensor]) < 3.0 * np.sqrt(wrong.covariance[tensor, tensor])
+
+
+FINITE = st.floats(min_value=0.0, max_value=1e6)
+
+
+@pytest.fixture(scope="module")
+def planted_rows():
+    return runs()
+
+
+def paced(rows, host_launch_s, slow_runs, ratio=SLOW_PACE, seed=0):
+    """Latencies of `rows` become those of a host at `host_launch_s`, a share of them `ratio` times slower.  Share of runs it paces."""
+    gpu = load_gpu(rows.gpus[0])
+    groups, host = shifted(prior_groups(), PLANTED_SHIFT)
+    kernels = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, groups)
+    gpu_s, host_s = run_seconds(kernels, CoefficientTable(groups).vectors, host_launch_s)
+    rng = np.random.default_rng(seed)
+    pace = np.where(rng.random(len(rows)) < slow_runs, ratio, 1.0)
+    rows.latency_s[:] = smooth_maximum(gpu_s, host_s * pace, host.overlap_exponent) * np.exp(NOISE * rng.standard_normal(len(rows)))
+    return gpu, float(np.mean(host_s > 1.3 * gpu_s))
+
+
+@pytest.mark.parametrize("host_launch_s", [20e-6, 36e-6, 45e-6, 60e-6])
+@pytest.mark.parametrize("slow_runs", [0.0, 0.15, 0.35])
+@pytest.mark.parametrize("ratio", [1.2, SLOW_PACE, 1.3])
+def test_the_usual_pace_comes_back_whatever_share_of_runs_is_slow(planted_rows, host_launch_s, slow_runs, ratio):
+    gpu, host_paced = paced(planted_rows, host_launch_s, slow_runs, ratio)
+    assert host_paced > 0.15  # otherwise nothing is tested
+    assert fit_latency(planted_rows, gpu).host.launch_s == pytest.approx(host_launch_s, rel=0.015)
+
+
+def test_slow_runs_move_no_parameter_by_more_than_is_stated(planted_rows):
+    gpu, _ = paced(planted_rows, 36e-6, 0.0)
+    usual = fit_latency(planted_rows, gpu)
+    paced(planted_rows, 36e-6, 0.3)
+    moved = np.abs(fit_latency(planted_rows, gpu).log_shift - usual.log_shift)
+    assert (moved < np.sqrt(np.diag(usual.covariance))).all()  # the launch cost by 18 of them if all runs had one pace
+
+
+def test_few_runs_of_one_pace_are_taken_for_the_usual_one(planted_rows):
+    gpu, _ = paced(planted_rows, SLOW_PACE * HOST_LAUNCH.centre, 0.0)  # what the slow pace of an ordinary host would be
+    few = planted_rows.select(np.arange(0, len(planted_rows), 16))
+    assert fit_latency(few, gpu).host.launch_s == pytest.approx(SLOW_PACE * HOST_LAUNCH.centre, rel=0.04)
+
+
+@given(usual=st.lists(FINITE, min_size=1, max_size=5), slow=FINITE, share=st.floats(min_value=0.01, max_value=MOST_SLOW))
+def test_a_run_is_slow_as_far_as_the_slow_pace_explains_it_better(usual, slow, share):
+    cost = np.array([usual, [slow] * len(usual)])
+    found = slow_probability(cost, share)
+    assert ((found >= 0.0) & (found <= 1.0)).all()
+    assert (found[cost[0] < cost[1]] <= share + 1e-12).all()
+    assert (found[cost[0] > cost[1]] >= share - 1e-12).all()
+    assert slow_probability(np.array([[slow], [slow]]), share) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("paced_runs", [0, 1, 10, 1000])
+def test_the_share_of_slow_runs_starts_as_expected_and_stays_below_one_half(paced_runs):
+    ones = np.ones(paced_runs)
+    assert slow_share(0.0 * ones, ones) == pytest.approx(SLOW_SHARE * SHARE_RUNS / (paced_runs + SHARE_RUNS))
+    assert slow_share(ones, ones) <= MOST_SLOW
+    assert slow_share(ones, 0.0 * ones) == pytest.approx(SLOW_SHARE)  # runs that the GPU paces tell nothing
+
+
+KERNELS = 24
+POWER_NOISE = 0.02
+
+SWEEPS = {"510-1410": (510.0, 900.0, 1410.0), "900-1410": (900.0, 1155.0, 1410.0), "1000-1980": (1000.0, 1500.0, 1980.0)}
+"""Sweeps of three clocks, of which a fit that bounds the knee in absolute clocks refuses all three."""
+
+
+def planted(clocks, knee, slope):
+    """A flat and then rising voltage, 0.8 V where flat."""
+    grid = np.linspace(clocks[0], clocks[-1], 60)
+    start = knee * clocks[-1]
+    value = 0.8 * (1.0 + slope * np.clip((grid - start) / (clocks[-1] - start), 0.0, 1.0))
+    return ClockTable(sm_clock_mhz=tuple(grid.tolist()), value=tuple(value.tolist()), source="planted")
+
+
+def board(voltage, clock_mhz):
+    return replace(tables_of(A100, clock_mhz), voltage_v=voltage, idle_w=None)
+
+
+def sweep_rows(clocks, voltage, seed):
+    """Kernels at every clock, their power by the planted curve with noise."""
+    rng = np.random.default_rng(seed)
+    clock = np.tile(clocks, KERNELS)
+    load = np.repeat(rng.uniform(0.1, 1.0, (KERNELS, len(TERMS) - 2)), len(clocks), axis=0)
+    centres = np.array([PRIOR[term][0] for term in TERMS])
+    rate = load * (40.0 / centres[:-2]) * 1e12 * (clock / clocks[-1])[:, None]
+    count = len(clock)
+    rows = power_rows(clock, event_rate=rate, kind=np.repeat(np.arange(KERNELS), len(clocks)).astype(str))
+    tables = board(voltage, clocks[0])
+    problem = PowerProblem(rows=rows, tables=tables, warmer_k=np.zeros(count), priors=PRIOR)
+    watt = tables.at(clock).idle_w + problem.design(SWITCHING_EXPONENT)[:, : len(TERMS)] @ centres
+    return replace(rows, power_w=watt * np.exp(POWER_NOISE * rng.standard_normal(count)))
+
+
+def inferred(clocks, voltage, seed=0, **changed):
+    rows = replace(sweep_rows(clocks, voltage, seed), **changed)
+    return infer_voltage(PowerProblem(rows=rows, tables=board(None, clocks[0]), warmer_k=np.zeros(len(rows.power_w)), priors=PRIOR))
+
+
+@pytest.mark.parametrize("clocks", SWEEPS.values(), ids=SWEEPS)
+def test_three_clocks_tell_the_rise(clocks):
+    true = planted(clocks, knee=0.7, slope=0.25)
+    ends = np.array([clocks[0], clocks[-1]])
+    wanted = float(np.divide(*true.at(ends)[::-1]))
+    found = [table.at(ends) for seed in range(4) if (table := inferred(clocks, true, seed)) is not None]
+    assert [high / low for low, high in found] == pytest.approx([wanted] * 4, abs=0.08)
+
+
+@pytest.mark.parametrize("clocks", [(900.0, 1410.0), (1400.0, 1405.0, 1410.0)])
+def test_fewer_than_three_different_clocks_tell_nothing(clocks):
+    assert inferred(clocks, planted((900.0, 1410.0), knee=0.7, slope=0.3)) is None
+
+
+def test_clocks_that_nobody_locked_tell_nothing():
+    """A limit lowers the clock of some kernels only: their energies and the voltage cannot be told apart."""
+    clocks = SWEEPS["510-1410"]
+    assert inferred(clocks, planted(clocks, knee=0.7, slope=0.3), asked_mhz=np.full(KERNELS * len(clocks), np.nan)) is None
+
+
+def test_power_that_does_not_rise_beyond_the_clock_is_no_voltage():
+    clocks = SWEEPS["510-1410"]
+    assert inferred(clocks, planted(clocks, knee=0.7, slope=0.0)) is None

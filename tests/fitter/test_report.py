@@ -1,23 +1,34 @@
-"""The report of a fit: whole, self-contained, readable by everybody, and as large for many rows as for few."""
+"""The report of a fit and its verdict: whole, self-contained, readable by everybody; what is known, and no more."""
 
 import itertools
 import re
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import fitter.commands.fit
+from estimator.blocks.model import section_of as section_of_blocks
 from estimator.display.charts import COLOURS
 from estimator.model.power import PARTS
 from estimator.questions.explanation import LIMITS
+from fitter.blocks.section import fit_block_model
+from fitter.bundle.calibration import Calibration
+from fitter.instructions.section import section_of
 from fitter.report.page import pictures_html, report_html
+from fitter.report.verdict import family_table, verdict_lines
 from fitter.rows.rejected import RejectedRow
 from fitter.validate.predictions import error_rows, predict_kernel_rows, predict_workload_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
 from tests.fitter.page import Page
+from tests.fitter.test_block_count import GPU, planted
+from tests.fitter.test_instruction_rows import fitted
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 NOISE = 0.05
+BUNDLE = planted_bundle()
+EXACT = kernel_rows(BUNDLE, various_operators(40))
 
 
 def whole_page():
@@ -86,27 +97,25 @@ def test_text_and_marks_stand_out_from_the_ground(page, block):
 
 
 def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows():
-    bundle = planted_bundle()
-    rows = kernel_rows(bundle, various_operators(100), noise=NOISE)
-    few, sizes = predict_kernel_rows(bundle, rows), []
+    rows = kernel_rows(BUNDLE, various_operators(100), noise=NOISE)
+    few, sizes = predict_kernel_rows(BUNDLE, rows), []
     for count in (20_000, 80_000):
         index = np.random.default_rng(0).integers(0, len(few), count)
         own = replace(rows.select(index), row=np.arange(1, count + 1))
-        text = report_html(bundle, selection_of(own), {"kernels": few.iloc[index].reset_index(drop=True)})
+        text = report_html(BUNDLE, selection_of(own), {"kernels": few.iloc[index].reset_index(drop=True)})
         sizes.append(len(text))
         assert max(len(re.findall(r"<(?:path|rect|polyline|line|circle)", svg)) for svg in re.findall(r"<svg.*?</svg>", text)) < 400
     assert sizes[1] < 1.1 * sizes[0]
-    bare = Page(report_html(replace(bundle, power=None, voltage=None, idle=None), selection_of(), {}))
+    bare = Page(report_html(replace(BUNDLE, power=None, voltage=None, idle=None), selection_of(), {}))
     assert bare.open == []
     assert {link[1:] for link in bare.having("href")} <= set(bare.having("id"))
 
 
 def test_the_worst_row_stands_first_with_what_is_known_of_it():
-    bundle = planted_bundle()
-    rows = kernel_rows(bundle, various_operators(30))
+    rows = kernel_rows(BUNDLE, various_operators(30))
     slow = rows.latency_s * np.where(np.arange(len(rows)) == 17, 3.0, 1.0)
     rows = replace(rows, latency_s=slow, kernel_name=tuple(f"kernel-{i}" for i in range(len(rows))))
-    text = report_html(bundle, selection_of(rows), {"kernels": predict_kernel_rows(bundle, rows)})
+    text = report_html(BUNDLE, selection_of(rows), {"kernels": predict_kernel_rows(BUNDLE, rows)})
     first = text.split("latency is furthest off")[2].split("<tbody>")[1].split("</tr>")[0]
     shape = (f"{name} {size:g}" for name, size in rows.row_operators()[17].named_shape().items())
     assert all(part in first for part in ("planted.csv row 18", "kernel-17", *shape))
@@ -123,8 +132,7 @@ def test_the_page_begins_with_its_verdict_and_four_kinds_of_pictures(page, read)
 
 def test_planted_coefficients_bring_ideal_times_to_the_measured_ones():
     """Rows without noise: the corrected points lie on the diagonal, the ideal ones below it."""
-    bundle = planted_bundle()
-    svg = pictures_html(bundle, kernel_rows(bundle, various_operators(40))).split("Ideal and corrected")[1].split("</svg>")[0]
+    svg = pictures_html(BUNDLE, EXACT).split("Ideal and corrected")[1].split("</svg>")[0]
     ideal, corrected = (
         [tuple(map(float, point.split())) for point in d.split("h0")[0:-1]]
         for d in (found.replace("M", "") for found in re.findall(r'class="p[01]" d="(M[^"]*h0M[^"]*)"', svg))
@@ -139,11 +147,10 @@ def test_planted_coefficients_bring_ideal_times_to_the_measured_ones():
 
 
 def test_the_tile_hit_rate_counts_shapes_once_and_says_what_it_was_seen_on():
-    bundle = planted_bundle()
-    rows = kernel_rows(bundle, various_operators(40))
+    rows = EXACT
     products = np.array([operator.family == "gemm" for operator in rows.row_operators()])
     tile = {"kind": "choice", "tile_m": (128,), "tile_n": (128,), "split": (1,), "liking": (0.0,), "sharpness": 15.0}
-    named = replace(bundle, tile_predictors={group: tile for group in bundle.groups if group.startswith("gemm")})
+    named = replace(BUNDLE, tile_predictors={group: tile for group in BUNDLE.groups if group.startswith("gemm")})
     half = np.where(np.cumsum(products) % 2 == 0, 128.0, 64.0)
     tiles = {"tile_m": np.where(products, 128.0, np.nan), "tile_n": np.where(products, half, np.nan)}
     text = pictures_html(named, replace(rows, **tiles, split_k=np.ones(len(rows))))
@@ -156,3 +163,78 @@ def test_the_tile_hit_rate_counts_shapes_once_and_says_what_it_was_seen_on():
 def test_no_two_parts_of_a_bar_share_a_colour():
     for parts in (PARTS, (*LIMITS, "waiting for the host")):
         assert len({COLOURS[name] for name in parts}) == len(parts)
+
+
+def calibration(found):
+    return Calibration(
+        bundle=BUNDLE, selection=selection_of(), errors=(), held_out={"kernels": found} if found is not None else {}, warnings=()
+    )
+
+
+@pytest.fixture(scope="module")
+def predicted():
+    rows = EXACT
+    return predict_kernel_rows(BUNDLE, rows)
+
+
+@pytest.mark.parametrize("slower, hotter, energy", [(1.0, 1.0, "0.0"), (1.25, 1.0, "20.0"), (1.25, 0.8, "0.0"), (2.0, 1.25, "60.0")])
+def test_errors_are_those_of_the_rows_and_energy_that_of_their_product(predicted, slower, hotter, energy):
+    found = predicted.assign(measured_latency=slower * predicted["predicted_latency"], measured_power=hotter * predicted["predicted_power"])
+    line = verdict_lines(BUNDLE, calibration(found))[1]
+    assert f"err by {100 * abs(1 / slower - 1):.1f} % in latency, {100 * abs(1 / hotter - 1):.1f} % in power, {energy} % in energy" in line
+    assert f"({len(found)} rows)" in line
+    table = family_table(calibration(found))
+    assert sum(row[1] for row in table.rows) == len(found)
+    assert all(f"{row[4]:.1f}" == energy for row in table.rows)
+    assert [row[0] for row in table.rows] == sorted(found["family"].unique())
+
+
+@pytest.mark.parametrize(
+    "change, found",
+    [
+        ({"clocks_mhz": (900.0, 900.0)}, "other clocks (an extrapolation)"),
+        ({"power": None, "voltage": None, "idle": None}, "power and energy (the data have none below the limit)"),
+        (
+            {"groups": {key: replace(group, rows=0 if key == "softmax" else 9, ln_std={"x": 0.1}) for key, group in BUNDLE.groups.items()}},
+            "of softmax (",
+        ),
+    ],
+)
+def test_what_the_data_lack_is_named(predicted, change, found):
+    """Without power in the rows no error of power or energy is stated."""
+    lacking = predicted.assign(measured_power=np.nan) if "power" in change else predicted
+    lines = verdict_lines(replace(BUNDLE, **change), calibration(lacking))
+    assert any(line.startswith("missing: ") and found in line for line in lines)
+    assert ("in power" in lines[1]) == ("power" not in change)
+
+
+def test_instructions_and_grids_alone_are_judged_for_what_they_are():
+    """Neither kernels nor power are missed, and no row was to be held out."""
+    bare = replace(BUNDLE, power=None, voltage=None, idle=None, errors=())
+    bare = replace(bare, groups={key: replace(group, rows=0) for key, group in bare.groups.items()})
+    grids = replace(bare, block_models=section_of_blocks([fit_block_model(planted(), GPU.num_sms)]))
+    lines = verdict_lines(grids, calibration(None))
+    assert "describes" in lines[0]
+    assert lines[1].startswith("1 block-count model(s): rms error on grids left out ")
+    assert len(lines) == 2
+    energies = fitted()
+    lines = verdict_lines(replace(bare, instruction_energies=section_of(energies)), calibration(None))
+    assert lines[1].startswith(
+        f"energies of {len(section_of(energies)['instructions'])} instructions from {energies.rows} runs, standard error "
+    )
+    assert len(lines) == 2
+
+
+def test_a_fit_without_held_out_rows_claims_no_error():
+    assert "errors are unknown" in verdict_lines(BUNDLE, calibration(None))[1]
+
+
+@pytest.mark.parametrize("words, told", [((), True), (("--quiet",), False)])
+def test_off_a_terminal_a_long_fit_says_what_it_does_and_stops_saying_it(words, told, shared_data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fitter.commands.fit, "PROGRESS_S", 0.02)
+    before = set(threading.enumerate())
+    fitter.commands.fit.run([str(shared_data / "energaizer" / "a10_900mhz.csv"), "-o", str(tmp_path / "a.json"), "--holdout", "0", *words])
+    assert ("fitting all rows" in capsys.readouterr().err.splitlines()) == told
+    for thread in set(threading.enumerate()) - before:
+        thread.join(1.0)
+        assert not thread.is_alive()

@@ -1,24 +1,29 @@
-"""Another GPU's bundle as the prior: few probes suffice, and the probes are told apart."""
+"""Another GPU's bundle as the prior: few probes suffice and are told apart; what a measurement tells, it tells for good."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.transfer import probe_rows
-from estimator import load_bundle, load_gpu
+from collector.cli import main as collect
+from estimator import bundle_names, load_bundle, load_gpu
 from estimator.bundle.content import CollectionRecord
 from estimator.engine.board import board_tables, carried_power
 from fitter.bundle.calibration import calibrate
 from fitter.cli import main
+from fitter.cli import main as fit
 from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.lent_priors import moved_values
 from fitter.latency.runs import fit_latency
 from fitter.priors import kernel_priors
 from fitter.rows.selection import read_selection
 from fitter.transfer.prior_bundle import equation_errors, lent_groups, transfer_source
-from fitter.transfer.probes import choose_probes
+from fitter.transfer.probes import MEASURING_ERROR, after_measuring, choose_probes, unknown_errors, variance_gains
 from fitter.validate.predictions import predict_kernel_rows
 from tests.estimator.estimating import run
 from tests.fitter.measured import (
@@ -192,3 +197,28 @@ def test_the_command_takes_a_prior_and_gates(tmp_path, monkeypatch):
     status, _, line = fit("check", out, few, "--require latency=0.01%,power=4% -q")
     assert (status, "latency" in line, "power" in line, line.count("\n")) == (3, True, True, 1)
     assert fit("probes", prior, "--gpu no-such-gpu").status == 1
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**20), count=st.integers(1, 30))
+def test_measurements_lower_the_variance_by_their_gain_to_that_of_a_gaussian_process(seed, count):
+    random = np.random.default_rng(seed)
+    whole = unknown_errors(random.uniform(0.0, 10.0, (count, 2)))
+    chosen = random.permutation(count)[:3]
+    left = whole
+    for place in chosen.tolist():
+        lower = after_measuring(left, place)
+        assert np.trace(left) - np.trace(lower) == pytest.approx(variance_gains(left)[place])
+        left = lower
+    known = whole[np.ix_(chosen, chosen)] + MEASURING_ERROR**2 * np.eye(len(chosen))
+    np.testing.assert_allclose(left, whole - whole[:, chosen] @ np.linalg.solve(known, whole[chosen]), atol=1e-10)
+
+
+@pytest.mark.parametrize("bundle", [name for name in bundle_names() if not name.endswith("-eager")])
+def test_collect_measures_the_probes_of_every_shipped_bundle_of_kernels(bundle, tmp_path):
+    plan = tmp_path / "probes.toml"
+    assert run("probes", bundle, "--gpu h100 -n 20 -o", plan, program=fit).status == 0
+    status, out, _ = run("--gpu sim:h100 --campaign", plan, "--dry-run --json", program=collect)
+    assert status == 0
+    document = json.loads(out)
+    assert sum(document["kernels"].values()) == 20 - sum(document["skipped"].values()) >= 15

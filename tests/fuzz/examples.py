@@ -79,12 +79,12 @@ def bundle(_):
         return json.dumps(document).encode()
 
     run = lambda path: estimate([str(WORKLOAD), "--bundle", str(path), "--freqs", "885,1695", "--json"])  # noqa: E731
-    return Example(content=BUNDLE.read_bytes(), suffix=".json", run=run, changed=changed)
+    return Example(BUNDLE.read_bytes(), ".json", run, changed=changed)
 
 
 def plain(content, suffix, run):
     """A maker of an example that needs no other file."""
-    return lambda _: Example(content=content.encode() if isinstance(content, str) else content, suffix=suffix, run=run)
+    return lambda _: Example(content.encode() if isinstance(content, str) else content, suffix, run)
 
 
 def shipped(name, run):
@@ -145,7 +145,7 @@ k = 1024
 
 def campaign(folder):
     words = ["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--out", str(folder / "never.parquet"), "--dry-run", "--quiet"]
-    return Example(content=CAMPAIGN.encode(), suffix=".toml", run=lambda path: collect([*words, "--campaign", str(path)]))
+    return Example(CAMPAIGN.encode(), ".toml", lambda path: collect([*words, "--campaign", str(path)]))
 
 
 def one_run(bench):
@@ -216,7 +216,7 @@ def packed(table):
 
 def parquet_of(table, run):
     changed = lambda chance, value, _: changed_table(table, chance, value)  # noqa: E731
-    return Example(content=packed(table), suffix=".parquet", run=run, binary=True, changed=changed)
+    return Example(packed(table), ".parquet", run, binary=True, changed=changed)
 
 
 BOARD_METADATA = """{
@@ -236,7 +236,7 @@ def campaign_log(folder):
     log = log_path(folder / "dataset.parquet")
     if not log.exists():
         write_log(folder, 6)
-    return Example(content=log.read_bytes(), suffix=".log.jsonl", run=called(read_log))
+    return Example(log.read_bytes(), ".log.jsonl", called(read_log))
 
 
 KERNELS = "operator,family,gpu,precision,batch,m,n,k,latency_s,power_w,power_limit_w,sm_clock_mhz,kernel_name,grid_x,block_x\n" + "".join(
@@ -286,22 +286,22 @@ def readings_parquet(folder):
 
 def load(folder):
     power = beside(folder, "readings.csv", READINGS)
-    return Example(content=LOAD.encode(), suffix=".csv", run=called(lambda path: read_run(power, path)))
+    return Example(LOAD.encode(), ".csv", called(lambda path: read_run(power, path)))
 
 
 def sensor(folder):
     words = ["correct", "--readings", str(beside(folder, "readings.csv", READINGS)), "--sensor"]
-    return Example(content=SENSOR.encode(), suffix=".json", run=lambda path: collect([*words, str(path)]))
+    return Example(SENSOR.encode(), ".json", lambda path: collect([*words, str(path)]))
 
 
 def reference(folder):
     power, edges = beside(folder, "readings.csv", READINGS), beside(folder, "load.csv", LOAD)
-    return Example(content=READINGS.encode(), suffix=".csv", run=called(lambda path: read_run(power, edges, path)))
+    return Example(READINGS.encode(), ".csv", called(lambda path: read_run(power, edges, path)))
 
 
 def meter(_):
     packets = stream(400)[0]
-    return Example(content=packets, suffix=".pmd", run=lambda path: collect(["pmd", "decode", str(path)]), binary=True)
+    return Example(packets, ".pmd", lambda path: collect(["pmd", "decode", str(path)]), binary=True)
 
 
 def stamps(folder):
@@ -315,7 +315,7 @@ def stamps(folder):
         return collect(["pmd", "decode", str(folder / "meter.pmd")])
 
     header = '# {"model": "PMD-USB", "firmware": 6, "baud": 921600, "started_host_ns": 0, "started_unix_s": 1.7e9, "format": 1}'
-    return Example(content=f"{header}\nbytes,host_ns\n{lines}".encode(), suffix=".csv", run=run)
+    return Example(f"{header}\nbytes,host_ns\n{lines}".encode(), ".csv", run)
 
 
 def played(path):
@@ -331,13 +331,13 @@ def recording(folder):
         one_run(recorded)
     lines = gzip.decompress(whole.read_bytes()).decode()
     changed = lambda chance, _, text: gzip.compress(text(lines, chance), 1)  # noqa: E731
-    return Example(content=whole.read_bytes(), suffix=".gz", run=called(played), changed=changed, binary=True)
+    return Example(whole.read_bytes(), ".gz", called(played), changed=changed, binary=True)
 
 
 def daemon(folder):
     """A daemon's settings: what a command that speaks to one makes of them."""
     content = (ROOT / "packaging" / "daemon.toml").read_text().replace("/var/lib/wattprint", str(folder / "state"))
-    return Example(content=content.encode(), suffix=".toml", run=lambda path: collect(["status", "--config", str(path), "--json"]))
+    return Example(content.encode(), ".toml", lambda path: collect(["status", "--config", str(path), "--json"]))
 
 
 def queue(folder):
@@ -371,7 +371,7 @@ def queue(folder):
         file.write_bytes(path.read_bytes())
         return collect(["status", "--config", str(config), "--json"])
 
-    return Example(content=file.read_bytes(), suffix=".sqlite", run=run, changed=changed, binary=True)
+    return Example(file.read_bytes(), ".sqlite", run, changed=changed, binary=True)
 
 
 HELPER = (ROOT / "packaging" / "clocks.toml").read_text()
@@ -386,8 +386,8 @@ EXAMPLES = {
             recording, daemon, queue,
         )
     },
-    "readings": lambda folder: Example(content=READINGS.encode(), suffix=".csv", run=correcting(folder)),
-    "smi": lambda folder: Example(content=SMI.encode(), suffix=".csv", run=correcting(folder)),
+    "readings": lambda folder: Example(READINGS.encode(), ".csv", correcting(folder)),
+    "smi": lambda folder: Example(SMI.encode(), ".csv", correcting(folder)),
     "workload": shipped("examples/gpt2-prefill.json", lambda path: estimate([str(path), "--bundle", "a10-eager", "--freqs", "885,1695"])),
     "pairs": plain(PAIRS, ".json", lambda path: estimate([str(path), "--bundle", "a10-eager"])),
     "gpu": shipped("configs/gpus/a10.toml", lambda path: estimate([*GPU_WORDS, str(path)])),

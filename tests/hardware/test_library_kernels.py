@@ -50,7 +50,7 @@ PRODUCTS = [
 ]
 
 
-@pytest.mark.parametrize(("precision", "name", "l2_state", "layout"), PRODUCTS)
+@pytest.mark.parametrize("precision, name, l2_state, layout", PRODUCTS)
 def test_products_are_right_in_every_layout(runner, precision, name, l2_state, layout):
     operator = make_operator("gemm", name, precision, batch=1 if name == "linear" else 3, m=208, n=336, k=528)
     if not runner.supports(operator, layout):
@@ -60,7 +60,7 @@ def test_products_are_right_in_every_layout(runner, precision, name, l2_state, l
 
 
 @pytest.mark.parametrize(
-    ("operator", "reference"),
+    "operator, reference",
     [
         (make_operator("softmax", "softmax", "fp16", rows=333, dim=1000), softmax),
         (make_operator("norm", "layernorm", "fp16", rows=100, dim=768), layernorm),

@@ -66,7 +66,7 @@ def scaled(source, target, factor, **changes):
     return target
 
 
-@pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (1.01, 0), (0.98, 3), (1.5, 3)])
+@pytest.mark.parametrize("factor, status", [(1.0, 0), (1.01, 0), (0.98, 3), (1.5, 3)])
 def test_two_measurements_differ_by_what_they_differ_by(measured, tmp_path, factor, status, capsys):
     second = scaled(measured, tmp_path / "b.parquet", factor)
     assert anchor_check(f"{measured} {second} -o {tmp_path / 'a.json'}".split()) == status
@@ -133,7 +133,7 @@ def test_a_rehearsal_with_every_fault_looks_first_and_decides_by_what_it_saw(tmp
 
 
 @pytest.mark.parametrize(
-    ("found", "poll_ms", "trace", "timed_s"),
+    "found, poll_ms, trace, timed_s",
     [
         ("{}", 2.0, False, 0.1),  # a look that saw nothing
         ('{"trace": {"named": 8, "of": 8}, "load": {"update_s": 0.1, "settle_s": 0.0}}', 5.0, True, 0.1),
@@ -168,7 +168,7 @@ def test_a_limit_has_settled_once_the_clock_steps_no_further_than_at_the_end(lag
 
 
 @pytest.mark.parametrize(
-    ("program", "limit_s", "why"),
+    "program, limit_s, why",
     [
         ("print(7)", 30.0, ""),
         ("raise SystemExit('no torch')", 30.0, "exit status 1: no torch"),
@@ -332,7 +332,7 @@ def test_a_call_on_another_board_goes_on_there(tmp_path, boards):
     assert agreement(folder / "anchors-1.parquet", folder / "again-2.parquet")["kernels"] == 30
 
 
-@pytest.mark.parametrize(("state", "characterised", "passed"), [("done", False, False), ("done", True, True), ("failed", False, True)])
+@pytest.mark.parametrize("state, characterised, passed", [("done", False, False), ("done", True, True), ("failed", False, True)])
 def test_a_fourth_board_has_its_sensor_characterised_too(tmp_path, state, characterised, passed):
     stages = {"sensor": {"state": state, "calls": 3}, "anchors": {"state": "done", "calls": 1}}
     call = Call(tmp_path, 60.0, {}, time.monotonic())

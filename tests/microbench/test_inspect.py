@@ -62,7 +62,7 @@ def test_the_loop_ends_at_its_branch_and_leaves_callees_out():
 
 
 @pytest.mark.parametrize(
-    ("level", "body", "expected", "complaint"),
+    "level, body, expected, complaint",
     [
         ("O3", "", {}, "no loop"),
         ("O3", "60 FFMA", {}, "60 of FFMA in the loop, 64 promised"),
@@ -127,7 +127,7 @@ def program(path, script):
 
 
 @pytest.mark.parametrize(
-    ("script", "complaint"),
+    "script, complaint",
     [
         ("exit 0", r"ptxas .* writes no cubin for sm_80; install it with"),
         ("printf 'error \\377\\033[31m\\n' >&2; exit 1", r"refuses the kernels for sm_80: error \ufffd\?\[31m$"),
@@ -174,7 +174,7 @@ def test_a_toolkit_that_is_not_on_the_path_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("level", "architecture"), [*(("O3", name) for name, one in ARCHITECTURES.items() if not one.needs), ("O0", "sm_80"), ("O0", "sm_120")]
+    "level, architecture", [*(("O3", name) for name, one in ARCHITECTURES.items() if not one.needs), ("O0", "sm_80"), ("O0", "sm_120")]
 )
 def test_every_supported_kernel_assembles_to_the_loop_that_it_promises(architecture, level, toolchain):
     kernels = kernels_at(architecture, level)
@@ -185,7 +185,7 @@ def test_every_supported_kernel_assembles_to_the_loop_that_it_promises(architect
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture"),
+    "name, architecture",
     [
         ("mma_e4m3", "sm_90"),
         ("wgmma_f16_n256", "sm_90"),

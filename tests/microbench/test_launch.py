@@ -65,7 +65,7 @@ def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu):
         assert buffer_bytes(kernel, launches[-1]) < gpu.dram_bytes
 
 
-@pytest.mark.parametrize(("shares", "blocks"), [((0.25, 0.5), {33, 66}), ((0.0, 1.0), {1, 132}), ((0.5, 0.5), {66})])
+@pytest.mark.parametrize("shares, blocks", [((0.25, 0.5), {33, 66}), ((0.0, 1.0), {1, 132}), ((0.5, 0.5), {66})])
 def test_a_sweep_over_sms_runs_on_the_shares_asked_for(shares, blocks):
     kernel = next(kernel for kernel in KERNELS if kernel.name == "wgmma_bf16_n256")
     launches = plan_launches(kernel, load_gpu("h100-sxm"), entry(kernel), "sm_sweep", sm_shares=shares)

@@ -38,7 +38,7 @@ def test_an_instruction_is_a_copy_just_where_its_result_is_one_of_its_sources(fo
 
 
 @pytest.mark.parametrize(
-    ("form", "name"),
+    "form, name",
     [
         ("IMAD.U32 R2 R3.reuse R4", "IMAD"),
         ("IMAD.U32 RZ RZ UR4", "IMAD.MOV"),

@@ -4,8 +4,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import pytest
-
 from collector.devices.board_runner import BoardRunner, Libraries, open_board_runner
 from collector.devices.tracer import CuptiTracer
 from estimator import load_gpu
@@ -48,8 +46,3 @@ def open_fake_board(*, tracer=None, raw_kernels=None, **world_settings):
         libraries=Libraries(cupy=fake_cupy(world, raw_kernels), cublas=cublas, torch=NO_TORCH),
     ) as runner:
         yield FakeBoard(runner=runner, world=world, cublas=cublas, cupti=cupti)
-
-
-@pytest.fixture
-def open_board():
-    return open_fake_board

@@ -44,7 +44,7 @@ def test_every_layout_computes_the_product(device, layout, precision, name, batc
 
 
 @pytest.mark.parametrize(
-    ("operator", "capability", "word"),
+    "operator, capability, word",
     [
         (gemm("nvfp4"), 9.0, "nvfp4"),
         (gemm("bf16"), 7.5, "compute capability 8"),
@@ -58,7 +58,7 @@ def test_what_cublas_lacks_is_refused_by_name(device, operator, capability, word
 
 
 @pytest.mark.parametrize(
-    ("status", "error"),
+    "status, error",
     [(3, KernelFailedError), (13, DeviceLostError), (99, KernelFailedError)],
 )
 def test_a_status_becomes_the_error_it_stands_for(device, status, error):

@@ -59,7 +59,7 @@ def test_between_two_uses_of_a_buffer_more_than_the_cache_is_read(working_set, l
 
 
 @pytest.mark.parametrize(
-    ("gpu", "threads", "registers", "shared", "blocks"),
+    "gpu, threads, registers, shared, blocks",
     [
         # the limits of CUDA's occupancy calculator, one after the other
         (A100, 256, 64, 0, 4),  # registers: 16384 of 65536 a block

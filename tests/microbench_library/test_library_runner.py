@@ -25,8 +25,8 @@ SMALL = product(32)
 
 @pytest.mark.parametrize("kernel_s", [0.8e-6, 2e-6, 7e-6, 60e-6, 3e-3])
 @pytest.mark.parametrize("l2_state", ["warm", "cold"])
-def test_ranging_finds_the_time_of_a_launch_whatever_the_host_needs(open_board, kernel_s, l2_state):
-    with open_board(kernel_s=kernel_s, computes=False) as board:
+def test_ranging_finds_the_time_of_a_launch_whatever_the_host_needs(kernel_s, l2_state):
+    with open_fake_board(kernel_s=kernel_s, computes=False) as board:
         prepared = board.runner.prepare(product(512), l2_state)
         assert ranged_launch_s(board, prepared, 0.02) == pytest.approx(kernel_s, rel=0.5 * RANGE_TOLERANCE)
 
@@ -46,20 +46,20 @@ def test_a_run_launches_as_often_as_it_was_told(launches, kernel_s):
         assert kernel_s > 1e-6 or launches < 2000 or board.world.graphs_launched, "the host is slower"
 
 
-def test_a_long_launch_is_repeated_once_before_its_runs(open_board):
+def test_a_long_launch_is_repeated_once_before_its_runs():
     """On an H200 a chase through the L2 takes 0.45 s a launch, and eight of them went before the 1.8 s that count."""
     warm_ups = []
     for kernel_s in (1e-3, 0.5):
-        with open_board(kernel_s=kernel_s, computes=False) as board:
+        with open_fake_board(kernel_s=kernel_s, computes=False) as board:
             traced = len(board.world.launched)
             board.runner.prepare(SMALL)
             warm_ups.append(len(board.world.launched) - traced)
     assert warm_ups[0] - warm_ups[1] == 1 + PROBE_LAUNCHES
 
 
-def test_cold_operands_displace_the_cache_and_take_turns(open_board):
+def test_cold_operands_displace_the_cache_and_take_turns():
     operator = product(1024)
-    with open_board(kernel_s=10e-6, computes=False) as board:
+    with open_fake_board(kernel_s=10e-6, computes=False) as board:
         warm, cold = board.runner.prepare(operator, "warm"), board.runner.prepare(operator, "cold")
         assert warm.buffer_sets == 1
         assert (cold.buffer_sets - 1) * cold.working_set_bytes >= DISPLACING_L2_SIZES * H200_L2_BYTES
@@ -70,12 +70,12 @@ def test_cold_operands_displace_the_cache_and_take_turns(open_board):
     assert addresses[: cold.buffer_sets] == addresses[cold.buffer_sets : 2 * cold.buffer_sets]
 
 
-def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board):
-    with open_board(tracer=NoTracer("CUPTI is not installed")) as board:
+def test_what_the_tracer_saw_stands_in_the_prepared_kernel():
+    with open_fake_board(tracer=NoTracer("CUPTI is not installed")) as board:
         unknown = board.runner.prepare(SMALL)
         assert board.runner.run(unknown, 10).launches == 10
     assert (unknown.kernel_name, unknown.blocks_per_sm, unknown.untraced) == ("", 0, "CUPTI is not installed")
-    with open_board(computes=False) as board:
+    with open_fake_board(computes=False) as board:
         operator = product(2048, k=64, precision="fp32")
         prepared = board.runner.prepare(operator)
     assert prepared.kernel_name == "ampere_sgemm_128x64_tn"
@@ -87,22 +87,22 @@ def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board):
 
 
 @pytest.mark.parametrize(
-    ("operator", "l2_state", "layout", "words"),
+    "operator, l2_state, layout, words",
     [
         (product(8), "cold", "", "too small to displace the L2"),
         (product(64, precision="fp8"), "warm", "nt", "gemm.linear in fp8: is multiplied in layout tn alone, not in nt"),
         (make_operator("softmax", "softmax", "fp32", rows=8, dim=8), "warm", "", "softmax.*needs PyTorch.*does not see the board"),
     ],
 )
-def test_what_no_library_here_runs_is_refused_by_name(open_board, operator, l2_state, layout, words):
-    with open_board() as board:
+def test_what_no_library_here_runs_is_refused_by_name(operator, l2_state, layout, words):
+    with open_fake_board() as board:
         assert board.runner.supports(operator, layout) == (l2_state == "cold")
         with pytest.raises(RunnerError, match=words):
             board.runner.prepare(operator, l2_state, layout)
 
 
-def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board):
-    with open_board(total_bytes=10**9) as board:
+def test_operands_beyond_the_memory_are_refused_before_any_is_taken():
+    with open_fake_board(total_bytes=10**9) as board:
         big = product(32_768)
         assert not board.runner.supports(big)
         before = board.world.largest_allocation
@@ -112,7 +112,7 @@ def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board):
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "words"),
+    "fault, error, words",
     [
         (OutOfMemoryError("Out of memory allocating 5 bytes"), RunnerError, "Out of memory"),
         (CudaRuntimeError(1, "cudaErrorInvalidValue: invalid argument"), RunnerError, "invalid argument"),
@@ -121,8 +121,8 @@ def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board):
     ],
 )
 @pytest.mark.parametrize("place", ["fail_launch", "fail_sync"])
-def test_cudas_errors_say_whether_a_campaign_goes_on(open_board, fault, error, words, place):
-    with open_board() as board:
+def test_cudas_errors_say_whether_a_campaign_goes_on(fault, error, words, place):
+    with open_fake_board() as board:
         prepared = board.runner.prepare(SMALL)
         setattr(board.world, place, fault)
         with one_line(error, words) as caught:
@@ -131,8 +131,8 @@ def test_cudas_errors_say_whether_a_campaign_goes_on(open_board, fault, error, w
         setattr(board.world, place, None)
 
 
-def test_a_failed_capture_ends_and_the_stream_works_on(open_board):
-    with open_board(kernel_s=1e-6) as board:
+def test_a_failed_capture_ends_and_the_stream_works_on():
+    with open_fake_board(kernel_s=1e-6) as board:
         board.cublas.status = 15
         with pytest.raises(RunnerError, match="not supported"):
             board.runner.prepare(SMALL)

@@ -10,7 +10,7 @@ from estimator.model.tile_names import NO_TILE, named_tile, tile_from_name
 
 
 @pytest.mark.parametrize(
-    ("name", "tile"),
+    "name, tile",
     [
         # First and second number, reduction step, stages.  Names: NVIDIA/cutlass issue 1025, sgl-project/sglang pull 22353,
         # karpathy/nanochat pull 105, and public profiles.
@@ -26,7 +26,7 @@ def test_a_public_name_is_read(name, tile):
 
 
 @pytest.mark.parametrize(
-    ("name", "tile", "split_is_known"),
+    "name, tile, split_is_known",
     [
         ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT", (128, 256), True),
         ("nvjet_sm90_hss_64x8_64x16_1x1_h_bz_splitK_NNT", (8, 64), False),

@@ -76,7 +76,7 @@ def launched(operator, device, sets=1):
     return bound
 
 
-@pytest.mark.parametrize(("operator", "reference"), CASES, ids=lambda case: getattr(case, "operator", ""))
+@pytest.mark.parametrize("operator, reference", CASES, ids=lambda case: getattr(case, "operator", ""))
 def test_a_kernel_computes_its_operator_from_operands_as_large_as_it_counts(operator, reference, device):
     bound = launched(operator, device, 2)
     (first, *_), _ = host_values(bound, 0)
@@ -112,7 +112,7 @@ def attention(precision="bf16", queries=8, context=8, causal=0, **more):
 
 
 @pytest.mark.parametrize(
-    ("operator", "words"),
+    "operator, words",
     [
         (attention(queries=64, context=64, causal=1, window=16), "window"),
         (attention(queries=16, context=64, causal=1), "causal"),
@@ -141,7 +141,7 @@ def test_an_unknown_attention_backend_is_refused_with_the_known_ones(device):
 
 
 @pytest.mark.parametrize(
-    ("message", "error"),
+    "message, error",
     [
         ("CUDA error: an illegal memory access was encountered", DeviceLostError),
         ("mat1 and mat2 shapes cannot be multiplied", KernelFailedError),

@@ -51,7 +51,7 @@ class LateCupti(FakeCupti):
         super().activity_flush_all(flag)
 
 
-@pytest.mark.parametrize(("late", "names"), [(0, ["a", "b"]), (2, ["a", "b"]), (5, ["", "b"])])
+@pytest.mark.parametrize("late, names", [(0, ["a", "b"]), (2, ["a", "b"]), (5, ["", "b"])])
 def test_a_late_record_is_waited_for_and_never_taken_for_the_next_kernels(late, names):
     cupti = LateCupti(late)
     tracer = CuptiTracer(cupti)

@@ -24,7 +24,7 @@ def test_the_packaged_example_is_valid(repository):
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text, reason",
     [
         ("", "lacks the field 'gpus'"),
         ("gpus = []", "gpus"),

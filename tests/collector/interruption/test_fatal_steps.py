@@ -50,7 +50,7 @@ def measure_and_keep(words, folder, kept):
 
 
 @pytest.mark.parametrize(
-    ("out", "how"),
+    "out, how",
     [("d.parquet", "--resume"), ("d.parquet", "--fresh"), ("fleet/", "--resume")],
     ids=["a file", "in place of another", "a part"],
 )

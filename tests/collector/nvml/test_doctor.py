@@ -31,7 +31,7 @@ def test_a_healthy_board_has_no_fault(boards, environment):
 
 
 @pytest.mark.parametrize(
-    ("change", "check", "state", "word"),
+    "change, check, state, word",
     [
         ({"processes": 2}, "GPU 0 users", "fault", "5000000, 5000001"),
         ({"fail_fields": NOT_SUPPORTED, "fail_usage": NOT_SUPPORTED}, "GPU 0 power", "fault", "no power"),

@@ -1,6 +1,7 @@
-"""The NVML backend through the real binding, on a stand-in for the driver's library that the tests compile."""
+"""The NVML backend on a stand-in for the driver, and clocks that come back: from an end, from a kill, from a process that died long ago."""
 
 import json
+import os
 
 import numpy as np
 import pynvml
@@ -9,10 +10,11 @@ import pytest
 from collector.bench import open_bench
 from collector.boards import named_boards
 from collector.commands.listings import devices
+from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
 from collector.devices.nvml import board_addresses, open_board
 from collector.devices.nvml_library import open_nvml
 from collector.devices.voltage import voltage_in
-from collector.errors import BoardLostError, DeviceError, DriverError
+from collector.errors import BoardLostError, ClockError, DeviceError, DriverError
 from collector.sampling import Sampler
 from tests.collector.nvml.stub import (
     GPU_LOST,
@@ -24,8 +26,9 @@ from tests.collector.nvml.stub import (
     Boards,
     board_uuid,
     built,
+    collect,
 )
-from tests.collector.steady import until
+from tests.collector.steady import DEADLINE_S, until
 from tests.processes import PYTHON, ended, piped
 
 pytestmark = pytest.mark.usefixtures("driver")
@@ -69,7 +72,7 @@ def test_a_power_is_read_in_the_type_that_the_driver_names_and_of_an_unknown_typ
 
 
 @pytest.mark.parametrize(
-    ("settings", "fields"),
+    "settings, fields",
     [
         ({"module_mw": 500_000}, ("average",)),
         ({}, ("average",)),  # a driver that knows no scopes: the board's name tells
@@ -91,7 +94,7 @@ def test_the_module_of_a_gh200_is_never_taken_for_its_gpu(boards, settings, fiel
 
 
 @pytest.mark.parametrize(
-    ("product_names", "said"),
+    "product_names, said",
     [
         (None, "NVIDIA Unheard Of has no specification.*--gpu-spec FILE"),
         ('["Tesla M2075"]', "is of m2075, Tesla M2075; this board is NVIDIA Unheard Of"),
@@ -131,9 +134,7 @@ def test_a_clock_that_was_held_is_given_back_at_once(boards):
     assert (boards.get("lock_high"), boards.get("reset_calls")) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"), [(GPU_LOST, "fallen off the bus"), (RESET_REQUIRED, "must be reset"), (1, "driver was restarted")]
-)
+@pytest.mark.parametrize("code, reason", [(GPU_LOST, "fallen off the bus"), (RESET_REQUIRED, "must be reset"), (1, "driver was restarted")])
 def test_a_lost_board_is_named_once_the_readings_before_are_taken(boards, code, reason):
     def lose():
         with open_board("0") as opened:
@@ -146,7 +147,7 @@ def test_a_lost_board_is_named_once_the_readings_before_are_taken(boards, code, 
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(9, "not loaded"), (VERSION_MISMATCH, "restart the machine"), (NO_PERMISSION, "rights of /dev/nvidia")]
+    "code, reason", [(9, "not loaded"), (VERSION_MISMATCH, "restart the machine"), (NO_PERMISSION, "rights of /dev/nvidia")]
 )
 def test_a_driver_that_cannot_be_used_says_why(boards, code, reason):
     boards.set(fail_init=code)
@@ -154,7 +155,7 @@ def test_a_driver_that_cannot_be_used_says_why(boards, code, reason):
         pass
 
 
-@pytest.mark.parametrize(("change", "reason"), [({"mig": 1}, "MIG"), ({"virtual": 2}, "vGPU"), ({"virtual": 3}, "vGPU")])
+@pytest.mark.parametrize("change, reason", [({"mig": 1}, "MIG"), ({"virtual": 2}, "vGPU"), ({"virtual": 3}, "vGPU")])
 def test_a_board_whose_power_is_shared_is_refused(boards, change, reason):
     boards.set(**change)
     with pytest.raises(DeviceError, match=reason), open_board("0"):
@@ -212,7 +213,7 @@ def test_an_old_driver_is_used_as_far_as_it_goes(boards, environment, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "volt"),
+    "text, volt",
     [
         ("    Voltage\n        Graphics                          : 737.500 mV\n", 0.7375),
         ("    Graphics : N/A", None),
@@ -247,3 +248,84 @@ def test_processes_that_come_later_are_seen_and_this_one_is_not(boards, environm
     assert (seen[0], seen[3]) == ([5000000], [])
     assert 5000000 in seen[1], "in a container the second one may be this process; nobody can tell"
     assert {5000000, 5000002} <= set(seen[2])
+
+
+UUID = board_uuid()
+
+HOLDER = """
+import sys, time
+from collector.devices.nvml import open_board
+with open_board("0") as board:
+    print("open", flush=True)
+    for clock in range(400, 1900, 15):
+        board.gpu.lock_clock_mhz(clock)
+        if len(sys.argv) > 1: time.sleep(float(sys.argv[1]))
+    board.gpu.unlock_clock()
+    print("back", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_process_at_a_time_holds_a_board(environment, boards):
+    holder = piped(*PYTHON, HOLDER, 600, env=environment)
+    until(lambda: boards.get("lock_high") > 0)
+    second = piped(*PYTHON, HOLDER, env=environment)
+    _, errors = second.communicate(timeout=DEADLINE_S)
+    assert f"process {holder.pid} holds the clock" in errors
+    assert (boards.get("lock_calls"), boards.get("reset_calls")) == (1, 0), "the second one leaves the first one's clock alone"
+    holder.kill()
+    holder.communicate(timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "boot, may_lock, alive, resets, left",
+    [
+        pytest.param("", 1, False, 1, 0, id="a dead process left it"),
+        pytest.param("", 0, False, 0, 1, id="the driver refuses"),
+        pytest.param("another", 1, False, 0, 0, id="the machine was started anew"),
+        pytest.param("", 1, True, 0, 1, id="its process lives"),
+    ],
+)
+def test_restore_gives_back_what_a_dead_process_left_and_nothing_else(boot, may_lock, alive, resets, left, environment, boards, tmp_path):
+    folder = tmp_path / "state"
+    held = acquire_board(folder, UUID)
+    if not alive:
+        os.close(held)
+    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id()))
+    boards.set(may_lock=may_lock, lock_high=900)
+    ended = collect(environment, "clocks restore --json")
+    document = json.loads(ended.stdout)
+    assert (ended.returncode, list(document["failed"])) == ((0, []) if may_lock else (1, [UUID]))
+    assert (document["restored"] == [UUID]) == (boot == "another" or bool(resets))
+    assert (boards.get("reset_calls"), len(left_records(folder))) == (resets, left)
+    if alive:
+        os.close(held)
+
+
+def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment, tmp_path):
+    boards = Boards(tmp_path / "boards", count=2)
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    second = UUID.replace("abc00000", "abc00001")
+    for uuid in (UUID, second):
+        write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id()))
+    boards.set(0, fail_all=GPU_LOST, lock_high=900)
+    boards.set(1, lock_high=900)
+    ended = collect(environment, "clocks restore --json")
+    assert ended.returncode == 1
+    document = json.loads(ended.stdout)
+    assert (document["restored"], list(document["failed"])) == ([second], [UUID])
+    assert boards.get("lock_high", 1) == 0
+    assert [record.gpu_uuid for record in left_records(folder)] == [UUID]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpu_uuid": "../../etc", "pid": 1, "boot_id": ""}', b"\xff\xfe"])
+def test_a_record_that_nobody_wrote_whole_is_none(content, tmp_path):
+    record_path(tmp_path, UUID).write_bytes(content)
+    assert left_records(tmp_path) == []
+
+
+@pytest.mark.parametrize("uuid", ["", "GPU-a/b"])
+def test_a_record_has_the_name_of_a_board(uuid, tmp_path):
+    with pytest.raises(ClockError, match="no UUID"):
+        record_path(tmp_path, uuid)

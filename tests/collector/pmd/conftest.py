@@ -8,8 +8,6 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic_ns
 
-import pytest
-
 from collector.pmd.emulated import EmulatedMeter, open_pseudo_terminal, serve_meter
 
 
@@ -67,9 +65,3 @@ def emulated_port(**state):
     finally:
         stop.set()
         thread.join()
-
-
-@pytest.fixture
-def port_of():
-    """`emulated_port`, for tests."""
-    return emulated_port

@@ -13,6 +13,7 @@ from collector.pmd.meter import open_meter
 from collector.pmd.protocol import PMD2, PMD_USB, STREAM_BAUD
 from collector.pmd.sensor import open_pmd
 from collector.pmd.serial_line import SerialLine
+from tests.collector.pmd.conftest import emulated_port
 from tests.collector.steady import in_real_time
 from tests.words import one_line
 
@@ -32,8 +33,8 @@ def read_for(sensor, seconds):
 
 
 @in_real_time
-def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_it_took(port_of):
-    with port_of(clock_error_ppm=400.0) as port, open_pmd(port.path) as sensor:
+def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_it_took():
+    with emulated_port(clock_error_ppm=400.0) as port, open_pmd(port.path) as sensor:
         assert (sensor.name(), sensor.fields(), sensor.read_energy()) == ("pmd", ("pcie1", "pcie2", "eps1", "eps2"), None)
         rails = read_for(sensor, 0.6)
         called_ns = monotonic_ns()
@@ -53,15 +54,15 @@ def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_
 
 
 @in_real_time
-def test_a_hole_is_a_gap_in_the_stamps(port_of):
-    with port_of(hole_s=(0.2, 0.3)) as port, open_pmd(port.path) as sensor:
+def test_a_hole_is_a_gap_in_the_stamps():
+    with emulated_port(hole_s=(0.2, 0.3)) as port, open_pmd(port.path) as sensor:
         host_ns = read_for(sensor, 0.5)["pcie1"].host_ns
     assert np.diff(host_ns).max() * 1e-9 == pytest.approx(0.1, abs=LATEST_S)
 
 
 @in_real_time
-def test_a_meter_is_taken_over_from_a_dead_session_and_left_at_its_power_on_rate(port_of):
-    with port_of(baud=STREAM_BAUD, streaming=True) as port:
+def test_a_meter_is_taken_over_from_a_dead_session_and_left_at_its_power_on_rate():
+    with emulated_port(baud=STREAM_BAUD, streaming=True) as port:
         with open_pmd(port.path) as sensor:
             assert len(read_for(sensor, 0.1)["pcie1"].host_ns) > 100
             with pytest.raises(DeviceError, match="in use by another program"), open_pmd(port.path):
@@ -73,8 +74,8 @@ def test_a_meter_is_taken_over_from_a_dead_session_and_left_at_its_power_on_rate
 
 
 @in_real_time
-def test_a_pmd2_is_the_same_sensor_with_other_rails(port_of):
-    with port_of(model=PMD2) as port, open_pmd(port.path) as sensor:
+def test_a_pmd2_is_the_same_sensor_with_other_rails():
+    with emulated_port(model=PMD2) as port, open_pmd(port.path) as sensor:
         assert sensor.fields() == ("hpwr", "pcie1", "pcie2", "pcie3")
         rails = read_for(sensor, 0.3)
     total_w = sum(rail.power_w for rail in rails.values())
@@ -84,8 +85,8 @@ def test_a_pmd2_is_the_same_sensor_with_other_rails(port_of):
 
 @pytest.mark.parametrize("fault", [{"unplug_s": 0.15}, {"hole_s": (0.15, 100.0)}])
 @in_real_time
-def test_a_meter_that_is_lost_is_an_error_of_one_line_from_the_next_reading_on(fault, port_of):
-    with port_of(**fault) as port, open_pmd(port.path) as sensor:
+def test_a_meter_that_is_lost_is_an_error_of_one_line_from_the_next_reading_on(fault):
+    with emulated_port(**fault) as port, open_pmd(port.path) as sensor:
         with one_line(DeviceError, f"{port.path}.*plug it in again"):
             read_for(sensor, 20.0)
         with pytest.raises(DeviceError):
@@ -93,9 +94,9 @@ def test_a_meter_that_is_lost_is_an_error_of_one_line_from_the_next_reading_on(f
 
 
 @in_real_time
-def test_a_relative_of_the_meter_is_refused(port_of):
+def test_a_relative_of_the_meter_is_refused():
     with (
-        port_of(model=replace(PMD_USB, product=0x17)) as port,
+        emulated_port(model=replace(PMD_USB, product=0x17)) as port,
         pytest.raises(DeviceError, match="no answer of a PMD-USB"),
         open_pmd(port.path),
     ):
@@ -122,7 +123,7 @@ class Held:
 
 
 @pytest.mark.parametrize(
-    ("look", "found"),
+    "look, found",
     [
         (lambda line: line.read_exactly(6, 0.0), b"answer"),
         (lambda line: line.read_waiting(0.0), b"answer"),

@@ -17,7 +17,7 @@ def refused(place, words):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "words"),
+    "before, after, words",
     [
         ("lowest_mhz = 510", "lowest_mhz = 1411", "above highest_mhz"),
         ("lowest_mhz = 510", "lowest_mhz = 510.5", "whole number"),

@@ -44,7 +44,6 @@ def refusal(content):
         (SERVED | {"model": "/etc/passwd"}, 422, "'/etc/passwd' is unknown"),
         (SERVED | {"engine": "mine.toml"}, 422, "'mine.toml' is unknown"),
         (SERVED | {"gpu": "./m2075.toml"}, 422, "'./m2075.toml' is unknown"),
-        (SERVED | {"weights": "int3"}, 422, "int3"),
         (SERVED | {"output": 1}, 400, "output"),
         (SERVED | {"tensor_parallel": 3}, 422, "3"),
     ],

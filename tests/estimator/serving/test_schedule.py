@@ -9,6 +9,7 @@ from estimator.serving.intervals import interpolated
 from estimator.serving.schedule import Host, Load, StepCost, at_rate, closed_loop
 
 SLOTS = np.arange(1.0, 257.0)
+seeds = pytest.mark.parametrize("seed", range(20))
 
 
 def drawn(seed):
@@ -34,7 +35,7 @@ def drawn(seed):
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds
 def test_a_closed_loop_keeps_its_laws(seed):
     load = drawn(seed)
     found = closed_loop(load, SLOTS)
@@ -52,7 +53,7 @@ def test_a_closed_loop_keeps_its_laws(seed):
     assert np.all(slower.tokens_per_s < found.tokens_per_s)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds
 def test_the_boards_wait_for_what_the_host_does_beside_them_only_where_it_takes_longer(seed):
     load, random = drawn(seed), np.random.default_rng(seed)
     plain, steps = closed_loop(load, SLOTS), load.output - 1
@@ -71,7 +72,7 @@ def rated(load, rate):
     return closed_loop(load, at_rate(load, rate, np.array(256.0), lambda state: state))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds
 def test_a_rate_runs_as_many_as_make_that_rate(seed):
     load = drawn(seed)
     asked = closed_loop(load, np.array([1.0, 7.0, 100.0]))

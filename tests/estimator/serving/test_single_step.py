@@ -108,10 +108,8 @@ def test_every_question_takes_a_served_model(tmp_path, command):
 
 
 BAD = [
-    ({"torch_dtype": None}, "", 1, "precision of the weights is not stated; name one as --weights bf16"),
     ({"model_type": "rwkv9"}, "--runtime serving", 1, "'rwkv9', which is not served; known: gpt2"),
     ({"quantization_config": "fp8"}, "", 1, "quantization_config"),
-    ({}, "--tensor-parallel 3", 1, "tensor parallelism 3 and expert parallelism 1 do not divide 8 heads"),
     ({}, "--runtime serving --precision bf16", 2, "--precision has no meaning with --runtime serving"),
     ({}, "--runtime serving --image-size 224", 2, "--image-size has no meaning with --runtime serving"),
     ({}, "--runtime eager --kv fp8", 2, "--kv has no meaning with --runtime eager"),

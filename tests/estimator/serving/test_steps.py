@@ -13,7 +13,7 @@ from estimator.serving.weights import read_weights
 from estimator.tracing.models import weight_byte
 from estimator.vocabulary.quantities import FORMATS
 from estimator.vocabulary.work import operator_work
-from tests.estimator.test_quantisation import CASES, FLOAT8, compressed
+from tests.estimator.test_quantisation import CASES, FLOAT8, GPTQ, NF4, compressed
 from tests.estimator.traced import counted
 from tests.words import one_line
 
@@ -142,6 +142,7 @@ DENSE = json.loads("""
 "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 960, "max_position_embeddings": 4096}
 """)
 ROUTED = DENSE | {"model_type": "qwen3_moe", "moe_intermediate_size": 256, "num_experts": 8, "num_experts_per_tok": 2}
+ALONE, EIGHT = Layout(), Layout(tensor_parallel=8)
 PROMPT, DECODE = Step(prompts=((1024, 1024),)), Step(sequences=16, context=3000.0)
 
 
@@ -149,8 +150,13 @@ def config_of(name):
     return OTHERS[name][1] if name in OTHERS else name
 
 
+def known(config, weights=None, kv=None):
+    """Architecture and weights."""
+    return read_architecture(config), read_weights(read_config(config), weights, kv)
+
+
 def served(config, layout=None, step=DECODE, weights=None, kv=None, **more):
-    return step_workload(read_architecture(config), read_weights(read_config(config), weights, kv), layout or Layout(), step, **more)
+    return step_workload(*known(config, weights, kv), layout or ALONE, step, **more)
 
 
 def tally(workload, *families):
@@ -161,8 +167,7 @@ def tally(workload, *families):
 
 
 def parameters(name):
-    model = config_of(name)
-    return weight_bytes(read_architecture(model), read_weights(read_config(model), "bf16"), Layout()) / 2.0
+    return weight_bytes(*known(config_of(name), "bf16"), ALONE) / 2.0
 
 
 @pytest.mark.parametrize("name, published", PUBLISHED.items())
@@ -171,14 +176,14 @@ def test_parameters_are_the_published_ones(name, published):
 
 
 @pytest.mark.parametrize("name, layout", [
-    ("llama-3.1-70b", Layout(tensor_parallel=8)), ("gpt2", Layout(tensor_parallel=4)), ("mixtral-8x7b", Layout(tensor_parallel=8)),
+    ("llama-3.1-70b", EIGHT), ("gpt2", Layout(tensor_parallel=4)), ("mixtral-8x7b", EIGHT),
     ("mixtral-8x7b", Layout(tensor_parallel=4, expert_parallel=2)), ("gpt-oss-120b", Layout(tensor_parallel=8, expert_parallel=8)),
     ("qwen3.5-27b", Layout(tensor_parallel=4)),
 ])  # fmt: skip
 @pytest.mark.parametrize("step", [Step(prompts=((700, 700), (100, 900))), Step(sequences=32, context=512.0)])
 def test_the_work_of_all_gpus_is_that_of_one(name, layout, step):
     whole, part = served(name, step=step, skew=0.0), served(name, layout, step, skew=0.0)
-    model = read_architecture(name)
+    model, weights = known(name)
     for family in ("attention", "moe", "gemm"):
         flop, byte = tally(whole, family)
         copied = (
@@ -188,9 +193,8 @@ def test_the_work_of_all_gpus_is_that_of_one(name, layout, step):
         )
         assert layout.gpus * tally(part, family)[0] == pytest.approx(flop + copied, rel=2e-3)
         assert family != "attention" or layout.gpus * tally(part, family)[1] == pytest.approx(byte)
-    weights = read_weights(read_config(name))
-    assert layout.gpus * weight_bytes(model, weights, layout) == pytest.approx(weight_bytes(model, weights, Layout()), rel=0.02)
-    assert layout.gpus * cache_bytes(model, weights, layout, 512.0) == pytest.approx(cache_bytes(model, weights, Layout(), 512.0))
+    assert layout.gpus * weight_bytes(model, weights, layout) == pytest.approx(weight_bytes(model, weights, ALONE), rel=0.02)
+    assert layout.gpus * cache_bytes(model, weights, layout, 512.0) == pytest.approx(cache_bytes(model, weights, ALONE, 512.0))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -209,10 +213,10 @@ def test_a_prompt_costs_two_flop_a_parameter_that_its_tokens_use(name):
 
 
 def test_decoding_reads_the_weights_and_the_cache_once():
-    config, layout = read_config("qwen3-32b"), Layout(tensor_parallel=2)
+    layout = Layout(tensor_parallel=2)
     for kv in ("bf16", "fp8"):
-        model, weights = read_architecture(config), read_weights(config, "fp8-block", kv)
-        workload = served(config, layout, weights="fp8-block", kv=kv)
+        model, weights = known("qwen3-32b", "fp8-block", kv)
+        workload = served("qwen3-32b", layout, weights="fp8-block", kv=kv)
         embedded = 2.0 * model.embeddings / 2.0
         assert tally(workload, "gemm")[1] == pytest.approx(weight_bytes(model, weights, layout) - embedded, rel=0.03)
         cached = DECODE.sequences * DECODE.context * cache_bytes(model, weights, layout)
@@ -222,7 +226,7 @@ def test_decoding_reads_the_weights_and_the_cache_once():
 @pytest.mark.parametrize("name, kernels", [("llama-3.1-8b", 325), ("llama-3.1-70b", 805), ("qwen3-32b", 709)])
 def test_a_step_has_ten_kernels_a_layer_and_two_sums(name, kernels):
     """Numbers of kernels as in a replayed graph of vLLM: 10 a layer and 5 (Qwen3 normalises heads in one more)."""
-    model, parallel = read_architecture(name), served(name, Layout(tensor_parallel=8))
+    model, parallel = read_architecture(name), served(name, EIGHT)
     assert sum(served(name).counts) == kernels
     sums = {one.operator: count for one, count in counted(parallel) if one.family == "communication"}
     assert sums == {"all_reduce": 2 * model.layers + 1, "all_gather": 1}
@@ -265,38 +269,35 @@ def test_a_piece_of_a_prompt_expands_the_latent_vectors_of_all_tokens_before_it(
 
 
 def test_latent_attention_is_cached_once_for_all_heads_and_on_every_gpu():
-    config = read_config("deepseek-v3")
-    model, weights = read_architecture(config), read_weights(config)
-    assert cache_bytes(model, weights, Layout(tensor_parallel=8)) == 61 * 576 * 2.0
-    eighth, whole = served(config, Layout(tensor_parallel=8)), served(config)
+    assert cache_bytes(*known("deepseek-v3"), EIGHT) == 61 * 576 * 2.0
+    eighth, whole = served("deepseek-v3", EIGHT), served("deepseek-v3")
     assert tally(eighth, "mla")[0] * 8 == pytest.approx(tally(whole, "mla")[0])
     assert tally(eighth, "mla")[1] > 0.8 * tally(whole, "mla")[1]
-    assert {one.operator for one in served(config, step=PROMPT).operators if one.family == "mla"} == {"mla_prefill"}
+    assert {one.operator for one in served("deepseek-v3", step=PROMPT).operators if one.family == "mla"} == {"mla_prefill"}
 
 
 def test_windows_shorten_attention_and_cache_of_their_layers_only():
-    model, weights = read_architecture("gpt-oss-120b"), read_weights(read_config("gpt-oss-120b"))
+    model, weights = known("gpt-oss-120b")
     windows = {one["window"]: count for one, count in counted(served("gpt-oss-120b")) if one.family == "attention"}
     assert windows == {0.0: 18.0, 128.0: 18.0}
     short = served("gpt-oss-120b", step=Step(sequences=2, context=100))
     assert {one["window"] for one in short.operators if one.family == "attention"} == {0.0}
-    whole = cache_bytes(model, weights, Layout())
-    assert cache_bytes(model, weights, Layout(), context=1280.0) == pytest.approx(0.55 * whole)
-    assert cache_bytes(model, weights, Layout(), context=100.0) == whole
+    whole = cache_bytes(model, weights, ALONE)
+    assert cache_bytes(model, weights, ALONE, context=1280.0) == pytest.approx(0.55 * whole)
+    assert cache_bytes(model, weights, ALONE, context=100.0) == whole
 
 
 @pytest.mark.parametrize("name, state", [("qwen3.5-27b", 48 * 48 * 128 * 128 * 4.0), ("qwen3-next-80b-a3b", 36 * 32 * 128 * 128 * 2.0)])
 def test_states_are_kept_once_a_sequence_and_passed_over_in_every_step(name, state):
-    config = read_config(name)
-    model, weights = read_architecture(config), read_weights(config)
-    keys = cache_bytes(model, weights, Layout())
+    model, weights = known(name)
+    keys = cache_bytes(model, weights, ALONE)
     for context in (100.0, 1e5):
-        assert context * (cache_bytes(model, weights, Layout(), context) - keys) == pytest.approx(state, rel=0.05)  # and a convolution's
-    few, many = (tally(served(config, step=Step(sequences=count, context=9.0)), "elementwise")[1] for count in (1, 101))
+        assert context * (cache_bytes(model, weights, ALONE, context) - keys) == pytest.approx(state, rel=0.05)  # and a convolution's
+    few, many = (tally(served(name, step=Step(sequences=count, context=9.0)), "elementwise")[1] for count in (1, 101))
     assert (many - few) / 100.0 > STATE_PASSES * state
     assert model.attended + model.scan.layers == model.layers
     (chunk,) = {
-        one["m"] for one in served(config, step=Step(prompts=((6400, 6400),))).operators if one.operator == "bmm" and one["n"] != one["k"]
+        one["m"] for one in served(name, step=Step(prompts=((6400, 6400),))).operators if one.operator == "bmm" and one["n"] != one["k"]
     } - {128.0}
     assert chunk == 64.0
 
@@ -331,10 +332,10 @@ def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expe
     assert formats == {"fp8" if expected == "fp8_static" else expected}
     routed = served(ROUTED | {"quantization_config": quant}).operators
     assert {one.precision for one in routed if one.family == "moe"} == formats
-    model, weights = read_architecture(config), read_weights(config)
-    own = sum(one.weights for one in model.products(Layout()) if one.name != "head")
-    wide = weight_bytes(model, read_weights(DENSE), Layout())
-    assert wide - weight_bytes(model, weights, Layout()) == pytest.approx(own * (2.0 - weight_byte(expected, quant)))
+    model, weights = known(config)
+    own = sum(one.weights for one in model.products(ALONE) if one.name != "head")
+    wide = weight_bytes(model, read_weights(DENSE), ALONE)
+    assert wide - weight_bytes(model, weights, ALONE) == pytest.approx(own * (2.0 - weight_byte(expected, quant)))
 
 
 def test_marlin_widens_mxfp4_as_int4_under_vllm_alone():
@@ -360,7 +361,7 @@ def test_a_given_scale_saves_its_search_and_a_kernel_that_converts_the_conversio
 
 
 def test_four_bit_weights_of_bitsandbytes_are_widened_before_the_product():
-    config = DENSE | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    config = DENSE | {"quantization_config": NF4}
     many, single = served(config), served(config, step=Step(sequences=1, context=10.0))
     assert tally(many, "gemm") == tally(served(DENSE), "gemm")
     matrices = 4 * (512 * 1024 + 512 * 512 + 3 * 512 * 2048)
@@ -405,41 +406,42 @@ NANO = "nemotron-3-nano-30b-a3b"
 ])  # fmt: skip
 def test_layers_that_lack_a_matrix_do_not_count_for_its_share(name, skipped, kept):
     config = {**read_config(config_of(name)), "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": skipped}}
-    held = {one.name for one in read_architecture(config).products(Layout())}
+    held = {one.name for one in read_architecture(config).products(ALONE)}
     assert {one: share for one, share in read_weights(config).kept if one in held} == pytest.approx(kept)
 
 
-GPTQ = {"quant_method": "gptq", "bits": 4}
-REFUSED = [
-    (DENSE | {"model_type": "mamba2"}, {}, "'mamba2'.*not served; known: gpt2"),
-    ({"hidden_size": 3}, {}, "lacks the field 'model_type'"),
-    ({key: value for key, value in DENSE.items() if key != "hidden_size"}, {}, "lacks the field 'hidden_size'"),
-    (DENSE | {"hidden_size": 7}, {}, "lacks the field 'head_dim'"),
-    (DENSE | {"num_attention_heads": "8"}, {}, "num_attention_heads must be a whole number"),
-    (DENSE | {"num_key_value_heads": 3}, {}, "num_key_value_heads = 3 must divide 8 heads"),
-    (DENSE | {"layer_types": ["linear_attention"] * 4}, {}, "layer_types.*linear_attention"),
-    (DENSE | {"layer_types": ["full_attention"] * 3}, {}, "layer_types names 3 of 4 layers"),
-    (ROUTED | {"num_experts_per_tok": 9}, {}, "num_experts_per_tok = 9 lies outside 1 to 8"),
-    ({key: value for key, value in ROUTED.items() if key != "num_experts"}, {}, "lacks the field 'num_experts'"),
-    (read_config("deepseek-v3") | {"n_shared_experts": None}, {}, "lacks the field 'n_shared_experts'"),
+CONFIGURATIONS = [
+    (DENSE | {"model_type": "mamba2"}, "'mamba2'.*not served; known: gpt2"),
+    ({"hidden_size": 3}, "lacks the field 'model_type'"),
+    ({key: value for key, value in DENSE.items() if key != "hidden_size"}, "lacks the field 'hidden_size'"),
+    (DENSE | {"hidden_size": 7}, "lacks the field 'head_dim'"),
+    (DENSE | {"num_attention_heads": "8"}, "num_attention_heads must be a whole number"),
+    (DENSE | {"num_key_value_heads": 3}, "num_key_value_heads = 3 must divide 8 heads"),
+    (DENSE | {"layer_types": ["linear_attention"] * 4}, "layer_types.*linear_attention"),
+    (DENSE | {"layer_types": ["full_attention"] * 3}, "layer_types names 3 of 4 layers"),
+    (ROUTED | {"num_experts_per_tok": 9}, "num_experts_per_tok = 9 lies outside 1 to 8"),
+    ({key: value for key, value in ROUTED.items() if key != "num_experts"}, "lacks the field 'num_experts'"),
+    (read_config("deepseek-v3") | {"n_shared_experts": None}, "lacks the field 'n_shared_experts'"),
+    (read_config("deepseek-v3") | {"kv_lora_rank": 256}, "kv_lora_rank = 256 differs from 512"),
+    (read_config("deepseek-v3") | {"index_topk": 2048}, "index_topk changes what the layers do"),
+    (read_config("qwen3.5-9b") | {"linear_num_key_heads": 5}, "linear_num_key_heads = 5 must divide 32 heads of states"),
+    (OTHERS["nemotron-h-8b"][1] | {"hybrid_override_pattern": "M?" * 26}, "layer_types.*'\\?'"),
+    (OTHERS["bamba-9b"][1] | {"attn_layer_indices": None}, "lacks the field 'layer_types'"),
+    (OTHERS["nemotron-h-8b"][1] | {"moe_latent_size": 1024}, "moe_latent_size changes what the layers do"),
+    (DENSE | {"num_hidden_layers": [4, 5]}, "num_hidden_layers must be a whole number"),
+    (DENSE | {"num_hidden_layers": []}, "num_hidden_layers must be a whole number"),
+    (DENSE | {"torch_dtype": None}, "torch_dtype = none: the precision.*is not stated; name one as --weights bf16"),
+    (DENSE | {"torch_dtype": "float8_e4m3fn"}, "torch_dtype = 'float8_e4m3fn' is unknown"),
+    (DENSE | {"quantization_config": GPTQ | {"dynamic": {"+:.*down": {"bits": 8}}}}, "dynamic gives 8 bits"),
+    (DENSE | {"quantization_config": GPTQ | {"ignore": ["re:["]}}, "'re:\\['.*no regular expression"),
+    (DENSE | {"quantization_config": GPTQ | {"kv_cache_scheme": {"type": "int", "num_bits": 8}}}, "'int8'"),
+    (DENSE | {"quantization_config": GPTQ | {"kv_cache_quant_algo": "NVFP4"}}, "'nvfp4'"),
+]
+ASKED = [
     (DENSE, {"weights": "mxfp4"}, "no experts, and mxfp4 is a format of experts alone"),
-    (read_config("deepseek-v3") | {"kv_lora_rank": 256}, {}, "kv_lora_rank = 256 differs from 512"),
-    (read_config("deepseek-v3") | {"index_topk": 2048}, {}, "index_topk changes what the layers do"),
-    (read_config("qwen3.5-9b") | {"linear_num_key_heads": 5}, {}, "linear_num_key_heads = 5 must divide 32 heads of states"),
-    (OTHERS["nemotron-h-8b"][1] | {"hybrid_override_pattern": "M?" * 26}, {}, "layer_types.*'\\?'"),
-    (OTHERS["bamba-9b"][1] | {"attn_layer_indices": None}, {}, "lacks the field 'layer_types'"),
-    (OTHERS["nemotron-h-8b"][1] | {"moe_latent_size": 1024}, {}, "moe_latent_size changes what the layers do"),
-    (DENSE | {"num_hidden_layers": [4, 5]}, {}, "num_hidden_layers must be a whole number"),
-    (DENSE | {"num_hidden_layers": []}, {}, "num_hidden_layers must be a whole number"),
-    (DENSE | {"torch_dtype": None}, {}, "torch_dtype = none: the precision.*is not stated; name one as --weights bf16"),
-    (DENSE | {"torch_dtype": "float8_e4m3fn"}, {}, "torch_dtype = 'float8_e4m3fn' is unknown"),
-    (DENSE | {"quantization_config": GPTQ | {"dynamic": {"+:.*down": {"bits": 8}}}}, {}, "dynamic gives 8 bits"),
-    (DENSE | {"quantization_config": GPTQ | {"ignore": ["re:["]}}, {}, "'re:\\['.*no regular expression"),
-    (DENSE | {"quantization_config": GPTQ | {"kv_cache_scheme": {"type": "int", "num_bits": 8}}}, {}, "'int8'"),
-    (DENSE | {"quantization_config": GPTQ | {"kv_cache_quant_algo": "NVFP4"}}, {}, "'nvfp4'"),
     (DENSE, {"weights": "fp7"}, "weights = 'fp7' is unknown; known: bf16"),
     (DENSE, {"kv": "fp4"}, "kv = 'fp4' is unknown"),
-    (DENSE, {"layout": Layout(tensor_parallel=3)}, "8 heads"),
+    (DENSE, {"layout": Layout(tensor_parallel=3)}, "tensor parallelism 3 and expert parallelism 1 do not divide 8 heads"),
     (DENSE | {"num_attention_heads": 12, "num_key_value_heads": 4}, {"layout": Layout(tensor_parallel=6)}, "4 key heads"),
     (DENSE | {"intermediate_size": 2049}, {"layout": Layout(tensor_parallel=2)}, "inner size 2049"),
     (DENSE, {"layout": Layout(expert_parallel=2)}, "a model without experts"),
@@ -454,7 +456,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("config, more, message", REFUSED)
+@pytest.mark.parametrize("config, more, message", [*((one, {}, message) for one, message in CONFIGURATIONS), *ASKED])
 def test_what_cannot_be_served_is_refused_in_one_line(config, more, message):
     with one_line(WorkloadError, match=message):
         served(config, **more)

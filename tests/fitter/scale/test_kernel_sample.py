@@ -1,28 +1,33 @@
-"""Kernels read in pieces: all rows are screened and counted, and the sample does not depend on how they are cut."""
+"""Kernels read in pieces, here or on a Dask cluster: all are screened and counted, and the sample does not depend on how they are cut."""
 
 import itertools
+import logging
+import os
+import signal
 from dataclasses import fields, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from distributed import Client, LocalCluster
 
 from collector.errors import DatasetError
 from estimator import load_gpu
 from fitter.cli import main
-from fitter.errors import InputError
+from fitter.errors import ClusterError, InputError
 from fitter.rows.partitions import open_partitioned, read_batches
 from fitter.rows.rejected import count_reasons
 from fitter.rows.selection import read_selection
+from fitter.scale.cluster import check_versions, in_order, open_cluster
 from fitter.scale.streamed import KernelSample, SampleTask, is_streamed, pruned_rows, read_streamed, row_hashes, sample_of
 
 TASK = SampleTask(collected=None, gpu=None, seed=0)
 
 
-def kernel_table(rows, seed=0):
+def kernel_table(rows):
     """Matrix products and additions, each a few times, some of them impossible."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     shape = 64 * rng.integers(2, 14, (rows, 3))
     product = rng.random(rows) < 0.6
     time_s = np.where(product, 2.0 * shape.prod(axis=1) / 1e14, 6.0 * shape[:, 0] * shape[:, 1] / 1e12) + 8e-6
@@ -35,11 +40,8 @@ def kernel_table(rows, seed=0):
             "operator": np.where(product, "linear", "add").tolist(),
             "gpu": ["a100-pcie-40gb"] * rows,
             "precision": np.where(rng.random(rows) < 0.02, "fp7", "bf16").tolist(),
-            "m": np.where(product, shape[:, 0], np.nan),
-            "n": np.where(product, shape[:, 1], np.nan),
-            "k": np.where(product, shape[:, 2], np.nan),
-            "rows": np.where(product, np.nan, shape[:, 0]),
-            "dim": np.where(product, np.nan, shape[:, 1]),
+            **{name: np.where(product, size, np.nan) for name, size in zip("mnk", shape.T, strict=True)},
+            **{name: np.where(product, np.nan, size) for name, size in zip(("rows", "dim"), shape.T, strict=False)},
             "latency_s": time_s,
             "sm_clock_mhz": rng.choice([900.0, 1200.0, 1410.0], rows),
         }
@@ -193,3 +195,66 @@ def test_more_rows_than_memory_holds_and_a_cluster_are_read_in_pieces(tmp_path, 
     assert [is_streamed([str(few), str(path)], None) for path in (few, many, text)] == [False, True, False]
     assert main([str(few), "--scheduler", "foo://127.0.0.1:9", "-o", str(tmp_path / "b.json")]) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("fit: --scheduler foo://127.0.0.1:9: no Dask scheduler answers there")
+
+
+def started(workers, *, processes=False):
+    """A cluster on the loopback."""
+    return LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        processes=processes,
+        dashboard_address="127.0.0.1:0",
+        host="127.0.0.1",
+        protocol="tcp",
+        silence_logs=logging.CRITICAL,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A kernel table in five files."""
+    return write_parts(kernel_table(1000), tmp_path / "k", [100, 180, 400, 800])
+
+
+def rows_of(partition):
+    """Rows of a partition, read to its end."""
+    return sum(batch.num_rows for batch in read_batches(partition, ["latency_s"]))
+
+
+def test_a_cluster_gives_the_sample_of_one_machine_in_the_order_of_the_partitions(folder):
+    parts = open_partitioned(folder).parts
+    with started(2) as cluster, open_cluster(cluster.scheduler_address) as results:
+        assert list(results(rows_of, parts)) == [100, 80, 220, 400, 200]
+        assert said(sample_of(parts, TASK, results)) == said(sample_of(parts, TASK))
+        (folder / "part-002.parquet").write_bytes(b"PAR1")
+        with pytest.raises(DatasetError, match="part-002.parquet: truncated"):
+            list(results(rows_of, parts))
+
+
+def test_the_work_of_a_killed_worker_is_done_by_another():
+    task = lambda number: sum(range(300_000 + number))  # noqa: E731 - pickled as it is: workers import nothing of ours
+    with started(2, processes=True) as own, Client(own, set_as_default=False) as client:
+        results = in_order(client, task, range(40))  # more tasks than are under way at any time
+        found = [next(results)]
+        os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
+        assert [*found, *results] == [*map(task, range(40))]
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "foo://127.0.0.1:1", "127.0.0.1:port"])
+def test_an_address_without_a_scheduler_is_refused(address):
+    with pytest.raises(ClusterError, match=f"--scheduler {address}: no Dask scheduler answers there"), open_cluster(address, connect_s=0.2):
+        pass
+
+
+def test_workers_of_another_version_and_a_scheduler_without_workers_are_refused():
+    check_versions({"tcp://w1": "1.2.3"}, "1.2.3", "tcp://s")
+    with pytest.raises(ClusterError, match=r"worker tcp://w2 has wattprint 1.2.2, this is 1.2.3"):
+        check_versions({"tcp://w1": "1.2.3", "tcp://w2": "1.2.2"}, "1.2.3", "tcp://s")
+    with pytest.raises(ClusterError, match=r"worker tcp://w1 has no wattprint"):
+        check_versions({"tcp://w1": ModuleNotFoundError("wattprint")}, "1.2.3", "tcp://s")
+    with (
+        started(0) as found,
+        pytest.raises(ClusterError, match="the scheduler has no workers"),
+        open_cluster(found.scheduler_address, connect_s=0.5),
+    ):
+        pass

@@ -11,7 +11,7 @@ from tests.microbench.interpreter.program import InterpreterError
 
 UNSIGNED = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 FLOATING = frozenset({"f16", "f16x2", "bf16x2", "f32", "f64"})
-LOW_WORD = np.uint64(0xFFFFFFFF)
+LOW_WORD, WORD_BITS = np.uint64(0xFFFFFFFF), np.uint64(32)
 SPLITTER = 2.0**27 + 1.0
 """Dekker's constant for float64."""
 
@@ -98,7 +98,7 @@ def product(opcode, a, b):
         return a * b
     wide = np.int64 if opcode[-1][0] == "s" else np.uint64
     whole = raw(view(a, opcode[-1]).astype(wide) * view(b, opcode[-1]).astype(wide))
-    return whole if "wide" in opcode else (whole >> np.uint64(32)).astype(np.uint32)
+    return whole if "wide" in opcode else (whole >> WORD_BITS).astype(np.uint32)
 
 
 def quotient(kind, a, b):
@@ -129,14 +129,14 @@ def shift(left, kind, a, by):
 
 def funnel(left, low, high, by):
     """32 bits of the 64-bit word high:low, shifted by `by` modulo 32: the upper ones to the left, the lower ones to the right."""
-    amount, both = (by & np.uint32(31)).astype(np.uint64), high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
-    return (both << amount >> np.uint64(32) if left else both >> amount & LOW_WORD).astype(np.uint32)
+    amount, both = (by & np.uint32(31)).astype(np.uint64), high.astype(np.uint64) << WORD_BITS | low.astype(np.uint64)
+    return (both << amount >> WORD_BITS if left else both >> amount & LOW_WORD).astype(np.uint32)
 
 
 def field(position, length):
     """Where a field begins, and its bits moved down to bit 0, as 64-bit words."""
-    count = np.minimum((length & np.uint32(255)).astype(np.uint64), np.uint64(32))
-    return np.minimum((position & np.uint32(255)).astype(np.uint64), np.uint64(32)), (np.uint64(1) << count) - np.uint64(1)
+    count = np.minimum((length & np.uint32(255)).astype(np.uint64), WORD_BITS)
+    return np.minimum((position & np.uint32(255)).astype(np.uint64), WORD_BITS), (np.uint64(1) << count) - np.uint64(1)
 
 
 def insert_field(bits, into, position, length):
@@ -154,7 +154,7 @@ def extract_field(a, position, length):
 
 def permute_bytes(a, b, selector):
     """Four bytes of b:a, each chosen by four bits; the highest of them spreads the byte's sign."""
-    both = b.astype(np.uint64) << np.uint64(32) | a.astype(np.uint64)
+    both = b.astype(np.uint64) << WORD_BITS | a.astype(np.uint64)
     result = np.zeros_like(a)
     for place in range(4):
         choice = selector >> np.uint32(4 * place) & np.uint32(15)
@@ -252,7 +252,7 @@ def _carried(opcode, sources, carry):
     else:
         first = wide[0] if root == "add" else product(("mad", "hi" if "hi" in opcode else "lo", "u32"), *sources[:2]).astype(np.uint64)
         total = first + wide[-1] + incoming
-        outgoing = total >> np.uint64(32)
+        outgoing = total >> WORD_BITS
     return (total & LOW_WORD).astype(np.uint32), outgoing if "cc" in opcode else carry
 
 
