@@ -79,11 +79,12 @@ def axis_over(label: str, values: Sequence[Array], *, logarithmic: bool = False)
     joined = joined[joined > 0] if logarithmic else joined
     low, high = (float(joined.min()), float(joined.max())) if joined.size else (1.0, 10.0)
     if logarithmic:
-        return Axis(
-            label=label, low=10.0 ** floor(log10(low)), high=10.0 ** max(ceil(log10(high)), floor(log10(low)) + 1), logarithmic=True
-        )
-    margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
-    return Axis(label=label, low=max(low - margin, 0.0) if low >= 0 else low - margin, high=high + margin, logarithmic=False)
+        first = floor(log10(low))
+        low, high = 10.0**first, 10.0 ** max(ceil(log10(high)), first + 1)
+    else:
+        margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
+        low, high = max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
+    return Axis(label=label, low=low, high=high, logarithmic=logarithmic)
 
 
 def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, diagonal: bool = False) -> str:

@@ -86,7 +86,7 @@ def _differing(points: Sweep) -> tuple[list[str], str]:
 
 def _too_large(points: Sweep) -> str:
     """The end of a headline if models do not fit into memory: on which boards, and how many of several."""
-    cases = [points.cases[i] for i in points.present()]
+    cases = points.present().values()
     large = [case for case in cases if case.too_large]
     which = f" ({len(large)} of {len(cases)})" if len(cases) > 1 else ""
     gpus = ", ".join(dict.fromkeys(case.gpu for case in large))

@@ -1,8 +1,7 @@
 """Workload + bundle + clocks → Estimates: each is one point of the engine's columns, with its warnings and notes; the roofline."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Unpack
 
@@ -105,35 +104,25 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     """Estimates at the points of a single workload."""
     prepared = prediction.prepared
     points = table([Variant(workload=prepared.workloads[0])], prediction)
-    (case,), count = points.cases, len(points)
-    points = replace(points, cases=(case,) * count, case=np.arange(count))  # each point has remarks of its own
-    validity, warnings, notes = points.validity(), _by_number(points.warnings_of(), count), _by_number(points.notes_of(), count)
-    found = [
-        Estimate(
+    (case,) = points.cases
+    found = []
+    for i in range(len(points)):
+        point = points.select(np.array([i]))  # each has remarks of its own
+        one = Estimate(
             workload=case.workload,
             bundle=case.bundle,
             gpu=case.gpu,
             gpus=case.gpus,
-            **dict(zip(VALUES, row, strict=True)),
+            **{name: getattr(point, name).item() for name in VALUES},
             host_s=float(prepared.host_s[0]),
-            validity=validity[i],
+            validity=point.validity()[0],
             fits=not case.too_large,
-            usable=case.usable and math.isfinite(points.latency_s[i]),
-            warnings=warnings[i],
-            notes=notes[i],
+            usable=not point.unusable,
+            warnings=tuple(line for _, line in point.warnings),
+            notes=tuple(line for _, line in point.notes),
         )
-        for i, row in enumerate(zip(*(getattr(points, name).tolist() for name in VALUES), strict=True))
-    ]
-    for i, one in enumerate(found):
         vars(one)["_kernels"] = prediction, i
-    return found
-
-
-def _by_number(lines: Iterable[tuple[int, str]], count: int) -> list[tuple[str, ...]]:
-    """The lines of each of `count` points, from lines with the point's index."""
-    found: list[tuple[str, ...]] = [()] * count
-    for i, line in lines:
-        found[i] += (line,)
+        found.append(one)
     return found
 
 

@@ -93,18 +93,19 @@ def explain(asked: Asked) -> Explanation:
     ideal_s = prepared.counts * ideal_seconds(prepared.phases, prepared.board.gpu, result.sm_clock_mhz * HZ_PER_MHZ)
     total_s, kernels = max(float(seconds.sum()), TINY), []
     for i in np.argsort(-seconds, kind="stable").tolist():
-        shares = dict(zip(LIMITS, (limits[i] / (seconds[i] or 1.0)).tolist(), strict=True))  # what is saved has negative times
+        count, time_s, joule, ideal = (float(column[i]) for column in (prepared.counts, seconds, energy_j, ideal_s))
+        shares = dict(zip(LIMITS, (limits[i] / (time_s or 1.0)).tolist(), strict=True))  # what is saved has negative times
         kernels.append(
             KernelExplanation(
                 operator=prepared.operators[i].label,
-                count=float(prepared.counts[i]),
-                time_s=float(seconds[i]),
-                time_share=float(seconds[i]) / total_s,
-                energy_j=float(energy_j[i]),
+                count=count,
+                time_s=time_s,
+                time_share=time_s / total_s,
+                energy_j=joule,
                 limit=max(shares, key=lambda name: shares[name]),
                 limits=shares,
                 phases_s={name: value for name, value in zip(PHASES, phases_s[i].tolist(), strict=True) if value},
-                ideal_s=float(ideal_s[i]),
+                ideal_s=ideal,
                 outside_validity=result.kernels[i].outside_validity,
             )
         )
@@ -157,11 +158,14 @@ def _limits(prepared: Prepared, phases_s: Array) -> Array:
         useful = np.where((quantised > 0.0) & (phases.ideal_math > 0.0), np.minimum(phases.ideal_math / quantised, 1.0), 1.0)
     unbalanced = np.minimum(1.0 - phases.occupied, 1.0 - useful)
     on_tensor = phases.events[:, EVENTS.index("tensor")] > 0.0
-    useful_s = math_s * useful
-    result[:, LIMITS.index("tensor cores")] += np.where(on_tensor, useful_s, 0.0)
-    result[:, LIMITS.index("CUDA cores")] += np.where(on_tensor, 0.0, useful_s)
-    result[:, LIMITS.index("load imbalance")] += math_s * unbalanced
-    result[:, LIMITS.index("tile quantisation")] += math_s * (1.0 - useful - unbalanced)
+    parts = {
+        "tensor cores": np.where(on_tensor, math_s * useful, 0.0),
+        "CUDA cores": np.where(on_tensor, 0.0, math_s * useful),
+        "load imbalance": math_s * unbalanced,
+        "tile quantisation": math_s * (1.0 - useful - unbalanced),
+    }
+    for name, own_s in parts.items():
+        result[:, LIMITS.index(name)] += own_s
     return result
 
 

@@ -129,7 +129,7 @@ class Sweep(Values[Array]):
     @property
     def unusable(self) -> bool:
         """Whether any point should not be used: it has no time, its model does not fit into memory, or a part of it is not modelled."""
-        return not (np.isfinite(self.latency_s).all() and all(self.cases[i].usable for i in self.present()))
+        return not (np.isfinite(self.latency_s).all() and all(case.usable for case in self.present().values()))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The columns of every point by name, so that `pandas.DataFrame(points)` has a row for each."""
@@ -167,21 +167,17 @@ class Sweep(Values[Array]):
 
         Of several clocks outside the fitted range the first one is named.  A limit that does not hold and memory come first.
         """
-        return [(self.cases[i].workload, line) for i, line in self.warnings_of()]
-
-    def warnings_of(self) -> list[tuple[int, str]]:
-        """The warnings, each with the index of its case."""
-        lines = [(i, STAYS_ABOVE.format(self.cases[i].power_limit_w)) for _, i in self._first(self.above_limit)]
+        lines = [(case.workload, STAYS_ABOVE.format(case.power_limit_w)) for _, case in self._first(self.above_limit)]
         lines += self._case_lines("warnings")
-        for first, i in self._first(self.outside_clock()):
+        for first, case in self._first(self.outside_clock()):
             clocks = float(self.asked_clock_mhz[first]), float(self.sm_clock_mhz[first])
-            lines += [(i, line) for line in clock_warning(self.cases[i].fitted_clocks_mhz, *clocks)]
+            lines += [(case.workload, line) for line in clock_warning(case.fitted_clocks_mhz, *clocks)]
         large = {line for case in self.cases for line in case.too_large}
         return sorted(lines, key=lambda one: one[1] not in large)
 
-    def present(self) -> list[int]:
-        """Indices of the cases that have a point, in their order."""
-        return sorted(set(self.case.tolist()))
+    def present(self) -> dict[int, Case]:
+        """The cases that have a point, by their indices, in their order."""
+        return {i: self.cases[i] for i in sorted(set(self.case.tolist()))}
 
     def outside_clock(self) -> BoolArray:
         """Whether the requested or the lowered clock of a point is outside the fitted range, shape (n,)."""
@@ -194,32 +190,27 @@ class Sweep(Values[Array]):
         return ["extrapolated" if beyond and one == "measured" else one for one, beyond in found]
 
     @property
+    @np.errstate(all="ignore")
     def notes(self) -> list[tuple[str, str]]:
         """(workload, line) for every note; of several points that wait for the host the first one is named."""
-        return [(self.cases[i].workload, line) for i, line in self.notes_of()]
-
-    @np.errstate(all="ignore")
-    def notes_of(self) -> list[tuple[int, str]]:
-        """The notes, each with the index of its case."""
         waits = np.maximum(1.0 - self.gpu_s / self.latency_s, 0.0).round(2)
         host_ln = np.sqrt(launch_weight(self.launch_bound_share)) * self.label("launch_ln_std")
         assumed = host_ln > np.sqrt(0.5) * np.log(self.latency_s_high / self.latency_s_low) / (2.0 * NORMAL_90)  # half of the variance
         lines = self._case_lines("notes")
-        for first, i in self._first((assumed | (self.launch_bound_share > 0.3)) & (waits > 0.0)):
-            case = self.cases[i]
+        for first, case in self._first((assumed | (self.launch_bound_share > 0.3)) & (waits > 0.0)):
             doubt = f", assumed ± {case.launch_ln_std:.0%}: most of the latency's ±" if assumed[first] else ""
             cost = f"{1e6 * case.launch_s:.3g} µs an operator (--host-launch-us)"
-            lines.append((i, f"the GPU waits {waits[first]:.0%} of the time for the host's launches, {cost}{doubt}"))
+            lines.append((case.workload, f"the GPU waits {waits[first]:.0%} of the time for the host's launches, {cost}{doubt}"))
         return lines
 
-    def _first(self, points: BoolArray) -> list[tuple[int, int]]:
-        """The first of these points of every case, with the index of the case."""
+    def _first(self, points: BoolArray) -> list[tuple[int, Case]]:
+        """The first of these points of every case, with the case."""
         index = np.flatnonzero(points)[::-1]
         first = dict(zip(self.case[index].tolist(), index.tolist(), strict=True))
-        return [(first[i], i) for i in sorted(first)]
+        return [(first[i], self.cases[i]) for i in sorted(first)]
 
-    def _case_lines(self, kind: str) -> list[tuple[int, str]]:
-        return [(i, line) for i in self.present() for line in getattr(self.cases[i], kind)]
+    def _case_lines(self, kind: str) -> list[tuple[str, str]]:
+        return [(case.workload, line) for case in self.present().values() for line in getattr(case, kind)]
 
     def per_request(self) -> dict[str, Array]:
         """Requests and tokens of an iteration, and costs of each, shape (n,); nan where the batch or the tokens are unknown."""

@@ -91,7 +91,13 @@ class Shape:
     counts: tuple[int, ...]
 
 
-LEAST_ONE: Final = 1
+def refuse_empty(value: Any) -> None:
+    """Refuse an empty text, list or object."""
+    if not value:
+        raise FaultError("must not be empty")
+
+
+LEAST_ONE: Final = refuse_empty
 """Annotation of a text, a list or an object that must not be empty."""
 
 WHEN_GIVEN: Final = {"when_given": True}
@@ -215,8 +221,6 @@ def reader_of(hint: Any) -> Reader:
         metas = tuple(rest)
     checks = [meta for meta in metas if callable(meta)]
     read_value = _reader(hint, metas)
-    if LEAST_ONE in metas:
-        read_value = _not_empty(read_value)
     if not checks:
         return read_value
 
@@ -232,11 +236,11 @@ def reader_of(hint: Any) -> Reader:
 def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
     origin, args = get_origin(hint), get_args(hint)
     if hint in (float, int):
-        return _number(next((meta for meta in metas if isinstance(meta, Span)), Span()), hint is int)
+        return _number(_span(metas), hint is int)
     if hint is str:
         return _text(next((meta for meta in metas if isinstance(meta, Words | Pattern)), None))
     if hint is bool:
-        return _truth
+        return lambda value: _of_kind(value, bool, "true or false")
     if origin is Literal:
         return _text(Words(args))
     if origin is tuple:
@@ -253,6 +257,18 @@ def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
         read_row = _row(tuple(get_type_hints(hint).values()))
         return lambda value: hint(*read_row(value))
     return _free if hint in (Any, object) else _object(hint)
+
+
+def _span(metas: tuple[Any, ...]) -> Span:
+    """The limits among annotations."""
+    return next((meta for meta in metas if isinstance(meta, Span)), Span())
+
+
+def _of_kind(value: Any, kind: Any, named: str) -> Any:
+    """A value of this kind.  Raises FaultError, naming the kind, for any other."""
+    if not isinstance(value, kind):
+        raise FaultError(f"must be {named}, got {kind_of(value)}")
+    return value
 
 
 def _number(span: Span, whole: bool) -> Reader:
@@ -275,8 +291,7 @@ def _number(span: Span, whole: bool) -> Reader:
 
 
 def _array(metas: tuple[Any, ...]) -> Reader:
-    span = next((meta for meta in metas if isinstance(meta, Span)), Span())
-    rows: Any = Annotated[float, span]
+    rows: Any = Annotated[float, _span(metas)]
     for count in reversed(next(meta.counts for meta in metas if isinstance(meta, Shape))):
         rows = tuple[(rows,) * count]  # type: ignore[misc]
     read_rows = reader_of(rows)
@@ -290,9 +305,8 @@ def _array(metas: tuple[Any, ...]) -> Reader:
 
 
 def _text(meta: Words | Pattern | None) -> Reader:
-    def read_text(value: Any) -> str:
-        if not isinstance(value, str):
-            raise FaultError(f"must be a text, got {kind_of(value)}")
+    def read_text(value: Any) -> Any:
+        _of_kind(value, str, "a text")
         if isinstance(meta, Words) and value not in meta.known:
             raise FaultError(f"= {value[:60]!r} is unknown; known: {', '.join(filter(None, meta.known))}")
         if isinstance(meta, Pattern) and not re.fullmatch(meta.pattern, value):
@@ -304,31 +318,14 @@ def _text(meta: Words | Pattern | None) -> Reader:
     return read_text
 
 
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise FaultError(f"must be true or false, got {kind_of(value)}")
-    return value
-
-
-def _not_empty(read_value: Reader) -> Reader:
-    def read_some(value: Any) -> Any:
-        found = read_value(value)
-        if not found:
-            raise FaultError("must not be empty")
-        return found
-
-    return read_some
-
-
-def _items(value: Any) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise FaultError(f"must be a list, got {kind_of(value)}")
-    return value
+def _items(value: Any) -> Any:
+    return _of_kind(value, list | tuple, "a list")
 
 
 def _column(item: Any) -> Reader:
     read_item = reader_of(item)
-    span = next((meta for meta in get_args(item)[1:] if isinstance(meta, Span)), Span()) if get_args(item)[:1] == (float,) else None
+    kind, *metas = get_args(item) or (None,)
+    span = _span(tuple(metas)) if kind is float else None
 
     def read_column(value: Any) -> tuple[Any, ...]:
         items = _items(value)
@@ -359,10 +356,8 @@ def _at(reader: Reader, value: Any, key: str | int) -> Any:
         raise fault.inside(key) from None
 
 
-def _members(value: Any) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise FaultError(f"must be an object, got {kind_of(value)}")
-    return value
+def _members(value: Any) -> Any:
+    return _of_kind(value, Mapping, "an object")
 
 
 def _mapping(name: Any, item: Any) -> Reader:

@@ -44,12 +44,9 @@ def operator_work(operator: Operator) -> Work:
         return Work(2.0 * weights * load.rows, weights * FORMATS[operator.precision].weight_byte + passed * width, passed * out_width)
     if operator.family == "communication":
         return Work(0.0, operator["message_bytes"], operator["message_bytes"])
-    if operator.family in ("softmax", "norm", "quantise"):
+    if operator.family in ("softmax", "norm", "quantise", "reduction"):
         rows, dim = operator.shape
-        return Work(0.0, rows * dim * width, rows * dim * out_width)
-    if operator.family == "reduction":
-        rows, dim = operator.shape
-        return Work(0.0, rows * dim * width, rows * out_width)
+        return Work(0.0, rows * dim * width, rows * (1.0 if operator.family == "reduction" else dim) * out_width)
     elements, reads = operator.shape
     return Work(0.0, reads * width, elements * out_width)
 

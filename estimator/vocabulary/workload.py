@@ -18,7 +18,7 @@ from estimator.vocabulary.quantities import canonical_precision
 from estimator.vocabulary.reader import LEAST_ONE, WHEN_GIVEN, FaultError, Span, Words, read
 from estimator.vocabulary.values import frozen
 
-FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+FAMILY_FIELDS: Final = {
     # C[m, n] = A[m, k] · B[k, n], `batch` of them; linear layers: m tokens, n outputs, k inputs.
     "gemm": ("batch", "m", "n", "k"),
     "conv": ("batch", "channels", "height", "width", "filters", "kernel_h", "kernel_w", "stride", "padding", "groups"),
@@ -42,7 +42,7 @@ FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Shape fields of each kernel family, in the order in which `Operator.shape` holds them."""
 
-FAMILY_OPERATORS: Final[dict[str, tuple[str, ...]]] = {
+FAMILY_OPERATORS: Final = {
     "gemm": ("linear", "bmm"),
     "conv": ("conv2d", "depthwise"),
     "attention": ("prefill", "decode"),
@@ -80,7 +80,7 @@ FLASH_ATTENTION: Final = "flash-attention"
 ONE_FAMILY: Final = {"nccl": "communication", FLASH_ATTENTION: "attention"}
 """Libraries with kernels of a single family."""
 
-CUDNN_HEADS: Final[dict[str, float]] = {"9.0": 256.0, "10.0": 128.0, "10.3": 128.0}
+CUDNN_HEADS: Final = {"9.0": 256.0, "10.0": 128.0, "10.3": 128.0}
 """Largest heads of the attention that PyTorch leaves to cuDNN, by compute capability: from PyTorch 2.11 on, whose cuDNN is recent enough.
 Source: PyTorch, sdp_utils.cpp (check_prefer_cudnn_attention, check_cudnn_tensor_shapes); huggingface/transformers, pull request 48163."""
 
