@@ -90,8 +90,7 @@ class GuardedRunner:
 
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
         """The kernel for an operator.  Raises RunnerError for one on the list, and the errors of the runner."""
-        name = _operator_name(operator, l2_state, transpose)
-        return self._guarded(name, lambda: self._runner.prepare(operator, l2_state, transpose))
+        return self._guarded(_operator_name(operator, l2_state, transpose), lambda: self._runner.prepare(operator, l2_state, transpose))
 
     def prepare_generated(self, load: Load) -> PreparedKernel:
         """A generated kernel or a copy.  Raises RunnerError for one on the list, and the errors of the runner."""

@@ -68,7 +68,7 @@ def measure_kernel(bench: Bench, sampler: Sampler, point: Point, settings: Measu
         "low_confidence": isinstance(point.load, GeneratedLoad) and point.load.launch.mode == "single",
         "shared_board": bool(state.other_processes),
     }
-    given = tuple(flag for flag, doubt in doubts.items() if doubt)
+    given = [flag for flag, doubt in doubts.items() if doubt]
     outcome = outcome_columns(run, settings, calibration, generated=point.load is not None, doubts=given)
     if point.timed_only:
         flags = ["short_window", *(flag for flag in outcome["flags"] if flag not in POWER_DOUBTS)]

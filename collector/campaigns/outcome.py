@@ -51,9 +51,7 @@ class Run:
     rest: Trace | None
 
 
-def outcome_columns(
-    run: Run, settings: MeasurementSettings, calibration: SensorCalibration, *, generated: bool, doubts: tuple[str, ...]
-) -> Row:
+def outcome_columns(run: Run, settings: MeasurementSettings, calibration: SensorCalibration, *, generated: bool, doubts: list[str]) -> Row:
     """The columns of a row that follow from its run; unknown numbers are nan.
 
     `doubts` are flags that do not follow from the polls.  Bad data raise no error.
@@ -112,15 +110,18 @@ def idle_entry(idle: Trace, sm_clock_mhz: float | None, calibration: SensorCalib
     """Power at rest at one clock, with the temperature at which it was measured, as the file metadata hold it."""
     host_s = host_seconds(idle.board.host_ns)
     power = steady_power(idle.board, float(host_s[0]), float(host_s[-1]), calibration, power_limit_w)
-    entry = {
-        "sm_clock_mhz": sm_clock_mhz,
-        "sm_clock_measured_mhz": mean_known(idle.states.sm_clock_mhz),
-        "power_w": power.power_w,
-        "std_w": power.std_w,
-        "temperature_c": mean_known(idle.states.temperature_c),
-        "samples": float(power.samples),
-    }
-    return dict(known(entry))
+    return dict(
+        known(
+            {
+                "sm_clock_mhz": sm_clock_mhz,
+                "sm_clock_measured_mhz": mean_known(idle.states.sm_clock_mhz),
+                "power_w": power.power_w,
+                "std_w": power.std_w,
+                "temperature_c": mean_known(idle.states.temperature_c),
+                "samples": float(power.samples),
+            }
+        )
+    )
 
 
 def _latency(run: LaunchRecord, settle_s: float) -> tuple[float, float, float]:
@@ -162,11 +163,12 @@ def states_within(states: StateReadings, start_s: float, end_s: float) -> StateR
 def _state_flags(states: StateReadings, asked_mhz: float | None, settings: MeasurementSettings) -> list[str]:
     """Doubts about the operating point."""
     clock, reasons = mean_known(states.sm_clock_mhz), limiting_reasons(throttle_union(states))
-    varied_mhz = CLOCK_VARIATION * clock
     return _true(
         throttled=bool(reasons),
         clock_off_target=asked_mhz is not None and not abs(clock - asked_mhz) <= CLOCK_TOLERANCE * asked_mhz,
-        clock_varied=POWER_CAP not in reasons and len(states.sm_clock_mhz) > 1 and bool(np.std(states.sm_clock_mhz) > varied_mhz),
+        clock_varied=POWER_CAP not in reasons
+        and len(states.sm_clock_mhz) > 1
+        and bool(np.std(states.sm_clock_mhz) > CLOCK_VARIATION * clock),
         hot=mean_known(states.temperature_c) > settings.max_temperature_c,
     )
 

@@ -181,8 +181,7 @@ def _rest(data: KernelDataset) -> str:
 def _drift(table: pa.Table, agreement: dict[str, Array]) -> str:
     series = [Series(name=name.partition("_")[0], x=_minutes(table), y=values) for name, values in agreement.items()]
     caption = "Repeated rows: deviation from the mean of their repetitions; a slope is drift, a width is repeatability."
-    drawn = _chart(caption, series, "time since the first row [min]", "deviation [%]")
-    return _charts(drawn)
+    return _charts(_chart(caption, series, "time since the first row [min]", "deviation [%]"))
 
 
 def _throttling(table: pa.Table) -> str:

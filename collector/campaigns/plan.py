@@ -12,7 +12,7 @@ import numpy as np
 
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point
-from collector.campaigns.selection import Choice, choose_points, point_costs
+from collector.campaigns.selection import Choice, choose_points, point_cost_s
 from collector.clocks import Clocks
 from collector.devices.protocols import Bench, GpuIdentity, KernelRunner
 from collector.errors import CampaignError
@@ -148,15 +148,15 @@ def _mean_load_w(gpu: GpuSpec, sm_clock_mhz: float | None) -> tuple[float, float
 
 def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:
     """A plan with the time and the energy of its points."""
-    costs = point_costs(spec, plan.sensor)
     watts = {clock: _mean_load_w(gpu, clock) for clock in plan.clocks_mhz}
-    joules = sum(costs.of(point) * watts[point.sm_clock_mhz][0] for point in plan.points)
-    joules += sum(costs.load_of(point) * (watts[point.sm_clock_mhz][1] - watts[point.sm_clock_mhz][0]) for point in plan.points)
-    return replace(
-        plan,
-        estimated_s=plan.fixed_s + sum(costs.of(point) for point in plan.points),
-        estimated_j=joules + plan.fixed_s * float(np.mean(watts[middle_clock(plan.clocks_mhz)])),
-    )
+    seconds = joules = added_j = 0.0
+    for point in plan.points:
+        (load_s, all_s), (rest_w, load_w) = point_cost_s(point, spec, plan.sensor), watts[point.sm_clock_mhz]
+        seconds += all_s
+        joules += all_s * rest_w
+        added_j += load_s * (load_w - rest_w)
+    fixed_j = plan.fixed_s * float(np.mean(watts[middle_clock(plan.clocks_mhz)]))
+    return replace(plan, estimated_s=plan.fixed_s + seconds, estimated_j=joules + added_j + fixed_j)
 
 
 def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, gpu: GpuSpec, budget_s: float, seed: int) -> CampaignPlan:
@@ -164,7 +164,7 @@ def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, gpu: GpuSpec, budget_s: 
 
     Raises CampaignError if it leaves no time for a kernel.
     """
-    points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec, plan.sensor), seed)
+    points, choice = choose_points(plan.points, budget_s, plan.fixed_s, lambda point: point_cost_s(point, spec, plan.sensor)[1], seed)
     return _counted(replace(plan, points=points, choice=choice), spec, gpu)
 
 
@@ -208,8 +208,7 @@ def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[t
 
 def digest_of(*described: Any) -> str:
     """A short digest of plain data; of every property that distinguishes a point from others, it is the point's id."""
-    text = json.dumps(described, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:ROW_ID_DIGITS]
+    return hashlib.sha256(json.dumps(described, separators=(",", ":")).encode()).hexdigest()[:ROW_ID_DIGITS]
 
 
 def _ordered(

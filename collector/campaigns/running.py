@@ -98,8 +98,7 @@ def anchor_drift(table: pa.Table) -> dict[str, float]:
 
     Scatter beyond the rows' own standard errors is scatter between runs, and temperature.
     """
-    names = ("trial", "latency_s", "power_w")
-    trial, latency, power = (np.array(table.column(name).to_pylist(), dtype=np.float64) for name in names)
+    trial, latency, power = (np.array(table.column(name).to_pylist(), dtype=np.float64) for name in ("trial", "latency_s", "power_w"))
     drift: dict[str, float] = {}
     for rows in repeated_rows(table, SPOILT):
         for name, values in (("latency", latency[rows]), ("power", power[rows])):

@@ -162,14 +162,13 @@ def _measured(
     watched = reporting(bench, spec, plan) if options.worker else _watched(output, speak)
     with claimed_dataset(output, (KILLERS_SUFFIX,)), guarded_bench(bench, output) as guarded, watched as report:
         check_unused(output, options.resume)
-        kept = kept_rows(output, key) if options.resume else None
         campaign = Campaign(
             guarded,
             spec,
             plan,
             key,
             output,
-            kept=kept,
+            kept=kept_rows(output, key) if options.resume else None,
             calibration=calibration,
             budget_s=options.budget_s(),
             report=report,
@@ -259,8 +258,12 @@ def checked_plans(words: "dict[BoardName, list[str]]", speak: Speaker) -> "dict[
 
 def show_plans(plans: "dict[BoardName, str]", speak: Speaker) -> None:
     """Prints plans on stdout."""
-    documents = [json.loads(text) for text in plans.values()] if speak.as_json else []
-    speak.say(documents, [line for text in plans.values() for line in [*text.splitlines(), ""]][:-1])
+    speak.say([json.loads(text) for text in plans.values()] if speak.as_json else [], lines_of_plans(plans))
+
+
+def lines_of_plans(plans: "dict[BoardName, str]") -> list[str]:
+    """Plans for people, with a blank line between two of them."""
+    return [line for text in plans.values() for line in [*text.splitlines(), ""]][:-1]
 
 
 def _told_ends(ends: "dict[BoardName, End]", out: str, speak: Speaker) -> int:

@@ -86,12 +86,11 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def speaking(*arguments: Any, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> Any:
         return command(*arguments, speak=Speaker(as_json=as_json, quiet=quiet, verbose=verbose), **options)
 
-    add = with_options(
+    return with_options(
         click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
         click.option("-q", "--quiet", is_flag=True, help="No progress and no warnings on stderr."),
         click.option("-v", "--verbose", is_flag=True, help="More on stderr of what is done."),
-    )
-    return add(speaking)
+    )(speaking)
 
 
 def given_words(without: frozenset[str]) -> dict[str, list[str]]:

@@ -67,8 +67,8 @@ class Speaker:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        shown = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*shown, console=Console(stderr=True), transient=True) as bars:
             tasks: dict[str, Any] = {}
 
             def show(board: str, text: str, done: int, total: int) -> None:

@@ -99,8 +99,7 @@ def remove_record(folder: Path, gpu_uuid: str) -> None:
 
 def left_records(folder: Path) -> list[ClockRecord]:
     """Records in a folder, of living and of dead writers."""
-    found = [read_record(path) for path in sorted(folder.glob("*.clock.json"))] if folder.is_dir() else []
-    return [record for record in found if record is not None]
+    return list(filter(None, map(read_record, sorted(folder.glob("*.clock.json")))))
 
 
 @contextmanager

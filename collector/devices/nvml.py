@@ -34,11 +34,7 @@ STATE_POLL_S: Final = 0.02
 USAGE: Final = "usage"
 """The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
 
-POWER_FIELDS: Final = {
-    "instant": (186, 0),
-    "average": (185, 0),
-    "module_instant": (186, 1),
-}
+POWER_FIELDS: Final = {"instant": (186, 0), "average": (185, 0), "module_instant": (186, 1)}
 """Our names of the power fields: number (nvml.h: 186 the current power, 185 an average over a second [mW]) and scope (0: the GPU).
 
 The module (scope 1) is a GPU with the CPU beside it (Grace Hopper).
@@ -239,7 +235,12 @@ def open_board(word: str, poll_s: float = POWER_POLL_S) -> Iterator[NvmlBoard]:
     with open_nvml() as library:
         index = choose_board(word, board_addresses(library))
         handle = library.handles()[index]
-        _refuse_shared(library, handle, index)
+        if library.mig_enabled(handle):
+            raise DeviceError(
+                f"GPU {index} is cut into MIG instances: the power of one cannot be told; switch MIG off or take another board"
+            )
+        if library.virtualisation(handle) >= 2:  # from this mode on a board is shared, and its power covers all users
+            raise DeviceError(f"GPU {index} is shared as a vGPU: the power of one share cannot be told; use a whole board")
         with open_voltage(library.uuid(handle)) as voltage:
             gpu, sensor = NvmlGpu(library, handle, voltage), NvmlPowerSensor(library, handle, poll_s)
             processes = library.compute_processes(handle)
@@ -291,14 +292,6 @@ def pci_key(text: str) -> tuple[int, int, int] | None:
     return None if parts is None else (int(parts[1] or "0", 16), int(parts[2], 16), int(parts[3], 16))
 
 
-def _refuse_shared(library: NvmlLibrary, handle: Any, index: int) -> None:
-    """Raises DeviceError for a board whose power is shared."""
-    if library.mig_enabled(handle):
-        raise DeviceError(f"GPU {index} is cut into MIG instances: the power of one cannot be told; switch MIG off or take another board")
-    if library.virtualisation(handle) >= 2:  # from this mode on a board is shared, and its power covers all users
-        raise DeviceError(f"GPU {index} is shared as a vGPU: the power of one share cannot be told; use a whole board")
-
-
 def _identity(library: NvmlLibrary, handle: Any) -> GpuIdentity:
     name = library.name(handle)
     return GpuIdentity(
@@ -331,7 +324,7 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
     shared = any(name.startswith(MODULE) for name in found) or SUPERCHIP in library.name(handle)
     if shared:
         found = tuple(name for name in found if name != BEST_FIELD)
-    if not any(not name.startswith(MODULE) for name in found):
+    if all(name.startswith(MODULE) for name in found):
         read[USAGE] = library.number(handle, "power_usage_w")
         found = (USAGE,) if possible_power(read[USAGE]) else ()
     absurd = [f"{name} reads {watt:g} W" for name, watt in read.items() if not (math.isnan(watt) or possible_power(watt))]

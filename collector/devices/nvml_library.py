@@ -94,10 +94,8 @@ class NvmlLibrary:
     def pci_address(self, handle: Any) -> str:
         """The PCI address as domain:bus:device.0, in lower case; "" if unknown."""
         info = self._ask("nvmlDeviceGetPciInfo", handle)
-        if info is None:
-            return ""
-        text = info.busId.decode("ascii", "replace") if isinstance(info.busId, bytes) else str(info.busId)
-        return text.lower()
+        place = "" if info is None else info.busId
+        return (place.decode("ascii", "replace") if isinstance(place, bytes) else str(place)).lower()
 
     def vbios(self, handle: Any) -> str:
         """Version of the board's firmware; "" if unknown."""
@@ -140,7 +138,7 @@ class NvmlLibrary:
         """SM clocks at the highest memory clock, ascending [MHz]; empty if the driver lists none."""
         memory = self._ask("nvmlDeviceGetSupportedMemoryClocks", handle)
         clocks = self._ask("nvmlDeviceGetSupportedGraphicsClocks", handle, max(memory)) if memory else None
-        return tuple(sorted(float(clock) for clock in clocks)) if clocks else ()
+        return tuple(sorted(map(float, clocks or ())))
 
     def can_lock_clocks(self) -> bool:
         """Whether the driver can hold a clock; only a trial shows whether this user may."""

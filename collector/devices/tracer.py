@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from typing import Any, Final
 
 from microbench.runners.runner import KernelTracer, TracedKernel
@@ -38,8 +39,7 @@ class CuptiTracer:
 
     def __init__(self, cupti: Any) -> None:
         self._cupti = cupti
-        self._records: list[TracedKernel] = []
-        self._starts: list[int] = []
+        self._records: list[tuple[int, TracedKernel]] = []  # with their starts
         self._missing = ""
         self._first = True
         self._begin_ns = 0
@@ -63,7 +63,6 @@ class CuptiTracer:
     def _trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
         cupti = self._cupti
         self._records.clear()
-        self._starts.clear()
         try:
             self._begin_ns = int(cupti.get_timestamp()) - EARLY_NS
             cupti.activity_enable(cupti.ActivityKind.CONCURRENT_KERNEL)
@@ -83,8 +82,7 @@ class CuptiTracer:
                 cupti.activity_disable(cupti.ActivityKind.CONCURRENT_KERNEL)
             except cupti.cuptiError as error:
                 self._missing = f"CUPTI hands over no records: {error}"
-        order = sorted(range(len(self._starts)), key=self._starts.__getitem__)
-        return tuple(self._records[i] for i in order)
+        return tuple(kernel for _, kernel in sorted(self._records, key=itemgetter(0)))
 
     def missing(self) -> str:
         """Reason why nothing could be traced; "" if it could."""
@@ -96,8 +94,7 @@ class CuptiTracer:
         for record in activities:
             # Before its trace began: an earlier trace waited for it in vain.  Zero: its time could not be collected (CUPTI manual).
             if int(record.kind) in kernels and not 0 < int(record.start) < self._begin_ns:
-                self._starts.append(int(record.start))
-                self._records.append(_traced(record))
+                self._records.append((int(record.start), _traced(record)))
 
 
 @dataclass(frozen=True, slots=True)

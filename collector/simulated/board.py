@@ -9,15 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.protocols import (
-    THROTTLE_BITS,
-    GpuIdentity,
-    GpuState,
-    LaunchRecord,
-    PreparedKernel,
-    StateReadings,
-    supported_clock,
-)
+from collector.devices.protocols import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings, supported_clock
 from collector.devices.tracer import NOT_TRACED
 from collector.errors import DeviceError, RunnerError
 from collector.simulated.library_attention import attention_plan
@@ -190,8 +182,7 @@ class SimulatedRunner:
         if load.link in LINKS and load.link not in profile.link:
             raise RunnerError(f"{name}: needs the memory of another GPU; this simulated board has no [link.{load.link}]")
         # nothing is computed here: a profile plants faults in the results
-        corrupted = name in profile.faults.corrupted.split()
-        prepared = load.prepared(f"{name}: results are wrong, a planted fault" if corrupted else "")
+        prepared = load.prepared(f"{name}: results are wrong, a planted fault" if name in profile.faults.corrupted.split() else "")
         self._loaded[prepared] = self._world.load_generated(load)
         self._world.rest(SETUP_S)
         return prepared

@@ -52,7 +52,7 @@ class Tiling:
     """A kernel whose blocks walk over tiles of `keys` keys, each with `rows` queries, padded to `padded_rows`.
 
     `lengths` are the key tiles of blocks in launch order.  A block loads `query_bytes`, and `key_bytes` of the keys and values of `tokens`
-    tokens, the same as `sharing` blocks in a row; `readers` read these from shared memory.  It stores `store_bytes`.  `scores` of the
+    tokens, the same as `sharing` blocks in a row.  It stores `store_bytes`.  `scores` of the
     launch are not padding.
     """
 
@@ -70,7 +70,6 @@ class Tiling:
     key_bytes: float
     query_bytes: float
     store_bytes: float
-    readers: float
     step_clocks: float
     path_share: float
     row_pitch_bytes: float
@@ -100,6 +99,8 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
     scores, computed = _scores(tiling, generation)
     useful = 4.0 * computed * shape.head_dim
     loaded = tiling.key_bytes + tiling.query_bytes
+    # hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does
+    readers = 2 if generation == "hopper" else tiling.threads // WARP_LANES
     lengths = tiling.lengths + 0.6  # loading the queries and writing the result, in key tiles
     relative = lengths / float(lengths.mean())
     uneven = float(np.ptp(relative)) > 0.0
@@ -126,7 +127,7 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
         lane_ops=SOFTMAX_OPS * scores,
         switched_ops=SOFTMAX_OPS * computed,
         sfu_ops=scores,
-        shared_bytes=(tiling.key_bytes * (1.0 + tiling.readers) + 2.0 * tiling.query_bytes) * blocks,
+        shared_bytes=(tiling.key_bytes * (1.0 + readers) + 2.0 * tiling.query_bytes) * blocks,
         traffic=replayed_traffic(
             profile,
             panels=((lambda block: block // tiling.sharing, cache_bytes / (blocks / tiling.sharing)),),
@@ -200,8 +201,6 @@ def _prefill(shape: Shape, profile: BoardProfile) -> Tiling:
         key_bytes=2.0 * walked * shape.head_dim * shape.kv_width,
         query_bytes=tile_bytes,
         store_bytes=tile_bytes,
-        # hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does
-        readers=2.0 if hopper else threads // WARP_LANES,
         step_clocks=900.0,  # scores, maximum, exponentials and product of one key tile, one after the other
         path_share=1.0,
         row_pitch_bytes=shape.heads * shape.head_dim * shape.width,
@@ -220,7 +219,7 @@ def _key_tiles(shape: Shape, rows: int, keys: int) -> Array:
 def _decode(shape: Shape, profile: BoardProfile) -> Tiling:
     """Blocks for each key head and share of its cache; the query heads that use it are rows of one tile."""
     rows, keys, threads, registers = 64, 64, 128, 200
-    hopper, visible = profile.library.generation == "hopper", min(shape.context, shape.window or shape.context)
+    visible = min(shape.context, shape.window or shape.context)
     queries, heads = shape.queries * (shape.heads // shape.kv_heads), shape.batch * shape.kv_heads
     key_tiles = math.ceil(visible / keys)
     resident = max(1, resident_blocks(profile.spec, threads, registers, _shared_size(shape, rows, keys)))
@@ -241,7 +240,6 @@ def _decode(shape: Shape, profile: BoardProfile) -> Tiling:
         key_bytes=shape.cache_bytes(visible) / (heads * splits),
         query_bytes=shape.query_bytes / heads,
         store_bytes=queries * shape.head_dim * (4.0 if splits > 1 else shape.width),
-        readers=2.0 if hopper else threads // WARP_LANES,
         step_clocks=540.0,  # the same for a tile of cached keys
         path_share=0.55,
         row_pitch_bytes=shape.kv_heads * shape.head_dim * shape.kv_width,

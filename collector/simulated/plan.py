@@ -53,16 +53,8 @@ def library() -> Library:
     return read_file(Library, resource_folder("simulated") / "library.toml", "simulated library", BoardProfileError)
 
 
-@frozen
-class Traffic:
-    """Bytes that a launch moves across DRAM, with operands left in the L2 by the launch before, and without."""
-
-    warm: float
-    cold: float
-
-    def moved(self, l2_state: str) -> float:
-        """The bytes, with operands "warm" or cold."""
-        return self.warm if l2_state == "warm" else self.cold
+Traffic = Mapping[str, float]
+"""Bytes that a launch moves across DRAM, with operands left in the L2 by the launch before ("warm"), and without ("cold")."""
 
 
 @frozen
@@ -149,5 +141,4 @@ def steady_noise(*key: object) -> float:
 
 def sm_speeds(schedule: ScheduleProfile, num_sms: int, seed: int) -> Array:
     """Relative time of a block on each SM: some sit farther from the L2, shape (num_sms,)."""
-    stream = np.random.default_rng([seed, num_sms])
-    return np.clip(1.0 + schedule.sm_spread * stream.standard_normal(num_sms), 0.9, 1.1)
+    return np.clip(1.0 + schedule.sm_spread * np.random.default_rng([seed, num_sms]).standard_normal(num_sms), 0.9, 1.1)

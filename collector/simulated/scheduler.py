@@ -1,7 +1,6 @@
 """Duration of a launch: blocks placed on SMs, each limited by its SM and the loaded memory path."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -61,7 +60,7 @@ def loaded_bytes_per_s(
     return low
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pace:
     """A kernel at a clock; `dram_share` are DRAM bytes per byte that the blocks load and store."""
 
@@ -114,11 +113,13 @@ class Pace:
 def kernel_timing(profile: BoardProfile, plan: KernelPlan, l2_state: str, sm_clock_mhz: float, speeds: Array) -> KernelTiming:
     """GPU time of one launch at a clock; `speeds` are the SMs' relative block times, shape (num_sms,)."""
     clock_hz, gpu, memory = sm_clock_mhz * 1e6, profile.spec, profile.memory
-    moved = plan.traffic.moved(l2_state)
-    pace = Pace(profile, plan, clock_hz, moved / max(1.0, plan.blocks * (plan.load_bytes + plan.store_bytes)))
+    dram_share = plan.traffic[l2_state] / max(1.0, plan.blocks * (plan.load_bytes + plan.store_bytes))
+    pace = Pace(profile=profile, plan=plan, clock_hz=clock_hz, dram_share=dram_share)
     slots = gpu.num_sms * plan.kernel.blocks_per_sm
-    if plan.longest_block:
-        placed, busy = _place_unequal(pace, slots)
+    if plan.longest_block and plan.blocks > slots:
+        placed, busy = pace.round_s(slots) * plan.placed_rounds, plan.blocks / slots / plan.placed_rounds
+    elif plan.longest_block:
+        placed, busy = pace.round_s(plan.blocks) * plan.longest_block, min(1.0, plan.blocks / gpu.num_sms) / plan.longest_block
     elif plan.blocks <= slots:
         busy = min(1.0, plan.blocks / gpu.num_sms)
         placed = pace.round_s(plan.blocks) * float(speeds[: min(plan.blocks, gpu.num_sms)].max())
@@ -147,8 +148,7 @@ def _place_equal(pace: Pace, slots: int, speeds: Array) -> tuple[float, float]:
     if plan.spread_tail and left:
         # a persistent kernel cannot divide its last wave more finely than this [wave]
         share = max(left / slots, 0.2) + 0.04  # cost of dividing the last wave, in waves
-        total = (rounds + share) * full_s * float(speeds.mean())
-        return total, 1.0
+        return (rounds + share) * full_s * float(speeds.mean()), 1.0
     tail_s = pace.round_s(left) if left else full_s
     # greatest number of rounds with blocks placed one by one; beyond, starts have spread so far that work flows evenly
     if rounds > 30:
@@ -170,11 +170,3 @@ def _place_equal(pace: Pace, slots: int, speeds: Array) -> tuple[float, float]:
     makespan = float(np.where(in_tail, np.maximum(tail_end, full_end - own), full_end).max())
     worked = plan.blocks / slots * full_s * float(speeds.mean())
     return makespan, min(1.0, (worked if not left else rounds * full_s + min(left, num_sms) / num_sms * tail_s) / makespan)
-
-
-def _place_unequal(pace: Pace, slots: int) -> tuple[float, float]:
-    """Makespan [s] and busy share of blocks of different lengths."""
-    plan = pace.plan
-    if plan.blocks <= slots:
-        return pace.round_s(plan.blocks) * plan.longest_block, min(1.0, plan.blocks / pace.profile.spec.num_sms) / plan.longest_block
-    return pace.round_s(slots) * plan.placed_rounds, plan.blocks / slots / plan.placed_rounds

@@ -141,8 +141,7 @@ class SimulatedMeter:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        seed = world.sensor_seed.spawn(1)[0]
-        self._noise = np.random.default_rng(seed)
+        self._noise = np.random.default_rng(world.sensor_seed.spawn(1)[0])
         self._read_samples = int(world.now_s * METER_RATE_HZ)
 
     def name(self) -> str:

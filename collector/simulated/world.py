@@ -13,13 +13,7 @@ from collector.simulated.generated import copy_point, generated_point
 from collector.simulated.plan import KernelPlan, sm_speeds
 from collector.simulated.profile import BoardProfile, TransientProfile
 from collector.simulated.scheduler import TimedEnergy, kernel_timing
-from collector.simulated.silicon import (
-    clock_tree_w,
-    launch_energy,
-    relative_voltage,
-    rest_power_w,
-    voltage_v,
-)
+from collector.simulated.silicon import clock_tree_w, launch_energy, relative_voltage, rest_power_w, voltage_v
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.values import frozen
 from microbench.loads.copies import CopyLoad
@@ -58,9 +52,8 @@ class World:
         self.profile = profile
         self.gpu = gpu = profile.spec
         streams = np.random.SeedSequence([seed, gpu.num_sms]).spawn(4)
-        self.sensor_seed, self._noise_seed = streams[0], streams[1]
-        self._noise = np.random.default_rng(self._noise_seed)
-        self._foreign = np.random.default_rng(self._noise_seed.spawn(1)[0])
+        self.sensor_seed, noise = streams[:2]
+        self._noise, self._foreign = np.random.default_rng(noise), np.random.default_rng(noise.spawn(1)[0])
         self.shared = False
         self._speeds = sm_speeds(profile.schedule, gpu.num_sms, seed)
         self.clocks_mhz: list[float] = gpu.clocks_mhz().tolist()
@@ -127,11 +120,9 @@ class World:
         schedule, faults = self.profile.schedule, self.profile.faults
         start_ns = self.now_ns
         stale, throttle, _ = self._noise.random(3).tolist()  # three, so that the results of a seed stay unchanged
-        stale, throttle = stale < faults.stale_share, throttle < faults.throttle_share
         speed = math.exp(schedule.run_spread * float(self._noise.standard_normal()))
         self.shared = faults.foreign_share > 0.0 and bool(self._foreign.random() < faults.foreign_share)
-        slow_down = faults.foreign_slowdown if self.shared else 1.0
-        foreign_w = faults.foreign_w if self.shared else 0.0
+        slow_down, foreign_w = (faults.foreign_slowdown, faults.foreign_w) if self.shared else (1.0, 0.0)
         reported = np.exp(schedule.segment_spread * self._noise.standard_normal(segments))
         self.rest(schedule.launch_lag_s)
         begin_s = self.now_s
@@ -140,7 +131,7 @@ class World:
         settled = False
         while done < launches:
             held = 0.0 if done == 0.0 else 1.0 if not faults.limit_lag_s else -math.expm1(-times[-1] / faults.limit_lag_s)
-            clock, mask = self._governed_clock(kernel, held, speed, faults.throttle_factor if throttle else 1.0)
+            clock, mask = self._governed_clock(kernel, held, speed, faults.throttle_factor if throttle < faults.throttle_share else 1.0)
             point = kernel(clock)
             period = max((point.gpu_s + schedule.launch_gap_s) * speed, schedule.host_launch_s) * slow_down
             part = min(launches - done, step_s / period)
@@ -153,7 +144,7 @@ class World:
             counts.append(done)
             step_s = min(2.0 * step_s, LONGEST_STEP_S) if settled else step_s
             settled = held > SETTLED_SHARE if faults.limit_lag_s else True
-        if stale:
+        if stale < faults.stale_share:
             self.frozen_s.append((begin_s, self.now_s))
         edges = np.interp(np.linspace(0.0, launches, segments + 1), counts, times)
         segment_s = np.diff(edges) / (launches / segments) * reported

@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from estimator.counts.counted_energy import CountedEnergy
     from estimator.counts.modules import Topology
 
-DOMAINS: Final = ("on-package", "on-board", "switched")
-TOPOLOGIES: Final = ("ring", "switch")
 MOST_MODULES: Final = 4096
 """Most modules of a run."""
-GIGA: Final = 1e9
 Row = dict[str, object]
 
 
@@ -58,11 +55,11 @@ Row = dict[str, object]
         metavar="N,N,…",
         help="Modules of the run; several: --link-gbps.",
     ),
-    click.option("--integration", type=click.Choice(DOMAINS), help="How they hang together."),
+    click.option("--integration", type=click.Choice(("on-package", "on-board", "switched")), help="How they hang together."),
     click.option(
         "--link-gbps", type=POSITIVE, metavar="GB/S", help="COUNTS are of one module; predict N with links of this bandwidth each."
     ),
-    click.option("--topology", type=click.Choice(TOPOLOGIES), help="Of the links; ring, or switch for --integration switched."),
+    click.option("--topology", type=click.Choice(("ring", "switch")), help="Of the links; ring, or switch for --integration switched."),
     click.option("--local-share", type=Number(0.0, 1.0), metavar="S", help="Assumed share of DRAM traffic that stays local; else 1/N."),
     click.option("--against", metavar="COUNTS", type=named_file, help="The same work on one module: prints the scaling efficiency."),
     click.option("--delay-exponent", type=Number(0.0, 10.0), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
@@ -111,14 +108,13 @@ def counts_command(**options: Any) -> int:
     if options["against"] is not None:
         _, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
         others |= scaling(alone, total, modules, exponent)
-    foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
     warnings = (*outside, *warnings)
     *nested, whole = (_row(row, exponent) | {"parts_j": dict(row.parts_j)} for row in (*rows, total))
     flat = [_row(row, exponent) | {f"{part}_j": joule for part, joule in row.parts_j.items()} for row in (*rows, total)]
     others |= {
         "sm_clock_mhz": clock,
         "simulated": bundle is not None and bundle.simulated,
-        "validity": validity_of(None, [*outside, *foreign]),
+        "validity": validity_of(None, [*outside, *(name for kernel in kernels for name in table.energies.spread_j(kernel.activity))]),
     }
     head = {"energies": table.name, "source": table.source, "modules": modules, "delay_exponent": exponent}
     if form == "json":
@@ -153,7 +149,7 @@ def _scaled(kernels: "list[CountedKernel]", table: "EnergyTable", constant_w: fl
 
     domain, exponent, share = options["integration"], options["delay_exponent"], options["local_share"]
     topology: Topology = options["topology"] or ("switch" if domain == "switched" else "ring")
-    links = Links(bytes_per_s=options["link_gbps"] * GIGA, topology=topology, local_share=share)
+    links = Links(bytes_per_s=1e9 * options["link_gbps"], topology=topology, local_share=share)
     _, one, warnings = counted_energies(kernels, table, constant_w=constant_w)
     rows = []
     for modules in options["modules"]:

@@ -109,8 +109,7 @@ def run(given: list[str]) -> int:
     """Run `estimate` with these words and return its exit status."""
     if given and given[0] in COMMANDS:
         module, _, name = COMMANDS[given[0]].partition(":")
-        command = getattr(import_module(module), name)
-        return run_command(command, given[1:], f"estimate {given[0]}", (EstimatorError,))
+        return run_command(getattr(import_module(module), name), given[1:], f"estimate {given[0]}", (EstimatorError,))
     if given and given[0].isalpha() and not Path(given[0]).exists():
         known = ", ".join(COMMANDS)
         sys.stderr.write(f"estimate: {given[0]}: no file and no sub-command of this name; sub-commands, each with --help: {known}\n")

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator.commands.combinations import check_finite, questions
-from estimator.commands.options import (
-    CHART_FORMATS,
-    POSITIVE,
-    QUESTION,
-    TEXT_FORMATS,
-    answer_form,
-    answer_options,
-    with_options,
-)
+from estimator.commands.options import CHART_FORMATS, POSITIVE, QUESTION, TEXT_FORMATS, answer_form, answer_options, with_options
 from estimator.commands.reporting import deliver, report
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import click
 
 from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, key_values, precision_word
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, output_option
-from estimator.tracing.models import ATTENTION_FORMS, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
+from estimator.tracing.models import ATTENTION_FORMS, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest, load_model_config, model_names
 from estimator.transforms.rescaling import LARGEST_SIZE
 
 if TYPE_CHECKING:
@@ -64,10 +64,13 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
     """
     if list_models == (model is not None):
         raise click.UsageError("name a MODEL, or ask for --list")
-    if model is None:
-        return _list_models(as_json)
     from estimator.commands.reporting import say, stdout_on_stderr
-    from estimator.display.text import document_text, json_text
+    from estimator.display.text import document_text, json_text, rows_text
+
+    if model is None:
+        rows = [{"name": name, "title": load_model_config(name).title} for name in model_names()]
+        click.echo(rows_text(rows, "json" if as_json else "txt"), nl=False)
+        return DONE
     from estimator.formats import write_workload
     from estimator.formats.own import own_text
     from estimator.tracing.torch_trace import trace_calls
@@ -85,15 +88,6 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
     warnings += workload.warnings
     say(warnings, workload.notes, {"quiet": quiet})
     return DONE_WITH_WARNINGS if workload.unknown else DONE
-
-
-def _list_models(as_json: bool) -> int:
-    from estimator.display.text import rows_text
-    from estimator.tracing.models import load_model_config, model_names
-
-    rows = [{"name": name, "title": load_model_config(name).title} for name in model_names()]
-    click.echo(rows_text(rows, "json" if as_json else "txt"), nl=False)
-    return DONE
 
 
 def _summary(workload: "Workload") -> "Document":

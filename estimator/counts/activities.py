@@ -138,7 +138,7 @@ class ActivityFile:
 THREAD_METRIC: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
 """Metric of instructions of a kind executed by threads; older and newer versions write smsp instead of sm."""
 
-THREAD_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
+THREAD_KINDS: Final = {
     "sass": {
         "fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA", "dadd": "DADD", "dmul": "DMUL", "dfma": "DFMA",
         "hadd": "HADD2", "hmul": "HMUL2", "hfma": "HFMA2", "integer": "IADD3", "bit": "LOP3", "conversion": "F2F",
@@ -152,7 +152,7 @@ THREAD_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
 """Class of energy by kind of instruction; for a metric that sums several classes, the most frequent one."""
 
 TENSOR_METRIC: Final = "sm__inst_executed_pipe_tensor_op_{}.sum"
-TENSOR_KINDS: Final[Mapping[str, str]] = {"hmma": "HMMA.16816.F32", "imma": "IMMA.16832.S8.S8", "dmma": "DMMA.884", "gmma": "HGMMA"}
+TENSOR_KINDS: Final = {"hmma": "HMMA.16816.F32", "imma": "IMMA.16832.S8.S8", "dmma": "DMMA.884", "gmma": "HGMMA"}
 """Matrix instructions of a warp, by the pipe's operation."""
 
 TIME: Final = "gpu__time_duration.sum"
@@ -160,7 +160,7 @@ ISSUED: Final = "smsp__inst_executed.sum"
 ACTIVE: Final = "smsp__cycles_active.sum"
 BUSY: Final = "smsp__issue_active.sum"
 
-TRANSACTION_METRICS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
+TRANSACTION_METRICS: Final = {
     "shared": (("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",), 1.0),
     "l1": (("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"), 0.25),
     "l2": (("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum"), 1.0),

@@ -142,8 +142,7 @@ class InstructionEnergies:
     def weights(self, activity: Activity) -> Array:
         """Occurrences of each term in an activity, scaled by the voltage; shape (t,)."""
         volt = _ratio(activity.voltage_v, self.reference_voltage_v) ** 2
-        clock = _ratio(activity.sm_clock_mhz, self.reference_clock_mhz)
-        return term_weights(activity, self.terms, volt, clock)
+        return term_weights(activity, self.terms, volt, _ratio(activity.sm_clock_mhz, self.reference_clock_mhz))
 
     def energy_j(self, activity: Activity) -> tuple[float, float]:
         """Energy above the board at rest and its standard deviation [J]; `price` sets the energy of classes that were not measured.

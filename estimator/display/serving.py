@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator.display.answers import MOST_LINES
 from estimator.display.charts import Series, axis_over, line_svg
-from estimator.display.text import ENERGY_UNITS, MOST_ROWS, POWER_UNITS, TIME_UNITS, Units, aligned, percent, rows_csv, together
+from estimator.display.text import ENERGY_UNITS, MOST_ROWS, POWER_UNITS, TIME_UNITS, aligned, percent, rows_csv, together
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.documents import printable
@@ -18,7 +18,7 @@ from estimator.vocabulary.errors import OperatingPointError
 if TYPE_CHECKING:
     from estimator.serving.answers import ServedEstimate
 
-HEADLINE: Final[dict[str, tuple[str, Units]]] = {
+HEADLINE: Final = {
     "tokens_per_s": ("tokens/s", ((1.0, ""),)),
     "ttft_s": ("TTFT", TIME_UNITS),
     "tpot_s": ("TPOT", TIME_UNITS),

@@ -84,7 +84,9 @@ def explain(asked: Asked) -> Explanation:
     prediction = predicted(asked)
     prepared, (result, *_) = prediction.prepared, estimates_of(prediction)
     parts_j = {part: watt * result.latency_s for part, watt in prediction.power_parts_w(0).items()}
-    held = _held_share(parts_j, result)
+    total_j = sum(parts_j.values())
+    # A board at its limit alternates between two clocks; the parts use their mean.
+    held = result.energy_j / total_j if total_j > 0.0 and np.isfinite(total_j) else 1.0
     times, watts = prediction.kernels(0)
     seconds = prepared.counts * times
     energy_j = seconds * watts * held
@@ -167,9 +169,3 @@ def _limits(prepared: Prepared, phases_s: Array) -> Array:
     for name, own_s in parts.items():
         result[:, LIMITS.index(name)] += own_s
     return result
-
-
-def _held_share(parts_j: Mapping[str, float], result: Estimate) -> float:
-    """Energy of the estimate over the sum of its parts; a board at its limit alternates between two clocks, the parts use their mean."""
-    total = sum(parts_j.values())
-    return result.energy_j / total if total > 0.0 and np.isfinite(total) else 1.0

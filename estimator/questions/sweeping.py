@@ -153,8 +153,7 @@ class Sweep(Values[Array]):
 
     def select(self, index: IntArray | BoolArray) -> "Sweep":
         """The points `index`, a list of indices or a mask; all cases stay."""
-        arrays = {name: getattr(self, name)[index] for name in (*VALUES, "case", "above_limit")}
-        return Sweep(cases=self.cases, **arrays)
+        return Sweep(cases=self.cases, **{name: getattr(self, name)[index] for name in (*VALUES, "case", "above_limit")})
 
     def label(self, name: str) -> list[Any]:
         """A field of every point's case."""

@@ -4,7 +4,7 @@ Source of the fields and of their defaults: the configuration classes of Transfo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -95,7 +95,7 @@ MOST: Final = 2**24
 """Largest size or number of tokens of an architecture that is read [1] (assumed)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Experts:
     """Routed experts: how many, how many each token takes, their inner size; inner size of the shared ones; layers that have experts."""
 
@@ -262,7 +262,7 @@ class Architecture:
             raise WorkloadError(
                 f"tensor parallelism {tensor} and expert parallelism {expert}: one must divide the other; both are at least 1"
             )
-        own = self.experts or Experts(1, 1, 0, 0, 0)
+        own = self.experts or Experts(count=1, chosen=1, inter=0, shared_inter=0, layers=0)
         rests = {
             f"{self.heads} heads": self.heads % tensor,
             f"{self.kv_heads} key heads": max(self.kv_heads, tensor) % min(self.kv_heads, tensor),

@@ -267,20 +267,19 @@ def _between(run: _Pass) -> Iterator[Launch]:
     model, tokens, gpus = run.model, run.step.tokens, run.layout.tensor_parallel
     passed = tokens * model.hidden
     active = 0.5 if run.weights.static and run.fused else 1.0  # a static scale is applied where a kernel writes
-    heads, kv_heads = model.heads // gpus, max(model.kv_heads // gpus, 1)
-    latent = model.latent
+    heads, kv_heads, latent = model.heads // gpus, max(model.kv_heads // gpus, 1), model.latent
     turned = tokens * ((heads + 1) * latent.rope_dim if latent else (heads + kv_heads) * model.head_dim)
     cached = tokens * (latent.rank + latent.rope_dim if latent else 2 * kv_heads * model.head_dim)
     rows: list[tuple[str, float, float, int]] = [
         ("other", (1.0 + active) * passed, 2.0 * passed, 2 * model.layers),
         ("other", passed, 2.0 * passed, 1),
         ("other", passed, passed, (model.kind.norms - 2) * model.layers),  # norms before the residual is added
+        ("other", turned, turned, model.attended * (model.kind.qk_norm + (model.positions == 0))),  # norms of heads, positions
     ]
-    rows.append(("other", turned, turned, model.attended * (model.kind.qk_norm + (model.positions == 0))))  # norms of heads, positions
     if latent:
         normed = tokens * (latent.query_rank + latent.rank)
         rows.append(("other", normed, normed, model.attended))
-    out = run.weights.cache if run.weights.cache != SIXTEEN else ""
+    out = "" if run.weights.cache == SIXTEEN else run.weights.cache
     yield run.operator("elementwise", "typecast" if out else "other", cached, cached, out=out), model.attended
     if model.kind.gated_attention:
         rows.append(("silu", tokens * heads * model.head_dim, 2.0 * tokens * heads * model.head_dim, model.attended))
@@ -309,7 +308,6 @@ def _collectives(run: _Pass) -> Iterator[Launch]:
         yield run.operator("communication", "all_reduce", passed, gpus), 2 * model.layers + 1
         yield run.operator("communication", "all_gather", run.logits * -(-model.vocab // gpus) * gpus * width, gpus), 1
     if model.experts and layout.copies > 1:
-        sent = (
-            min(model.experts.chosen, layout.expert_parallel) * passed / gpus
-        )  # a GPU gets a token once, however many of its experts it takes
+        # A GPU gets a token once, however many of its experts it takes.
+        sent = min(model.experts.chosen, layout.expert_parallel) * passed / gpus
         yield run.operator("communication", "all_to_all", max(round(sent), 1), layout.gpus), 2 * model.experts.layers

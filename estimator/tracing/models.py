@@ -7,7 +7,7 @@ are data: `configs/serving/formats.toml`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
@@ -95,7 +95,7 @@ def load_model_config(model: str) -> ModelConfig:
         raise WorkloadError(f"{path}: no configuration of Transformers: {error}; trace other models as MODULE:CALLABLE") from error
 
 
-@dataclass(kw_only=True)
+@frozen
 class _Config:
     """Required properties of a Transformers configuration, other than its fields."""
 

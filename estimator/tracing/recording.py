@@ -243,8 +243,7 @@ def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers:
         note(ATTENTION_BACKWARD, gradients, (gradient,))
         return gradients
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    fused: Any = type("FusedAttention", (torch.autograd.Function,), methods)
+    fused: Any = type("FusedAttention", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
     return fused.apply(*tensors)
 
 

@@ -26,6 +26,7 @@ from estimator.tracing.fusion import RULE_SET, compiled
 from estimator.tracing.models import (
     EXPERTS_ALONE,
     NARROW_BASE,
+    SIZES,
     TENSOR_TYPES,
     WIDENED,
     WIDENED_BYTE,
@@ -42,6 +43,7 @@ from estimator.tracing.models import (
 from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
 from estimator.tracing.rules import rule_of
 from estimator.transforms.rewriting import checked_formats, widened, with_precision
+from estimator.transforms.variation import Variant
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import FaultError
@@ -143,16 +145,6 @@ CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
 
 
-@frozen
-class Traced:
-    """A workload, the sizes that its inputs have ("batch", "sequence"), its precision, and its attention, "eager" or "flash"."""
-
-    workload: Workload
-    sizes: Mapping[str, int]
-    precision: str
-    attention: str
-
-
 def trace_workload(request: TraceRequest) -> Workload:
     """The operators of one forward pass, decoding step or training step.
 
@@ -162,8 +154,8 @@ def trace_workload(request: TraceRequest) -> Workload:
     return trace_calls(request).workload
 
 
-def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
-    """The workload of `trace_workload` with the properties of its inputs.
+def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
+    """The workload of `trace_workload` with the sizes that its inputs have, its precision, and its attention, "eager" or "flash".
 
     Raises the same errors, and WorkloadError for a size of `asked` that the inputs do not have: it would change nothing.
     """
@@ -195,8 +187,13 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # its own compiler would hide the operations
         run, moments = _runner(torch, request, job)
         held = Held()
-        kept = [
-            held.add(tensors) for tensors in (_weights(job.model), moments, tensors_in(torch, [job.named.get(name) for name in CACHES]))
+        kept = [  # without a name for the cache's tensors, which would keep them alive
+            held.add(tensors)
+            for tensors in (
+                [*job.model.parameters(), *job.model.buffers()],
+                moments,
+                tensors_in(torch, [job.named.get(name) for name in CACHES]),
+            )
         ]
         held.add(tensors_in(torch, [job.placed, job.named]))
         met = AttentionCalls(form=request.attention, window=job.window)
@@ -204,12 +201,12 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
             run()
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
+    untraced = {
+        AUTOCAST: any(False not in (*one.args, one.kwargs.get("enabled")) for one in casts.call_args_list),
+        PARTLY: compiles.called and not job.compiled and request.runtime == "eager",
+    }
     with _as_workload_errors(request.model):
-        workload = _workload(torch, request, job, calls, footprint)
-    if any(False not in (*one.args, one.kwargs.get("enabled")) for one in casts.call_args_list):
-        workload = replace(workload, warnings=(*workload.warnings, AUTOCAST))
-    if compiles.called and not job.compiled and request.runtime == "eager":
-        workload = replace(workload, warnings=(*workload.warnings, PARTLY))
+        workload = _workload(torch, request, job, calls, footprint, untraced)
     if narrow and narrow not in TENSOR_TYPES:
         workload = _narrowed(torch, workload, narrow, job.model, stored)
     elif request.precision not in TENSOR_TYPES:
@@ -217,7 +214,10 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     elif config is not None and config.quantised:
         told = f"its weights are stored otherwise (quantization_config), and taken in {request.precision} as asked"
         workload = replace(workload, notes=(*workload.notes, told))
-    return Traced(workload=checked_formats(workload), sizes=job.sizes, precision=request.precision, attention=request.attention)
+    batch, sequence = (job.sizes.get(name, 0) for name in SIZES)
+    tokens = batch if request.phase == "decode" else batch * sequence
+    workload, precision, attention = checked_formats(workload), request.precision, request.attention
+    return Variant(workload=workload, batch=batch, sequence=sequence, tokens=tokens, precision=precision, attention=attention)
 
 
 def _laid_out(torch: Any, request: TraceRequest, job: Job) -> Job:
@@ -282,38 +282,41 @@ def _widened(workload: Workload, wide: Collection[tuple[int, ...]]) -> Workload:
     return replace(workload, operators=operators, counts=counts, notes=(*workload.notes, told))
 
 
-def _weights(model: Any) -> list[Any]:
-    return [*model.parameters(), *model.buffers()]
-
-
-def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint) -> Workload:
+def _workload(
+    torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint, untraced: Mapping[str, bool]
+) -> Workload:
+    """The workload of a trace; untraced: further warnings, and whether each holds."""
     fused = request.runtime == "compiled"
     convolutions = {"conv"} if torch.backends.cudnn.allow_tf32 else set()
     lowered = lower_calls(calls, tf32={"gemm", "conv", "attention"} if request.precision == "tf32" else convolutions, fused=fused)
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
     modules = list(job.model.modules())
-    grouped = request.channels_last and any(isinstance(part, torch.nn.Conv2d) and 1 < part.groups < part.in_channels for part in modules)
+    grouped = any(isinstance(part, torch.nn.Conv2d) and 1 < part.groups < part.in_channels for part in modules)
     counted = zip(lowered.operators, lowered.counts, strict=True)
     turned = sum(count for one, count in counted if one.operator == "layout" and one.precision != "tf32")
-    source = f"traced on the meta device with PyTorch {torch.__version__}: {job.title}"
-    workload = Workload(
+    warnings = {
+        OVERSTATED: any(isinstance(part, torch.nn.RNNBase) for part in modules),
+        GROUPED: request.channels_last and grouped,
+        **untraced,
+    }
+    notes = {
+        f"traced on the meta device with PyTorch {torch.__version__}: {job.title}": True,
+        COMPILED: fused,
+        TURNED.format(turned, "" if request.channels_last else " (--channels-last: fewer)"): turned > 1.0,
+        "no attention was fused: the model has none or writes it out": request.attention == "flash"
+        and not any(operator.family == "attention" for operator in lowered.operators),
+    }
+    return Workload(
         name=request.label(job.sizes),
         operators=lowered.operators,
         counts=lowered.counts,
         model_family=job.family,
         unknown=lowered.unknown,
-        warnings=(*([OVERSTATED] if any(isinstance(part, torch.nn.RNNBase) for part in modules) else ()), *([GROUPED] if grouped else ())),
-        notes=(
-            source,
-            *([COMPILED] if fused else []),
-            *([TURNED.format(turned, "" if request.channels_last else " (--channels-last: fewer)")] if turned > 1.0 else []),
-        ),
+        warnings=tuple(line for line, holds in warnings.items() if holds),
+        notes=tuple(line for line, holds in notes.items() if holds),
         footprint=footprint,
     )
-    if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
-        workload = replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
-    return workload
 
 
 # Environment ----------------------------------------------------------------------------------------------------------
@@ -400,7 +403,7 @@ def _loss(torch: Any, result: Any) -> Any:
     loss = getattr(result, "loss", None)
     if loss is not None:
         return loss
-    for tensor in tensors_in(torch, result):
-        if tensor.requires_grad:
-            return tensor.sum()
-    raise WorkloadError("the model returns nothing that depends on its weights; there is no gradient to compute")
+    first = next((tensor for tensor in tensors_in(torch, result) if tensor.requires_grad), None)
+    if first is None:
+        raise WorkloadError("the model returns nothing that depends on its weights; there is no gradient to compute")
+    return first.sum()

@@ -24,7 +24,21 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict, overload
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+    overload,
+)
 
 from estimator.vocabulary.documents import LARGEST, kind_of, parse_json, parse_toml, shown
 from estimator.vocabulary.frozen import FrozenMapping
@@ -56,8 +70,7 @@ class FaultError(ValueError):
         return f"{path.removeprefix('.') or 'the document'} {self.what}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Limits of a number and its unit.  `nan`: null (unknown) becomes nan."""
 
     low: float = -LARGEST
@@ -69,23 +82,20 @@ class Span:
         return f"{self.low:g} to {self.high:g} {self.unit}".rstrip()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """The allowed texts of a field."""
 
     known: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(NamedTuple):
     """A regular expression that a text matches as a whole, and its description."""
 
     pattern: str
     says: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """The shape of an array."""
 
     counts: tuple[int, ...]

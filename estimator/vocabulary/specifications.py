@@ -116,8 +116,7 @@ def document_of_gpu(spec: GpuSpec) -> Document:
 
 
 def _plain_name(text: str) -> str:
-    plain = "-".join(text.lower().replace("_", "-").split())
-    return plain.removeprefix("nvidia-")
+    return "-".join(text.lower().replace("_", "-").split()).removeprefix("nvidia-")
 
 
 @cache

@@ -156,7 +156,7 @@ def workload_warnings(workload: Workload) -> tuple[str, ...]:
     missing, whole, written = missing_work(workload)
     size = f", {written:.1%} of the elements written" if np.isfinite(written) else ", size unknown"
     names = ", ".join(f"{entry.name:.80} ×{entry.count}" for entry in workload.unknown)
-    line = (
-        f"{missing} of {whole:.0f} operators ({missing / whole:.1%}{size}) are of kinds that cannot be modelled and are left out: {names}"
+    return (
+        f"{missing} of {whole:.0f} operators ({missing / whole:.1%}{size}) are of kinds that cannot be modelled and are left out: {names}",
+        *workload.warnings,
     )
-    return (line, *workload.warnings)
