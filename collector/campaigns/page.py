@@ -36,20 +36,21 @@ IDLE: Final = {"sm_clock_mhz": "SM clock [MHz]", "power_w": "power [W]", "std_w"
 def dataset_page(path: Path) -> tuple[str, int]:
     """The page of a dataset, and its number of rows.  Raises DatasetError."""
     data = read_kernel_dataset(path, frozenset((*IDENTITY_COLUMNS, *MEASURED)))
-    if not data.table.num_rows:
+    table = data.table
+    if not table.num_rows:
         raise DatasetError(f"{path}: holds no row; the same campaign with --resume goes on")
-    flags = flag_counts(data.table.column("flags").to_pylist())
-    agreement = deviations(data.table)
+    flags = flag_counts(table.column("flags").to_pylist())
+    agreement = deviations(table)
     parts = (
         ("summary", "Summary", _summary(data, flags, agreement)),
-        ("power", "Power over clock", _power(data.table)),
+        ("power", "Power over clock", _power(table)),
         ("rest", "Idle power and temperature", _rest(data)),
-        ("drift", "Drift and repeatability", _drift(data.table, agreement)),
-        ("throttling", "Throttling", _throttling(data.table)),
-        ("flags", "Flagged rows by reason", _flags(flags, data.table.num_rows)),
+        ("drift", "Drift and repeatability", _drift(table, agreement)),
+        ("throttling", "Throttling", _throttling(table)),
+        ("flags", "Flagged rows by reason", _flags(flags, table.num_rows)),
         ("rejected", "Kernels that did not run", table_html("By reason", ("reason", "kernels"), _rejected(data).items())),
     )
-    return report_page(f"{path.name}: kernels measured on {_texts(data.table, 'gpu')}", parts), data.table.num_rows
+    return report_page(f"{path.name}: kernels measured on {_texts(table, 'gpu')}", parts), table.num_rows
 
 
 # Columns --------------------------------------------------------------------------------------------------------------

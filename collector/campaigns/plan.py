@@ -44,6 +44,9 @@ Five simulated boards: 0.9 to 1.1 at the highest clock, 0.2 to 0.5 at half of it
 Kernel = tuple[Operator, str, str]
 """An operator, its L2 state and the layout of its inputs, "" for the natural one."""
 
+Drawn = tuple[list[Operator], list[str]]
+"""Operators, and the layouts of their inputs that a board runs."""
+
 RunName = tuple[str, str, int]
 """A board's UUID, a campaign's digest and a seed."""
 
@@ -179,13 +182,13 @@ def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[L
         raise CampaignError(f"campaign {spec.name}: {error}") from error
 
 
-def _drawn(group: KernelGroup, seed: list[int], runner: KernelRunner) -> tuple[list[Operator], list[str]]:
+def _drawn(group: KernelGroup, seed: list[int], runner: KernelRunner) -> Drawn:
     """The kernels of a group in its first precision that the board runs, and the layouts that it runs them in; empty without one.
 
     A precision that runs in all of the layouts has priority over one that does not.
     """
     layouts = group.transpose or ("",)
-    best: tuple[list[Operator], list[str]] = ([], [])
+    best: Drawn = ([], [])
     for precision in group.precisions:
         operators = draw_operators(group, precision, np.random.default_rng(seed))
         probes = operators[:5]  # a single one may fail because of its size

@@ -34,6 +34,10 @@ LATE_S: Final = (0.01, 0.05, 0.2)
 """Waits for records that CUPTI has not handed over yet [s]."""
 
 
+Work = Callable[[], None]
+Trace = tuple[TracedKernel, ...]
+
+
 class CuptiTracer:
     """Traces kernels through CUPTI; implements microbench.runners.runner.KernelTracer.  `open_tracer` makes it."""
 
@@ -46,7 +50,7 @@ class CuptiTracer:
         # Size of a buffer, and no limit of its records: thousands fit.
         cupti.activity_register_callbacks(lambda: (8 << 20, 0), self._completed)
 
-    def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
+    def trace(self, work: Work) -> Trace:
         """The kernels that `work` ran, in the order of their starts; empty if CUPTI refuses.
 
         Ends the process if the first trace takes longer than FIRST_TRACE_S.
@@ -60,7 +64,7 @@ class CuptiTracer:
             faulthandler.cancel_dump_traceback_later()
             self._first = False
 
-    def _trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
+    def _trace(self, work: Work) -> Trace:
         cupti = self._cupti
         self._records.clear()
         try:
@@ -103,7 +107,7 @@ class NoTracer:
 
     reason: str
 
-    def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
+    def trace(self, work: Work) -> Trace:
         """Does the work and returns no kernels."""
         work()
         return ()

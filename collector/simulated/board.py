@@ -81,18 +81,19 @@ class SimulatedGpu:
 
     def state(self) -> GpuState:
         """The board now."""
-        self._world.rest(self._world.profile.faults.call_s)
-        clock = self._world.rest_clock_mhz()  # nothing runs between two calls
+        world = self._world
+        world.rest(world.profile.faults.call_s)
+        clock = world.rest_clock_mhz()  # nothing runs between two calls
         return GpuState(
-            host_ns=self._world.now_ns,
+            host_ns=world.now_ns,
             sm_clock_mhz=clock,
-            memory_clock_mhz=self._world.gpu.memory_clock_mhz,
-            temperature_c=float(np.round(self._world.temperature_c)),
-            voltage_v=voltage_v(self._world.profile, clock) if self.voltage_readable() else math.nan,
-            power_limit_w=self._world.gpu.power_limit_w,
+            memory_clock_mhz=world.gpu.memory_clock_mhz,
+            temperature_c=float(np.round(world.temperature_c)),
+            voltage_v=voltage_v(world.profile, clock) if self.voltage_readable() else math.nan,
+            power_limit_w=world.gpu.power_limit_w,
             throttle_mask=THROTTLE_BITS["gpu_idle"],
             # number of the planted process that shares the board in some runs
-            other_processes=(4242,) if self._world.shared else (),
+            other_processes=(4242,) if world.shared else (),
         )
 
     def read_states(self) -> StateReadings:
@@ -234,12 +235,12 @@ class SimulatedBoard:
         gpu = profile.spec
         if profile.library.generation == "volta" and gpu.architecture != "volta":
             raise SpecificationError(f"board {profile.name}: kernels of volta on the {gpu.architecture} GPU {gpu.name}")
-        self.world = World(profile, seed)
-        self.clock = SimulatedClock(world=self.world)
-        self.gpu = SimulatedGpu(self.world)
-        self.sensor = SimulatedSensor(self.world)
-        self.meter = SimulatedMeter(self.world)
-        self.runner = SimulatedRunner(self.world)
+        self.world = world = World(profile, seed)
+        self.clock = SimulatedClock(world=world)
+        self.gpu = SimulatedGpu(world)
+        self.sensor = SimulatedSensor(world)
+        self.meter = SimulatedMeter(world)
+        self.runner = SimulatedRunner(world)
 
     def true_energy_j(self, start_ns: int, end_ns: int) -> float:
         """Energy that the board drew between two host times [J]."""

@@ -17,6 +17,8 @@ from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.values import frozen
 
+Names = Mapping[str, str]
+
 
 class Tile(NamedTuple):
     """A matrix kernel: output tile, reduction step (for 2-byte operands), pipeline depth, warps, registers of a thread, tile of a warp."""
@@ -40,11 +42,11 @@ class Library:
     attention_efficiency: Mapping[str, float]
     elementwise: Mapping[str, tuple[float, float]]
     copy: Mapping[str, tuple[float, float, float, float]]
-    pytorch_types: Mapping[str, str]
-    cutlass_types: Mapping[str, str]
-    matrix_names: Mapping[str, str]
-    attention_names: Mapping[str, str]
-    attention_library: Mapping[str, str]
+    pytorch_types: Names
+    cutlass_types: Names
+    matrix_names: Names
+    attention_names: Names
+    attention_library: Names
 
 
 @cache

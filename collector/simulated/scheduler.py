@@ -112,24 +112,24 @@ class Pace:
 
 def kernel_timing(profile: BoardProfile, plan: KernelPlan, l2_state: str, sm_clock_mhz: float, speeds: Array) -> KernelTiming:
     """GPU time of one launch at a clock; `speeds` are the SMs' relative block times, shape (num_sms,)."""
-    clock_hz, gpu, memory = sm_clock_mhz * 1e6, profile.spec, profile.memory
-    dram_share = plan.traffic[l2_state] / max(1.0, plan.blocks * (plan.load_bytes + plan.store_bytes))
+    clock_hz, blocks, num_sms, memory = sm_clock_mhz * 1e6, plan.blocks, profile.spec.num_sms, profile.memory
+    dram_share = plan.traffic[l2_state] / max(1.0, blocks * (plan.load_bytes + plan.store_bytes))
     pace = Pace(profile=profile, plan=plan, clock_hz=clock_hz, dram_share=dram_share)
-    slots = gpu.num_sms * plan.kernel.blocks_per_sm
-    if plan.longest_block and plan.blocks > slots:
-        placed, busy = pace.round_s(slots) * plan.placed_rounds, plan.blocks / slots / plan.placed_rounds
+    slots = num_sms * plan.kernel.blocks_per_sm
+    if plan.longest_block and blocks > slots:
+        placed, busy = pace.round_s(slots) * plan.placed_rounds, blocks / slots / plan.placed_rounds
     elif plan.longest_block:
-        placed, busy = pace.round_s(plan.blocks) * plan.longest_block, min(1.0, plan.blocks / gpu.num_sms) / plan.longest_block
-    elif plan.blocks <= slots:
-        busy = min(1.0, plan.blocks / gpu.num_sms)
-        placed = pace.round_s(plan.blocks) * float(speeds[: min(plan.blocks, gpu.num_sms)].max())
-        placed *= 1.0 + profile.schedule.block_spread * _largest_of(plan.blocks)
+        placed, busy = pace.round_s(blocks) * plan.longest_block, min(1.0, blocks / num_sms) / plan.longest_block
+    elif blocks <= slots:
+        busy = min(1.0, blocks / num_sms)
+        placed = pace.round_s(blocks) * float(speeds[: min(blocks, num_sms)].max())
+        placed *= 1.0 + profile.schedule.block_spread * _largest_of(blocks)
     else:
         placed, busy = _place_equal(pace, slots, speeds)
-    placed = max(placed, plan.blocks * profile.schedule.dispatch_clocks / clock_hz)
-    side_by_side = min(plan.kernel.blocks_per_sm, math.ceil(plan.blocks / gpu.num_sms))
+    placed = max(placed, blocks * profile.schedule.dispatch_clocks / clock_hz)
+    side_by_side = min(plan.kernel.blocks_per_sm, math.ceil(blocks / num_sms))
     hidden_start = pace.start_s * (1.0 - 1.0 / side_by_side)
-    written = plan.follow_up_bytes / (memory.path_bytes_per_clock * STORE_PATH_SHARE * gpu.num_sms)
+    written = plan.follow_up_bytes / (memory.path_bytes_per_clock * STORE_PATH_SHARE * num_sms)
     total = placed + hidden_start + (plan.follow_up_clocks + written) / clock_hz
     if profile.faults.hidden_slowdown and plan.has_pitch(profile.faults.hidden_pitch_bytes):
         total *= 1.0 + profile.faults.hidden_slowdown

@@ -46,12 +46,12 @@ class SimulatedSensor:
         self._profile = world.profile.sensor
         *seeds, polls, setting = world.sensor_seed.spawn(5)
         self._timing, self._noise, self._skip = (np.random.default_rng(seed) for seed in seeds)
-        start = np.random.default_rng(setting).random(3)
+        rate, phase, wander = np.random.default_rng(setting).random(3).tolist()
         # largest relative error of a sensor's clock against the host's: ±300 ppm (assumed from published recordings)
-        self._period_s = self._profile.update_period_s * (1.0 + 3e-4 * (2.0 * float(start[0]) - 1.0))
+        self._period_s = self._profile.update_period_s * (1.0 + 3e-4 * (2.0 * rate - 1.0))
         # updates begin this long after the trace, so that every window lies within it
-        self._phase_s = 1.5 + self._period_s * float(start[1])
-        self._wander_phase = 2.0 * np.pi * float(start[2])
+        self._phase_s = 1.5 + self._period_s * phase
+        self._wander_phase = 2.0 * np.pi * wander
         self._drawn = 0
         self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s, world.profile.faults.call_s)
         self._stamps = np.random.default_rng(polls.spawn(1)[0])
@@ -79,11 +79,12 @@ class SimulatedSensor:
 
     def read_energy(self) -> EnergyReading:
         """The energy counter: the energy through the sensor, updated with its readings."""
-        self._world.rest(self._world.profile.faults.call_s)
-        self._update(self._world.now_s)
+        world = self._world
+        world.rest(world.profile.faults.call_s)
+        self._update(world.now_s)
         last = self._seen[0, -1]
-        energy = self._profile.gain * float(self._world.trace.energy_j(np.array([last]))[0]) + self._profile.offset_w * last
-        return EnergyReading(host_ns=self._world.now_ns, energy_j=np.floor(energy / 1e-3) * 1e-3)
+        energy = self._profile.gain * float(world.trace.energy_j(np.array([last]))[0]) + self._profile.offset_w * last
+        return EnergyReading(host_ns=world.now_ns, energy_j=np.floor(energy / 1e-3) * 1e-3)
 
     def _draw(self) -> Array:
         """The next CHUNK updates: times, noise, and missing ones; shape (3, CHUNK)."""

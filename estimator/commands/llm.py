@@ -58,20 +58,20 @@ TOKENS: Final = click.IntRange(1, 10**8)
 )
 def llm_command(**options: Any) -> int:
     """Tokens/s, latencies, power and energy per token of a language model as an engine serves it; CONFIG: config.json, or a name."""
-    form = answer_form(options, CHART_FORMATS)
+    form, best = answer_form(options, CHART_FORMATS), options["best"]
     if options["batch"] and options["rate"]:
         raise click.UsageError("--batch and --rate exclude each other: requests in flight, or requests per second")
-    if not (options["batch"] or options["rate"] or options["best"]):
+    if not (options["batch"] or options["rate"] or best):
         raise click.UsageError("name --batch (requests in flight) or --rate (requests per second)")
-    if options["best"] is None and (options["ttft_limit"] or options["tpot_limit"]):
+    if best is None and (options["ttft_limit"] or options["tpot_limit"]):
         raise click.UsageError("--ttft-limit and --tpot-limit choose among points: add --best")
     from estimator.display.answers import picture_forms
     from estimator.display.serving import served_csv, served_svg, served_text
     from estimator.display.text import json_of_each
 
     found, without = answers(options)
-    points = [best_of(found, options)] if options["best"] else found
-    if options["best"] and not (options["batch"] or options["rate"]):
+    points = [best_of(found, options)] if best else found
+    if best and not (options["batch"] or options["rate"]):
         tried = f"--best looks at {', '.join(map(str, USUAL_BATCHES))} requests in flight; --batch LO:HI:STEP names others"
         without.append((points[0].model, tried))
     forms = {

@@ -23,7 +23,11 @@ MOST_NAMED: Final = 6
 """Most names in one line."""
 
 
-def deliver(form: str, forms: Mapping[str, Callable[[], str | bytes | Iterable[str]]], out: Path | None) -> None:
+Forms = Mapping[str, Callable[[], str | bytes | Iterable[str]]]
+"""An answer by the form in which it is written."""
+
+
+def deliver(form: str, forms: Forms, out: Path | None) -> None:
     """Write the answer in one of its forms to a file atomically, or to stdout.  Raises UnwrittenError."""
     answer = forms[form]()
     pieces: Iterable[str | bytes] = [answer] if isinstance(answer, str | bytes) else answer

@@ -1,14 +1,13 @@
 """The commands `estimate sweep`, `best` and `compare`: answers of many points."""
 
 import math
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from estimator.commands.combinations import check_finite, questions
 from estimator.commands.options import CHART_FORMATS, POSITIVE, QUESTION, TEXT_FORMATS, answer_form, answer_options, with_options
-from estimator.commands.reporting import deliver, report
+from estimator.commands.reporting import Forms, deliver, report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +43,7 @@ def sweep_command(**options: Any) -> int:
             notes.extend(points.notes)
             yield points
 
-    forms: dict[str, Callable[[], str | bytes | Iterable[str]]] = {
+    forms: Forms = {
         "csv": lambda: csv_pieces(pieces()),  # piece by piece, so that only one is in memory
         "json": lambda: json_pieces(pieces()),
     }

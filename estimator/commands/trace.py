@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, key_values, precision_word
+from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, converted, key_values, precision_word
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, output_option
 from estimator.tracing.models import ATTENTION_FORMS, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest, load_model_config, model_names
 from estimator.transforms.rescaling import LARGEST_SIZE
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 SIZE: Final = click.IntRange(1, LARGEST_SIZE)
 
 
-def configuration(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
+def configuration(values: tuple[str, ...]) -> dict[str, object]:
     """KEY=VALUE texts as a mapping; a value that is valid JSON is parsed."""
     settings: dict[str, object] = {}
-    for key, text in key_values(context, parameter, values).items():
+    for key, text in key_values(values).items():
         try:
             settings[key] = json.loads(text)
         except (ValueError, RecursionError):
@@ -52,7 +52,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @IMAGE_SIZE
 @CHANNELS_LAST
-@click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
+@click.option("--set", "settings", multiple=True, callback=converted(configuration), metavar="KEY=VALUE", help="Change the configuration.")
 @output_option(metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
 @QUIET

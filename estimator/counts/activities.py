@@ -62,14 +62,15 @@ class EnergyTable:
 
     def with_dram(self, pj_per_bit: float) -> "EnergyTable":
         """The table with another DRAM: GPUJoule replaces GDDR5 by HBM with 21.1 pJ/bit.  Raises CountsError without an energy of DRAM."""
+        energies = self.energies
         term = f"{TRANSACTION}dram"
-        if term not in self.energies.terms:
+        if term not in energies.terms:
             raise CountsError(f"{self.name} has no energy of DRAM to put another in its place")
-        place = self.energies.terms.index(term)
-        values, covariance = self.energies.values.copy(), self.energies.covariance.copy()
+        place = energies.terms.index(term)
+        values, covariance = energies.values.copy(), energies.covariance.copy()
         values[place] = pj_per_bit * 8e-12 * TRANSACTION_BYTES["dram"]
         covariance[place, :] = covariance[:, place] = 0.0
-        return replace(self, energies=replace(self.energies, values=values, covariance=covariance))
+        return replace(self, energies=replace(energies, values=values, covariance=covariance))
 
 
 def load_energy_table(name_or_path: str) -> EnergyTable:

@@ -112,6 +112,10 @@ class Expansion:
     low_confidence: Annotated[str, "why the energy is of low confidence or not known"] = field(default="", metadata=WHEN_GIVEN)
 
 
+Figure = tuple[float, float]
+"""A value and its standard deviation."""
+
+
 @frozen
 class InstructionEnergies:
     """Fitted energies of one board.
@@ -144,7 +148,7 @@ class InstructionEnergies:
         volt = _ratio(activity.voltage_v, self.reference_voltage_v) ** 2
         return term_weights(activity, self.terms, volt, _ratio(activity.sm_clock_mhz, self.reference_clock_mhz))
 
-    def energy_j(self, activity: Activity) -> tuple[float, float]:
+    def energy_j(self, activity: Activity) -> Figure:
         """Energy above the board at rest and its standard deviation [J]; `price` sets the energy of classes that were not measured.
 
         Raises BundleError for a class without a price.
@@ -175,15 +179,15 @@ class InstructionEnergies:
         price = self.price(name)
         return price.reason or self.doubts.get(price.name, "")
 
-    def per_thread_j(self, classes: Mapping[str, float], issued: float) -> tuple[float, float]:
+    def per_thread_j(self, classes: Mapping[str, float], issued: float) -> Figure:
         """Energy of instructions of one thread in a full warp with their share of the issue, and its standard deviation [J]."""
         return self.energy_j(Activity(instructions=classes, issued=issued / LANES, transactions={}, stalls=0.0, time_s=0.0))
 
-    def epi_j(self, name: str) -> tuple[float, float]:
+    def epi_j(self, name: str) -> Figure:
         """Energy per instruction of a class and thread in a full warp, issue included, and its standard deviation [J]."""
         return self.per_thread_j({name: 1.0}, 1.0)
 
-    def term(self, name: str) -> tuple[float, float]:
+    def term(self, name: str) -> Figure:
         """A term and its standard deviation; nan for a term that was not fitted."""
         if name not in self.terms:
             return math.nan, math.nan

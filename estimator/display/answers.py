@@ -15,6 +15,9 @@ from estimator.questions.choosing import energy_per_request_j, pareto_front
 from estimator.questions.explanation import Explanation
 from estimator.questions.sweeping import LABELS, Sweep
 
+Pictures = dict[str, Callable[[], str | bytes]]
+"""A chart by the format of its file."""
+
 MOST_LINES: Final = 6
 """Most cases in one chart; its legend counts the others."""
 
@@ -80,12 +83,12 @@ EXPLANATION_CHARTS: Final[dict[str, Callable[[Explanation], str]]] = {
 }
 
 
-def pictures(answer: Sweep | Explanation, name: str) -> dict[str, Callable[[], str | bytes]]:
+def pictures(answer: Sweep | Explanation, name: str) -> Pictures:
     """A chart of an answer by the format of its file."""
     return picture_forms(lambda: SWEEP_CHARTS[name](answer) if isinstance(answer, Sweep) else EXPLANATION_CHARTS[name](answer))
 
 
-def picture_forms(chart: Callable[[], str]) -> dict[str, Callable[[], str | bytes]]:
+def picture_forms(chart: Callable[[], str]) -> Pictures:
     """A chart by the format of its file."""
     return {"svg": lambda: standalone_svg(chart()), "png": lambda: picture_png(chart())}
 

@@ -12,6 +12,8 @@ from estimator.vocabulary.documents import printable
 Units = Sequence[tuple[float, str]]
 Document = dict[str, object]
 """An object of JSON data."""
+Rows = Sequence[Mapping[str, object]]
+"""Lines of a table, each with its fields by name."""
 
 TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 POWER_UNITS: Final = ((1.0, "W"),)
@@ -125,23 +127,23 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def rows_csv(rows: Sequence[Mapping[str, object]]) -> str:
+def rows_csv(rows: Rows) -> str:
     """Rows as CSV, with a column for every field."""
     columns = _columns(rows)
     return csv_lines((map(row.get, columns) for row in rows), header=columns)
 
 
-def rows_table(rows: Sequence[Mapping[str, object]]) -> str:
+def rows_table(rows: Rows) -> str:
     """Rows as a table for people, with a column for every field."""
     columns = _columns(rows)
     return aligned([columns, *([cell_text(row.get(column)) for column in columns] for row in rows)], range(len(columns)))
 
 
-def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
+def _columns(rows: Rows) -> list[str]:
     return list(dict.fromkeys(column for row in rows for column in row))
 
 
-def rows_text(rows: Sequence[Mapping[str, object]], form: str) -> str:
+def rows_text(rows: Rows, form: str) -> str:
     """Rows in a form: "json", "csv" or "txt"."""
     return {"json": json_text, "csv": rows_csv, "txt": rows_table}[form](rows)
 

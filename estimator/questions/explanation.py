@@ -129,16 +129,17 @@ def _phases_s(prepared: Prepared, clock_hz: float) -> Array:
 
     Time is homogeneous of degree 1 in the phases, hence t = Σ θ ∂t/∂θ over the coefficients of the phases.
     """
-    total = kernel_seconds(prepared.phases, prepared.coefficients, clock_hz)
+    coefficients = prepared.coefficients
+    total = kernel_seconds(prepared.phases, coefficients, clock_hz)
     parts = np.zeros((len(total), len(PHASES)))
     for column, name in enumerate(PHASES):
         place = COLUMN["epsilon_s" if name == "epsilon" else name]
-        if np.any(prepared.coefficients[:, place]):
-            more, less = prepared.coefficients.copy(), prepared.coefficients.copy()
+        if np.any(coefficients[:, place]):
+            more, less = coefficients.copy(), coefficients.copy()
             more[:, place] *= np.exp(STEP)
             less[:, place] *= np.exp(-STEP)
             change = kernel_seconds(prepared.phases, more, clock_hz) - kernel_seconds(prepared.phases, less, clock_hz)
-            parts[:, column] = np.where(prepared.coefficients[:, place] > 0.0, np.maximum(change, 0.0) / (2.0 * STEP), 0.0)
+            parts[:, column] = np.where(coefficients[:, place] > 0.0, np.maximum(change, 0.0) / (2.0 * STEP), 0.0)
     scale = total * np.exp(prepared.log_correction) * prepared.board.scale / np.maximum(parts.sum(axis=1), TINY)
     result: Array = parts * scale[:, None]
     return result

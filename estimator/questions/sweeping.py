@@ -26,6 +26,9 @@ from estimator.vocabulary.values import frozen
 from estimator.vocabulary.work import missing_work, workload_warnings
 from estimator.vocabulary.workload import Workload
 
+Remarks = list[tuple[str, str]]
+"""Lines, each after its workload."""
+
 LABELS: Final = ("workload", "bundle", "gpu", "gpus", "batch", "sequence", "precision", "attention")
 """Columns that identify the case of a point."""
 
@@ -161,7 +164,7 @@ class Sweep(Values[Array]):
         return [values[i] for i in self.case.tolist()]
 
     @property
-    def warnings(self) -> list[tuple[str, str]]:
+    def warnings(self) -> Remarks:
         """(workload, line) for every difference between a point, or its case, and the fitted data of its bundle.
 
         Of several clocks outside the fitted range the first one is named.  A limit that does not hold and memory come first.
@@ -190,7 +193,7 @@ class Sweep(Values[Array]):
 
     @property
     @np.errstate(all="ignore")
-    def notes(self) -> list[tuple[str, str]]:
+    def notes(self) -> Remarks:
         """(workload, line) for every note; of several points that wait for the host the first one is named."""
         waits = np.maximum(1.0 - self.gpu_s / self.latency_s, 0.0).round(2)
         host_ln = np.sqrt(launch_weight(self.launch_bound_share)) * self.label("launch_ln_std")
@@ -208,7 +211,7 @@ class Sweep(Values[Array]):
         first = dict(zip(self.case[index].tolist(), index.tolist(), strict=True))
         return [(first[i], self.cases[i]) for i in sorted(first)]
 
-    def _case_lines(self, kind: str) -> list[tuple[str, str]]:
+    def _case_lines(self, kind: str) -> Remarks:
         return [(case.workload, line) for case in self.present().values() for line in getattr(case, kind)]
 
     def per_request(self) -> dict[str, Array]:
@@ -334,7 +337,8 @@ def columns_of(prediction: Prediction) -> dict[str, Array]:
 def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
     """The case of workload i."""
     prepared, workload = prediction.prepared, variant.workload
-    bundle, gpu = prepared.board.bundle, prepared.board.gpu
+    board = prepared.board
+    bundle, gpu = board.bundle, board.gpu
     own = prepared.kernels_of(i)
     blocks, kinds = prepared.blocks_of(i)
     shares = zip(kinds, prediction.usual_shares[blocks].tolist(), strict=True)
@@ -354,13 +358,13 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         tokens=variant.tokens,
         precision=variant.precision,
         attention=variant.attention,
-        power_limit_w=prepared.board.limit_w,
+        power_limit_w=board.limit_w,
         fitted_clocks_mhz=bundle.clocks_mhz,
         validity=validity_of(prepared.forecast, (*cannot, *unseen_kinds)),
         warnings=(*workload_warnings(workload), *cannot, *(() if prepared.forecast is None else (prepared.forecast.text,)), *unseen_kinds),
         notes=(*bundle_notes(bundle), *run.notes),
         too_large=too_large,
         missing=missing_work(workload).share if workload.unknown else 0.0,
-        launch_s=prepared.board.launch_s,
-        launch_ln_std=prepared.board.launch_ln_std,
+        launch_s=board.launch_s,
+        launch_ln_std=board.launch_ln_std,
     )

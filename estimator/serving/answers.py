@@ -19,7 +19,7 @@ from estimator.serving.intervals import measures
 from estimator.serving.limit import settled_states
 from estimator.serving.steps import NODE_GPUS, cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
-from estimator.tracing.models import WIDENED
+from estimator.tracing.models import WIDENED, Fields
 from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
 from estimator.vocabulary.quantities import NORMAL_90
@@ -49,7 +49,7 @@ class Serving:
     engine           "vllm", "vllm-0.12", …, a TOML file, or an Engine; None: not stated
     """
 
-    model: str | Path | Mapping[str, object]
+    model: str | Path | Fields
     prompt: int
     output: int
     batch: int | None = None

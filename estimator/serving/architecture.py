@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from estimator.tracing.models import load_model_config
+from estimator.tracing.models import Fields, load_model_config
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import FaultError, Span, Words, read, read_file
 from estimator.vocabulary.resources import resource_folder
@@ -29,7 +29,7 @@ class Kind:
     latent: bool = False
     gated_attention: bool = False
     scan: Literal["", "mamba", "beside", "delta"] = ""
-    defaults: Mapping[str, object] = field(default_factory=dict)
+    defaults: Fields = field(default_factory=dict)
 
 
 @cache
@@ -286,7 +286,7 @@ def _pair(prefix: str, wide: int, hidden: int, inter: int, layers: int, copies: 
 # Reading ------------------------------------------------------------------------------------------------------------------------------
 
 
-def read_config(source: str | Path | Mapping[str, object]) -> Mapping[str, object]:
+def read_config(source: str | Path | Fields) -> Fields:
     """Fields of a config.json: a file, a folder that holds one, the name of a shipped configuration, or the fields themselves.
 
     Raises WorkloadError.
@@ -298,7 +298,7 @@ def read_config(source: str | Path | Mapping[str, object]) -> Mapping[str, objec
     return _text_part({"name": name, "model_type": found.model_type, **found.config, **found.weights})
 
 
-def _text_part(config: Mapping[str, object]) -> Mapping[str, object]:
+def _text_part(config: Fields) -> Fields:
     """The fields of a model that also reads images, with those of its language model in place of its own."""
     text = config.get("text_config") or config.get("llm_config")
     return {**config, **text} if isinstance(text, Mapping) else config
@@ -307,7 +307,7 @@ def _text_part(config: Mapping[str, object]) -> Mapping[str, object]:
 class _Fields:
     """Checked access to the fields of a configuration, under any of their names."""
 
-    def __init__(self, values: Mapping[str, object]) -> None:
+    def __init__(self, values: Fields) -> None:
         self.values = values
 
     def own(self, name: str) -> str:
@@ -330,7 +330,7 @@ class _Fields:
         return bool(read(bool, self.get(name, default), self.own(name)))
 
 
-def read_architecture(source: str | Path | Mapping[str, object]) -> Architecture:
+def read_architecture(source: str | Path | Fields) -> Architecture:
     """The architecture that a configuration describes (`read_config`).
 
     Raises WorkloadError for an unknown architecture, listing the known ones, and for a configuration without the fields that it needs.
@@ -350,24 +350,25 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         raise FaultError(f"{fault}; known: {', '.join(kinds())}")
     kind = kinds()[model]
     fields = _filled(kind, fields)
+    number = fields.number
     unserved = next(filter(fields.get, UNSERVED), "")
     if unserved:
         raise FaultError("changes what the layers do in a way that is not served", unserved)
     types = _types(kind, fields)
-    layers = fields.number("num_hidden_layers", len(types) or None)
+    layers = number("num_hidden_layers", len(types) or None)
     scan, attended = _scan(kind, fields, types, layers), sum(one in ATTENDING for one in types) if types else layers
-    heads, hidden = fields.number("num_attention_heads"), fields.number("hidden_size")
+    heads, hidden = number("num_attention_heads"), number("hidden_size")
     latent = _latent(fields) if kind.latent else None
-    head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", hidden // heads or None)
-    longest, window = _longest(fields), fields.number("sliding_window", 0)
+    head_dim = latent.plain_dim + latent.rope_dim if latent else number("head_dim", hidden // heads or None)
+    longest, window = _longest(fields), number("sliding_window", 0)
     window_layers = _window_layers(kind, fields, types, layers) * bool(window)
     single = fields.truth("multi_query") and not fields.truth("new_decoder_architecture")
-    kv_heads = heads if latent else 1 if single else fields.number("num_key_value_heads", heads)
+    kv_heads = heads if latent else 1 if single else number("num_key_value_heads", heads)
     if heads % kv_heads:
         raise FaultError(f"= {kv_heads} must divide {heads} heads", "num_key_value_heads")
-    if fields.number("word_embed_proj_dim", hidden) != hidden:
+    if number("word_embed_proj_dim", hidden) != hidden:
         raise FaultError("differs from hidden_size; such a projection is not served", "word_embed_proj_dim")
-    experts = _experts(kind, fields, layers) if kind.routed and fields.number("num_experts", 0 if kind.scan else None) else None
+    experts = _experts(kind, fields, layers) if kind.routed and number("num_experts", 0 if kind.scan else None) else None
     dense = layers - (experts.layers if experts else 0)
     if set(types) & set(INNER):  # a layer holds one thing alone
         dense, layers = types.count("mlp"), layers // 2
@@ -383,8 +384,8 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        inter=fields.number("intermediate_size_mlp", fields.number("intermediate_size", None if kind.gated and dense else 4 * hidden)),
-        vocab=fields.number("vocab_size"),
+        inter=number("intermediate_size_mlp", number("intermediate_size", None if kind.gated and dense else 4 * hidden)),
+        vocab=number("vocab_size"),
         tied=fields.truth("tie_word_embeddings"),
         window=window if window_layers else 0,
         window_layers=window_layers,
@@ -397,16 +398,17 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
 
 
 def _experts(kind: Kind, fields: _Fields, layers: int) -> Experts:
+    number = fields.number
     none = None if kind.latent else 0  # models with latent attention state all sizes
-    inter = fields.number("moe_intermediate_size", None if kind.latent else fields.get("intermediate_size"))
-    first, step = fields.number("first_k_dense_replace", none), fields.number("decoder_sparse_step", 1) * fields.number("moe_layer_freq", 1)
+    inter = number("moe_intermediate_size", None if kind.latent else fields.get("intermediate_size"))
+    first, step = number("first_k_dense_replace", none), number("decoder_sparse_step", 1) * number("moe_layer_freq", 1)
     dense = read(tuple[Annotated[int, Span()], ...], fields.get("mlp_only_layers", ()), "mlp_only_layers")
-    count = fields.number("num_experts")
+    count = number("num_experts")
     return Experts(
         count=count,
-        chosen=fields.number("num_experts_per_tok", most=count),
+        chosen=number("num_experts_per_tok", most=count),
         inter=inter,
-        shared_inter=fields.number("shared_expert_intermediate_size", fields.number("n_shared_experts", none) * inter),
+        shared_inter=number("shared_expert_intermediate_size", number("n_shared_experts", none) * inter),
         layers=sum(i >= first and (i + 1) % step == 0 and i not in dense for i in range(layers)),
     )
 
@@ -432,7 +434,7 @@ def _filled(kind: Kind, fields: _Fields) -> _Fields:
     return _Fields({**fields.values, **{name: one for name, one in kind.defaults.items() if fields.get(name) is None}})
 
 
-def layer_types(config: Mapping[str, object]) -> tuple[str, ...]:
+def layer_types(config: Fields) -> tuple[str, ...]:
     """The type of every layer; () if the configuration states none.  Raises FaultError."""
     kind = kinds().get(str(config.get("model_type")))
     return _types(kind, _filled(kind, _Fields(config))) if kind else ()
@@ -462,17 +464,18 @@ def _scan(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> S
     count = layers if kind.scan == "beside" else sum(one in SCANNING for one in types)
     if not count:
         return None
-    heads, groups = fields.number("mamba_n_heads"), fields.number("mamba_n_groups")
+    number = fields.number
+    heads, groups = number("mamba_n_heads"), number("mamba_n_groups")
     if heads % groups:
         raise FaultError(f"= {groups} must divide {heads} heads of states", fields.own("mamba_n_groups"))
     return Scan(
         layers=count,
         heads=heads,
         key_heads=groups,
-        value_dim=fields.number("mamba_d_head"),
-        key_dim=fields.number("mamba_d_state"),
-        taps=fields.number("mamba_d_conv"),
-        chunk=fields.number("mamba_chunk_size", 256),
+        value_dim=number("mamba_d_head"),
+        key_dim=number("mamba_d_state"),
+        taps=number("mamba_d_conv"),
+        chunk=number("mamba_chunk_size", 256),
         state_byte=4 if fields.get("mamba_ssm_dtype") == "float32" else 2,
         delta=kind.scan == "delta",
     )

@@ -189,14 +189,14 @@ def _linear(run: _Pass, product: Product, rows: int) -> Iterator[Launch]:
 
 def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:
     """Prompts expand their latent vectors to heads; decoding multiplies queries and results with the halves of the matrix, head by head."""
-    latent, heads = run.model.latent, run.model.heads // run.layout.tensor_parallel
+    latent, step, heads = run.model.latent, run.step, run.model.heads // run.layout.tensor_parallel
     if latent is None:
         return
-    if run.step.prompts:
-        yield from _linear(run, product, round(run.step.together * sum(attended for _, attended in run.step.prompts)))
-    if run.step.sequences:
-        yield run.operator("gemm", "bmm", heads, run.step.sequences, latent.rank, latent.plain_dim), product.layers
-        yield run.operator("gemm", "bmm", heads, run.step.sequences, latent.value_dim, latent.rank), product.layers
+    if step.prompts:
+        yield from _linear(run, product, round(step.together * sum(attended for _, attended in step.prompts)))
+    if step.sequences:
+        yield run.operator("gemm", "bmm", heads, step.sequences, latent.rank, latent.plain_dim), product.layers
+        yield run.operator("gemm", "bmm", heads, step.sequences, latent.value_dim, latent.rank), product.layers
 
 
 def _attention(run: _Pass) -> Iterator[Launch]:
@@ -265,7 +265,7 @@ def _routed(run: _Pass) -> Iterator[Launch]:
 def _between(run: _Pass) -> Iterator[Launch]:
     """Element-wise kernels between the products of layers: (operator, written, read, count), in 16-bit elements."""
     model, tokens, gpus = run.model, run.step.tokens, run.layout.tensor_parallel
-    passed = tokens * model.hidden
+    passed, kind, experts = tokens * model.hidden, model.kind, model.experts
     active = 0.5 if run.weights.static and run.fused else 1.0  # a static scale is applied where a kernel writes
     heads, kv_heads, latent = model.heads // gpus, max(model.kv_heads // gpus, 1), model.latent
     turned = tokens * ((heads + 1) * latent.rope_dim if latent else (heads + kv_heads) * model.head_dim)
@@ -273,21 +273,21 @@ def _between(run: _Pass) -> Iterator[Launch]:
     rows: list[tuple[str, float, float, int]] = [
         ("other", (1.0 + active) * passed, 2.0 * passed, 2 * model.layers),
         ("other", passed, 2.0 * passed, 1),
-        ("other", passed, passed, (model.kind.norms - 2) * model.layers),  # norms before the residual is added
-        ("other", turned, turned, model.attended * (model.kind.qk_norm + (model.positions == 0))),  # norms of heads, positions
+        ("other", passed, passed, (kind.norms - 2) * model.layers),  # norms before the residual is added
+        ("other", turned, turned, model.attended * (kind.qk_norm + (model.positions == 0))),  # norms of heads, positions
     ]
     if latent:
         normed = tokens * (latent.query_rank + latent.rank)
         rows.append(("other", normed, normed, model.attended))
     out = "" if run.weights.cache == SIXTEEN else run.weights.cache
     yield run.operator("elementwise", "typecast" if out else "other", cached, cached, out=out), model.attended
-    if model.kind.gated_attention:
+    if kind.gated_attention:
         rows.append(("silu", tokens * heads * model.head_dim, 2.0 * tokens * heads * model.head_dim, model.attended))
     inner = tokens * model.inter // gpus
-    rows.append(("silu" if model.kind.gated else "gelu", inner * active, inner * (1.0 + model.kind.gated), model.dense_layers))
-    if model.experts and model.experts.shared_inter:
-        shared = tokens * model.experts.shared_inter // gpus
-        rows += [("silu", shared * active, 2.0 * shared, model.experts.layers), ("add", passed, 2.0 * passed, model.experts.layers)]
+    rows.append(("silu" if kind.gated else "gelu", inner * active, inner * (1.0 + kind.gated), model.dense_layers))
+    if experts and experts.shared_inter:
+        shared = tokens * experts.shared_inter // gpus
+        rows += [("silu", shared * active, 2.0 * shared, experts.layers), ("add", passed, 2.0 * passed, experts.layers)]
     for name, written, read, count in rows:
         yield run.operator("elementwise", name, max(round(written), 1), read), count
 

@@ -48,6 +48,12 @@ GROUPED_LAST, OTHER_LAST = 1.358, 0.823
 tells apart and in training keeps channels first, are taken as all others.  Source: torch/_inductor/graph.py, decide_layout_opt."""
 
 
+Parts = Sequence[Sequence[Part]]
+"""The kernels of each call, as launched one by one."""
+Views = dict[int, dict[int, float]]
+"""Sizes of views [byte] by their storage and their start in it."""
+
+
 @dataclass(slots=True, eq=False)
 class _Kernel:
     """Calls that one kernel computes: their places in the trace, the kernels that it needs, its largest tensor [element]."""
@@ -66,7 +72,7 @@ class _Kernel:
         return kernel
 
 
-def compiled(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[Part]:
+def compiled(calls: Sequence[Call], parts: Parts) -> list[Part]:
     """Kernels of a compiled model, in the order of their last calls; parts: the kernels of each call as launched one by one.
 
     Where convolutions are channels last, merged kernels write their images so; only those that the model is given are converted.
@@ -102,12 +108,12 @@ def _channels_last(calls: Sequence[Call]) -> bool:
     return longer <= 0.0
 
 
-def merged_calls(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[list[int]]:
+def merged_calls(calls: Sequence[Call], parts: Parts) -> list[list[int]]:
     """Places of the calls that each kernel computes, ascending; kernels in the order of their last calls, calls without parts left out."""
     return sorted((sorted(kernel.places) for kernel in _kernels(calls, parts) if kernel.into is None), key=lambda places: places[-1])
 
 
-def _kernels(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[_Kernel]:
+def _kernels(calls: Sequence[Call], parts: Parts) -> list[_Kernel]:
     """A kernel for each call with parts, merged ones pointing to what they are part of."""
     kernels: list[_Kernel] = []
     writer: dict[int, _Kernel] = {}
@@ -149,14 +155,14 @@ def _reached(target: _Kernel, kernels: Iterable[_Kernel]) -> bool:
     return False
 
 
-def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> Part:
+def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Sequence[Call], parts: Parts) -> Part:
     """One element-wise operator with the bytes that a merged kernel reads and writes; read_by_others: storages
     written here and read anywhere, and whether by another kernel.
     """
     inside: set[int] = set()
     results: set[int] = set()
-    read: dict[int, dict[int, float]] = {}
-    written: dict[int, dict[int, float]] = {}
+    read: Views = {}
+    written: Views = {}
     for place in places:
         call, own = calls[place], parts[place]
         if own[0].operator.operator == "gather":  # only some rows of its table
@@ -182,7 +188,7 @@ def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Se
     )
 
 
-def _add(views: dict[int, dict[int, float]], tensors: Iterable[tuple[Place, Tensor]]) -> None:
+def _add(views: Views, tensors: Iterable[tuple[Place, Tensor]]) -> None:
     """Add views of storages [byte] by their start: none twice, and of a storage at most its size."""
     for place, tensor in tensors:
         known = views.setdefault(place.number, {})

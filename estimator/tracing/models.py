@@ -45,12 +45,12 @@ class ModelConfig:
     source: str = ""
     model_type: Text
     architecture: str
-    config: Mapping[str, object]
+    config: Fields
     image_size: int = 0
-    weights: Mapping[str, object] = field(default_factory=dict)
+    weights: Fields = field(default_factory=dict)
 
     @property
-    def quantised(self) -> Mapping[str, object]:
+    def quantised(self) -> Fields:
         """How the weights are stored; empty if as numbers."""
         found = self.weights.get("quantization_config")
         return found if isinstance(found, Mapping) else {}
@@ -101,7 +101,7 @@ class _Config:
 
     model_type: Text
     architectures: tuple[Text, ...] | None = None
-    quantization_config: Mapping[str, object] | None = None
+    quantization_config: Fields | None = None
 
 
 def _from_file(path: Path) -> ModelConfig:
@@ -314,7 +314,7 @@ class TraceRequest:
     logits: Annotated[str, Words(LOGITS)] = "last"
     image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
     channels_last: bool = False
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Fields = field(default_factory=dict)
 
     @property
     def tensor_type(self) -> str:

@@ -30,6 +30,7 @@ from estimator.tracing.models import (
     TENSOR_TYPES,
     WIDENED,
     WIDENED_BYTE,
+    Fields,
     TraceRequest,
     checked_request,
     chosen_format,
@@ -234,7 +235,7 @@ def _laid_out(torch: Any, request: TraceRequest, job: Job) -> Job:
     return replace(job, placed=placed, named=named)
 
 
-def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:
+def _narrow_format(request: TraceRequest, stored: Fields) -> str:
     """The format of the layers' weights, as asked or as stored; "" if neither says one.  Raises WorkloadError."""
     try:
         if not request.weights:
@@ -247,7 +248,7 @@ def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:
         raise WorkloadError(f"{request.model}: {fault}") from None
 
 
-def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Mapping[str, object]) -> Workload:
+def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fields) -> Workload:
     """The workload with its layers in 8 or 4 bits; those that stay wide, by habit or as `stored` says, do."""
     layers = [
         (part.weight, EXPERTS_ALONE in form or stays_wide(name, stored))

@@ -193,12 +193,13 @@ def check_covariance(rows: Any, name: str) -> None:
     """Refuse a matrix that is not a covariance: not square, not symmetric, or with a negative variance beyond rounding."""
     import numpy as np  # the clock helper reads its settings without numpy
 
+    count = len(rows)
     for i, row in enumerate(rows):
-        if len(row) != len(rows):
-            raise FaultError(f"has {len(row)} values where {len(rows)} are needed", name, i)
+        if len(row) != count:
+            raise FaultError(f"has {len(row)} values where {count} are needed", name, i)
         if row[i] < 0.0:
             raise FaultError(f"= {row[i]!r}: a variance must not be negative", name, i, i)
-    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(rows))
+    values = np.array(rows, dtype=np.float64).reshape(count, count)
     deviation = np.sqrt(np.diag(values))
     wrong = np.abs(values - values.T) > ROUNDING * np.outer(deviation, deviation)
     wrong |= (values != 0.0) & ~(deviation > 0.0)[:, None]
@@ -206,8 +207,8 @@ def check_covariance(rows: Any, name: str) -> None:
         i, j = sorted(np.argwhere(wrong)[0].tolist(), reverse=True)
         raise FaultError("is no covariance: not symmetric, or beside a variance of 0", name, i, j)
     scale = np.where(deviation > 0.0, deviation, 1.0)
-    rest = values / scale[:, None] / scale + np.diag(np.where(deviation > 0.0, ROUNDING * len(rows), 1.0))
-    for i in range(len(rows)):  # Cholesky's, column by column: the threads of a library need up to 100 ms to meet on busy cores
+    rest = values / scale[:, None] / scale + np.diag(np.where(deviation > 0.0, ROUNDING * count, 1.0))
+    for i in range(count):  # Cholesky's, column by column: the threads of a library need up to 100 ms to meet on busy cores
         if not rest[i, i] > 0.0:
             raise FaultError("is no covariance: a combination of its terms has a variance below 0", name)
         column = rest[i + 1 :, i]

@@ -23,30 +23,30 @@ class Work(NamedTuple):
 
 def operator_work(operator: Operator) -> Work:
     """Multiply-add flop (matrix products, convolutions, attention; 0 elsewhere) and compulsory traffic."""
-    width = BYTES_PER_ELEMENT[operator.precision]
+    family, width = operator.family, BYTES_PER_ELEMENT[operator.precision]
     out_width = BYTES_PER_ELEMENT[operator.precision_out or operator.precision]
-    if operator.family == "gemm":
+    if family == "gemm":
         batch, m, n, k = operator.shape
         return Work(
             2.0 * batch * m * n * k, batch * k * (m * width + n * FORMATS[operator.precision].weight_byte), batch * m * n * out_width
         )
-    if operator.family == "conv":
+    if family == "conv":
         batch, channels, height, width_px, filters, kernel_h, kernel_w, _, _, groups = operator.shape
         out_h, out_w = conv_output_size(operator)
         outputs, taps = batch * filters * out_h * out_w, channels / groups * kernel_h * kernel_w
         return Work(2.0 * outputs * taps, (batch * channels * height * width_px + filters * taps) * width, outputs * out_width)
-    if operator.family in CACHED:
+    if family in CACHED:
         return _attention_work(operator, width, out_width)
-    if operator.family == "moe":
+    if family == "moe":
         load, matrices = expert_load(operator), 2.0 + operator["gated"]
         weights = load.experts * matrices * operator["hidden"] * operator["inter"] / operator["tp"]
         passed = load.pairs * operator["hidden"]
         return Work(2.0 * weights * load.rows, weights * FORMATS[operator.precision].weight_byte + passed * width, passed * out_width)
-    if operator.family == "communication":
+    if family == "communication":
         return Work(0.0, operator["message_bytes"], operator["message_bytes"])
-    if operator.family in ("softmax", "norm", "quantise", "reduction"):
+    if family in ("softmax", "norm", "quantise", "reduction"):
         rows, dim = operator.shape
-        return Work(0.0, rows * dim * width, rows * (1.0 if operator.family == "reduction" else dim) * out_width)
+        return Work(0.0, rows * dim * width, rows * (1.0 if family == "reduction" else dim) * out_width)
     elements, reads = operator.shape
     return Work(0.0, reads * width, elements * out_width)
 

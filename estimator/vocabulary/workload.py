@@ -357,13 +357,17 @@ def _in_fp16(one: Operator) -> Operator:
     return replace(one, precision=computed, precision_out=out, precision_kv=kept)
 
 
-def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
+Counted = tuple[tuple[Operator, ...], tuple[float, ...]]
+"""Operators, and how often each runs."""
+
+
+def merge_operators(sequence: Iterable[Operator]) -> Counted:
     """Equal operators of a sequence merged: unique operators in first-seen order, and their counts."""
     operators = tuple(sequence)
     return merge_counts(operators, [1.0] * len(operators))
 
 
-def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
+def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> Counted:
     """Equal operators merged and their counts added, in first-seen order; operators with a count of 0 are dropped."""
     totals: dict[Operator, float] = {}
     for operator, count in zip(operators, counts, strict=True):
