@@ -13,9 +13,10 @@ from collector.devices.protocols import Bench
 
 def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[str, object]:
     """A plan as plain data."""
+    identity = bench.gpu.identity()
     return {
-        "gpu": bench.gpu.identity().name,
-        "gpu_uuid": bench.gpu.identity().uuid,
+        "gpu": identity.name,
+        "gpu_uuid": identity.uuid,
         "simulated": bench.simulated,
         "campaign": spec.name,
         "campaign_digest": spec.digest,

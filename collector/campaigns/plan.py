@@ -120,9 +120,10 @@ def plan_campaign(
     if not kernels and not loads:
         why = f" ({next(iter(skipped))})" if skipped else ""
         raise CampaignError(f"campaign {spec.name} has no kernel that this board runs{why}; choose other families or another campaign")
+    identity = bench.gpu.identity()
     anchors = [operator for operator in spec.anchors if bench.runner.supports(operator)]
-    points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, (bench.gpu.identity().uuid, spec.digest, seed))
-    expected = _expected_sensor(bench.gpu.identity())
+    points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, (identity.uuid, spec.digest, seed))
+    expected = _expected_sensor(identity)
     sensor_s = 0.0 if sensor else characterisation_s(update_period_s(expected))
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(points))
     plan = CampaignPlan(

@@ -215,15 +215,16 @@ def plan_kernel(operator: Operator, profile: BoardProfile, transpose: str = "") 
 
     Raises RunnerError without a kernel.
     """
-    if operator.family in TABLED:
-        raise RunnerError(f"{operator.family}: the simulated library has no such kernel")
+    family = operator.family
+    if family in TABLED:
+        raise RunnerError(f"{family}: the simulated library has no such kernel")
     try:
         layout = layout_of(operator, transpose)
     except UnsupportedError as error:
         raise RunnerError(str(error)) from error
-    if operator.family == "gemm" or operator.operator == "conv2d":
+    if family == "gemm" or operator.operator == "conv2d":
         return matrix_plan(operator, profile, layout)
-    if operator.family == "attention":
+    if family == "attention":
         return attention_plan(operator, profile)
     return stream_plan(operator, profile)
 

@@ -77,14 +77,14 @@ class Tiling:
 
 def attention_plan(operator: Operator, profile: BoardProfile) -> KernelPlan:
     """The kernel for fused attention.  Raises RunnerError if the library has none."""
-    gpu = profile.spec
-    if operator.precision not in gpu.tensor_flop_per_clock or operator.precision not in library().cutlass_types:
-        raise RunnerError(f"attention in {operator.precision}: no such kernel on {gpu.name}")
+    gpu, precision = profile.spec, operator.precision
+    if precision not in gpu.tensor_flop_per_clock or precision not in library().cutlass_types:
+        raise RunnerError(f"attention in {precision}: no such kernel on {gpu.name}")
     if operator["head_dim"] > LARGEST_HEAD:
         raise RunnerError(f"attention with head_dim {operator['head_dim']:.0f}: the largest is {LARGEST_HEAD}")
     if operator["heads"] % operator["kv_heads"]:
         raise RunnerError(f"attention: {operator['heads']:.0f} heads cannot share {operator['kv_heads']:.0f} key heads evenly")
-    width, kv_width = (BYTES_PER_ELEMENT[one] for one in (operator.precision, operator.precision_kv or operator.precision))
+    width, kv_width = (BYTES_PER_ELEMENT[one] for one in (precision, operator.precision_kv or precision))
     shape = Shape(width=width, kv_width=kv_width, **{name: int(value) for name, value in operator.named_shape().items()})
     tiling = _prefill(shape, profile) if operator.operator == "prefill" else _decode(shape, profile)
     return _lay_out(tiling, shape, operator, profile)
@@ -180,12 +180,13 @@ def _kernel_name(tiling: Tiling, shape: Shape, operator: Operator, generation: s
 
 def _prefill(shape: Shape, profile: BoardProfile) -> Tiling:
     """One block for each tile of queries of each head; it walks over the keys visible to them."""
-    hopper, narrow = profile.library.generation == "hopper", shape.head_dim <= 128
+    hopper, head_dim = profile.library.generation == "hopper", shape.head_dim
+    narrow = head_dim <= 128
     rows = 64 if hopper and shape.queries <= 64 else 128
-    keys = 128 if shape.head_dim <= 64 else 64 if narrow else 32
+    keys = 128 if head_dim <= 64 else 64 if narrow else 32
     threads = 384 if hopper else 128 if narrow else 256
     lengths = _key_tiles(shape, rows, keys)
-    walked, tile_bytes = float(lengths.mean()) * keys, rows * shape.head_dim * shape.width
+    walked, tile_bytes = float(lengths.mean()) * keys, rows * head_dim * shape.width
     return Tiling(
         grid=(len(lengths), shape.batch, shape.heads),
         rows=rows,
@@ -198,12 +199,12 @@ def _prefill(shape: Shape, profile: BoardProfile) -> Tiling:
         tokens=shape.context,
         sharing=len(lengths) * (shape.heads // shape.kv_heads),
         scores=walked * rows * len(lengths) * shape.batch * shape.heads,
-        key_bytes=2.0 * walked * shape.head_dim * shape.kv_width,
+        key_bytes=2.0 * walked * head_dim * shape.kv_width,
         query_bytes=tile_bytes,
         store_bytes=tile_bytes,
         step_clocks=900.0,  # scores, maximum, exponentials and product of one key tile, one after the other
         path_share=1.0,
-        row_pitch_bytes=shape.heads * shape.head_dim * shape.width,
+        row_pitch_bytes=shape.heads * head_dim * shape.width,
     )
 
 

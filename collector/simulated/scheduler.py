@@ -78,7 +78,8 @@ class Pace:
 
     def round_s(self, blocks: int) -> float:
         """Time for `blocks` resident blocks, spread over the SMs, to run side by side [s]."""
-        plan, gpu, memory = self.plan, self.profile.spec, self.profile.memory
+        plan, profile, clock_hz = self.plan, self.profile, self.clock_hz
+        gpu, memory = profile.spec, profile.memory
         sms = min(blocks, gpu.num_sms)
         resident = math.ceil(blocks / gpu.num_sms)
         warps = resident * -(-plan.kernel.block[0] // WARP_LANES)
@@ -89,24 +90,24 @@ class Pace:
             clocks[:2] = 0.0, clocks[:2].sum()
         clocks = clocks / min(1.0, warps / 4)  # sub-partitions of an SM; fewer warps than these leave units idle
         busiest = float(clocks.max())
-        compute_s = max(busiest + (float(clocks.sum()) - busiest) / (1.0 + warps), plan.steps * plan.step_clocks) / self.clock_hz
+        compute_s = max(busiest + (float(clocks.sum()) - busiest) / (1.0 + warps), plan.steps * plan.step_clocks) / clock_hz
         in_flight = blocks * plan.in_flight_bytes
         rate = loaded_bytes_per_s(
-            self.profile,
+            profile,
             in_flight=in_flight if plan.asynchronous else min(in_flight, sms * memory.outstanding_bytes),
             dram_share=self.dram_share,
-            clock_hz=self.clock_hz,
+            clock_hz=clock_hz,
             sms=sms,
             path_share=plan.path_share,
-            fixed_s=self.profile.schedule.block_start_clocks / self.clock_hz / max(1.0, plan.steps),
+            fixed_s=profile.schedule.block_start_clocks / clock_hz / max(1.0, plan.steps),
         )
         memory_s = blocks * plan.load_bytes / rate
         # number of independent pieces of work beyond which overlap does not improve: barriers and shared queues remain
         depth = 1.0 + min(resident * plan.steps, 12.0)
         work_s = max(compute_s, memory_s) + min(compute_s, memory_s) / depth
-        port = memory.path_bytes_per_clock * STORE_PATH_SHARE * sms * self.clock_hz
+        port = memory.path_bytes_per_clock * STORE_PATH_SHARE * sms * clock_hz
         to_dram = memory.dram_share * gpu.dram_bytes_per_s / max(min(1.0, self.dram_share), 1e-9)
-        end_s = plan.epilogue_clocks / self.clock_hz + blocks * plan.store_bytes * (1.0 / port + 1.0 / to_dram)
+        end_s = plan.epilogue_clocks / clock_hz + blocks * plan.store_bytes * (1.0 / port + 1.0 / to_dram)
         return work_s + (self.start_s + end_s) / resident
 
 

@@ -88,14 +88,14 @@ class SimulatedSensor:
 
     def _draw(self) -> Array:
         """The next CHUNK updates: times, noise, and missing ones; shape (3, CHUNK)."""
-        profile = self._profile
+        profile, period_s = self._profile, self._period_s
         jitter = self._timing.standard_normal(CHUNK) * profile.jitter_s
         if profile.clock == "rigid":
-            nominal = self._phase_s + self._period_s * np.arange(self._drawn, self._drawn + CHUNK)
+            nominal = self._phase_s + period_s * np.arange(self._drawn, self._drawn + CHUNK)
             wander = profile.wander_s * np.sin(2.0 * np.pi * nominal / max(profile.wander_period_s, 1e-9) + self._wander_phase)
-            times = nominal + wander + np.clip(jitter, -0.2 * self._period_s, 0.2 * self._period_s)
+            times = nominal + wander + np.clip(jitter, -0.2 * period_s, 0.2 * period_s)
         else:
-            times = self._phase_s + np.cumsum(np.maximum(self._period_s + jitter, 0.25 * self._period_s))
+            times = self._phase_s + np.cumsum(np.maximum(period_s + jitter, 0.25 * period_s))
             self._phase_s = float(times[-1])
         self._drawn += CHUNK
         return np.stack([times, self._noise.standard_normal(CHUNK) * profile.noise_w, self._skip.random(CHUNK) < profile.skip_share])

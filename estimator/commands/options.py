@@ -121,10 +121,11 @@ def whole_numbers(context: click.Context, parameter: click.Parameter, text: str 
     """Whole numbers from 1 on: "1,8,32" or LO:HI:STEP."""
     if text is None:
         return ()
+    option = parameter.opts[0]
     from estimator.vocabulary.specifications import parse_whole_numbers
 
-    with as_wrong_usage(parameter.opts[0]):
-        return parse_whole_numbers(text, parameter.opts[0].removeprefix("--"))
+    with as_wrong_usage(option):
+        return parse_whole_numbers(text, option.removeprefix("--"))
 
 
 def _sizes(text: str) -> "Sizes":

@@ -115,10 +115,10 @@ def compare_command(**options: Any) -> int:
     asked = [at_clocks(one, (clock,)) if clock else one for one in questions(options) for clock in one.sm_clock_mhz or (0.0,)]
     if len(asked) == 1 and (options["figures"] or options["efficiency"]):
         asked = [*questions({**options, "figures": {}, "efficiency": {}}), *asked]
-    least = 1 if options["baselines"] else 2
-    if not least <= len(asked) <= 50:
+    least, count = 1 if options["baselines"] else 2, len(asked)
+    if not least <= count <= 50:
         raise click.UsageError(
-            f"{len(asked)} to compare; name {least} to {50}: "
+            f"{count} to compare; name {least} to {50}: "
             "workloads, --gpu h100,l40s, --bundle, --precision fp32,bf16, …; or change the board with --set"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]

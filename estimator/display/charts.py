@@ -56,9 +56,10 @@ class Axis:
 
     def place(self, values: Array) -> Array:
         """Positions of values, 0 at `low`, 1 at `high`."""
+        low, high = self.low, self.high
         if self.logarithmic:
-            return (np.log10(values) - log10(self.low)) / (log10(self.high) - log10(self.low))
-        return (values - self.low) / (self.high - self.low)
+            values, low, high = np.log10(values), log10(low), log10(high)
+        return (values - low) / (high - low)
 
     def ticks(self) -> list[float]:
         """Round values along the axis."""

@@ -117,7 +117,8 @@ def explanation_csv(answer: "Explanation") -> str:
 
 def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -> str:
     """Tables of the result, the limits, the parts of energy, and the longest kernels (`most`; None: all)."""
-    result, shown = answer.result, answer.kernels[:most]
+    result, kernels = answer.result, answer.kernels
+    shown = kernels[:most]
     fitted = f"bundle {result.bundle}{', fitted on a simulated board' if simulated else ''}"
     too_large = "" if result.fits else f": {TOO_LARGE.format(result.gpu)}"
     text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({fitted}, {result.validity}){too_large}\n"
@@ -128,10 +129,10 @@ def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -
     text += "time: what limits\n" + _parts(answer.limits_s, result.latency_s, "time", TIME_UNITS, more)
     if answer.energy_parts_j:
         text += "energy: what draws\n" + _parts(answer.energy_parts_j, result.energy_j, "energy", ENERGY_UNITS, {})
-    joule = sum(kernel.energy_j for kernel in answer.kernels) or math.nan
+    joule = sum(kernel.energy_j for kernel in kernels) or math.nan
     table = aligned([EXPLAINED_HEADS, *(_explained_cells(kernel, joule) for kernel in shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
-    left = sum(kernel.time_share for kernel in answer.kernels[len(shown) :])
-    return f"{text}kernels, the longest first\n{table}" + _below(shown, len(answer.kernels), left)
+    left = sum(kernel.time_share for kernel in kernels[len(shown) :])
+    return f"{text}kernels, the longest first\n{table}" + _below(shown, len(kernels), left)
 
 
 def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, more: Mapping[str, float]) -> str:

@@ -98,19 +98,20 @@ def _too_large(points: Sweep) -> str:
 
 def best_document(answer: "Best") -> Document:
     """The answer as JSON data: the best point, points that do not differ significantly, gains over the usual clock, the front."""
+    points = answer.points
     return {
         "goal": answer.goal,
-        "best": next(iter(answer.points.select(np.array([answer.index])))),
+        "best": next(iter(points.select(np.array([answer.index])))),
         "indistinguishable": {
             "low_clock_mhz": answer.clocks_mhz[0],
             "high_clock_mhz": answer.clocks_mhz[1],
-            "clocks_mhz": answer.points.asked_clock_mhz[answer.alike].tolist(),
+            "clocks_mhz": points.asked_clock_mhz[answer.alike].tolist(),
         },
         "usual_clock_mhz": answer.usual_clock_mhz,
         "over_usual_clock": {name: asdict(gain) for name, gain in answer.gains.items()},
-        "points": len(answer.points),
+        "points": len(points),
         "points_within_limits": int(answer.fits.sum()),
-        "front": list(answer.points.select(answer.front)),
+        "front": list(points.select(answer.front)),
     }
 
 

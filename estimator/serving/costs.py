@@ -103,13 +103,14 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     Raises EstimatorError for a model that cannot be divided so.
     """
     engine, prompt = served.engine, served.prompt
+    chunk = engine.chunk
     beside, decoding = (0, *nodes), len(nodes)
-    ends = [min(start + engine.chunk, prompt) for start in range(0, prompt, engine.chunk)]
+    ends = [min(start + chunk, prompt) for start in range(0, prompt, chunk)]
     # A step takes the prompts that come in during it: one alone would add a whole tile of rows, however few its own are.
-    together = [min(max(one / (served.output - 1), 1.0), max(engine.chunk / prompt, 1.0)) for one in beside]
+    together = [min(max(one / (served.output - 1), 1.0), max(chunk / prompt, 1.0)) for one in beside]
     steps = [Step(sequences=one, context=served.context) for one in nodes]
     for end in ends:
-        piece = ((end - 1) % engine.chunk + 1, end)
+        piece = ((end - 1) % chunk + 1, end)
         for one, count in zip(beside, together, strict=True):
             steps.append(Step(prompts=(piece,), together=count, sequences=one * engine.mixes, context=served.context))
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]

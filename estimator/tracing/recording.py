@@ -14,7 +14,7 @@ here:
 import inspect
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -212,10 +212,9 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls, held: "He
         keywords = keywords or {}
         if function in stand_ins:
             return stand_ins[function](*arguments, **keywords)
-        if inspect.isfunction(function):  # its own calls do not reach this mode
-            with patch.multiple(functional, **inside):
-                return function(*arguments, **keywords)
-        return function(*arguments, **keywords)
+        own = inspect.isfunction(function)  # whose calls do not reach this mode
+        with patch.multiple(functional, **inside) if own else nullcontext():
+            return function(*arguments, **keywords)
 
     return type("Interceptor", (torch.overrides.TorchFunctionMode,), {"__torch_function__": intercept})()
 

@@ -54,9 +54,10 @@ def _copied(call: Call) -> list[Part]:
     """A conversion or a copy; into another order of elements it is a transposing copy.  One from the host has no source on the device."""
     target = call.outputs[0]
     source = (*call.tensors("src"), *call.tensors("self"), target)[0]
+    converts = source.dtype != target.dtype
     turned = len(source.shape) == len(target.shape) and source.stored == source.elements and source.innermost != target.innermost
-    name = "elementwise.typecast" if source.dtype != target.dtype else "copy.transpose" if turned else "copy.contiguous"
-    out = target.precision if source.dtype != target.dtype else ""
+    name = "elementwise.typecast" if converts else "copy.transpose" if turned else "copy.contiguous"
+    out = target.precision if converts else ""
     return [moved(name, source.precision, target.elements, source.stored, share=INNER, out=out)]
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -365,13 +365,13 @@ def _as_workload_errors(model: str) -> Iterator[None]:
 
 def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], Any], list[Any]]:
     """The function to record, and the tensors of its optimizer."""
-    model = job.model
+    model, run = job.model, partial(job.model, *job.placed, **job.named)
     if request.phase != "train":
         model.eval()
 
         def forward() -> None:
             with torch.no_grad():
-                model(*job.placed, **job.named)
+                run()
 
         return forward, []
     model.train()
@@ -387,7 +387,7 @@ def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], A
 
     def step() -> None:
         with torch.enable_grad():
-            _loss(torch, model(*job.placed, **job.named)).backward()
+            _loss(torch, run()).backward()
         if request.master:
             for one, parameter in zip(kept, parameters, strict=True):
                 one.grad = None if parameter.grad is None else parameter.grad.float()

@@ -117,14 +117,14 @@ class GpuSpec:
     asleep_w: Annotated[IdleWatt | None, "power without a context; absent where unknown"] = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        low, high = self.sm_clock_min_mhz, self.sm_clock_limit_mhz
+        idle_w, low, high = self.idle_w, self.sm_clock_min_mhz, self.sm_clock_limit_mhz
         for name in ("sm_clock_max_mhz", "sm_clock_usual_mhz"):
             if not low <= (clock := getattr(self, name) or high) <= high:
                 ends = f"sm_clock_min_mhz = {low:g} and sm_clock_limit_mhz = {high:g}"
                 raise FaultError(f"= {clock:g} must lie within {ends}; change these as well", name)
-        if self.idle_w and (rest_w := min(self.idle_w.value)) >= self.power_limit_w:
+        if idle_w and (rest_w := min(idle_w.value)) >= self.power_limit_w:
             raise FaultError(f"= {self.power_limit_w:g} must lie above power at rest, {rest_w:g} W in idle_w", "power_limit_w")
-        if self.idle_w and self.asleep_w and self.asleep_w > (rest_w := max(self.idle_w.value)):
+        if idle_w and self.asleep_w and self.asleep_w > (rest_w := max(idle_w.value)):
             raise FaultError(f"= {self.asleep_w:g} must not lie above power at rest, {rest_w:g} W in idle_w", "asleep_w")
         if 0.0 < self.silicon_clock_mhz < high:
             raise FaultError(f"= {self.silicon_clock_mhz:g} must not lie below sm_clock_limit_mhz = {high:g}", "silicon_clock_mhz")

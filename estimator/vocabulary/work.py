@@ -90,17 +90,17 @@ def expert_load(operator: Operator) -> ExpertLoad:
 
 @lru_cache(maxsize=65536)
 def _expert_load(tokens: float, topk: float, experts: float, ep: float, skew: float) -> ExpertLoad:
-    if not skew:
+    if skew:
+        falling = 1.0 - skew or 1e-6  # the limit at skew = 1 is smooth
+        last = max(0.8 * tokens, 1.0) ** falling
+        drawn = ((last - 1.0) * (np.arange(experts) + 0.5) / experts + 1.0) ** (1.0 / falling)
+        loads = np.minimum(tokens * topk * drawn / drawn.sum(), tokens)
+        hit = 1.0 - (1.0 - loads / tokens) ** tokens
+        beside = (experts / ep - 1.0) / max(experts - 1.0, 1.0)
+        found, pairs = (float(each.max() + beside * (each.sum() - each.max())) for each in (hit, loads))
+    else:
         pairs = tokens * topk / ep
         found = min(experts / ep, pairs)
-        return ExpertLoad(found, pairs, pairs / found)
-    falling = 1.0 - skew or 1e-6  # the limit at skew = 1 is smooth
-    last = max(0.8 * tokens, 1.0) ** falling
-    drawn = ((last - 1.0) * (np.arange(experts) + 0.5) / experts + 1.0) ** (1.0 / falling)
-    loads = np.minimum(tokens * topk * drawn / drawn.sum(), tokens)
-    hit = 1.0 - (1.0 - loads / tokens) ** tokens
-    beside = (experts / ep - 1.0) / max(experts - 1.0, 1.0)
-    found, pairs = (float(each.max() + beside * (each.sum() - each.max())) for each in (hit, loads))
     return ExpertLoad(found, pairs, pairs / found)
 
 
