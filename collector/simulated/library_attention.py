@@ -84,7 +84,7 @@ def attention_plan(operator: Operator, profile: BoardProfile) -> KernelPlan:
         raise RunnerError(f"attention with head_dim {operator['head_dim']:.0f}: the largest is {LARGEST_HEAD}")
     if operator["heads"] % operator["kv_heads"]:
         raise RunnerError(f"attention: {operator['heads']:.0f} heads cannot share {operator['kv_heads']:.0f} key heads evenly")
-    width, kv_width = (BYTES_PER_ELEMENT[one] for one in (precision, operator.precision_kv or precision))
+    width, kv_width = (BYTES_PER_ELEMENT[one] for one in (precision, operator.kv_precision))
     shape = Shape(width=width, kv_width=kv_width, **{name: int(value) for name, value in operator.named_shape().items()})
     tiling = _prefill(shape, profile) if operator.operator == "prefill" else _decode(shape, profile)
     return _lay_out(tiling, shape, operator, profile)

@@ -125,7 +125,7 @@ def _flat(operator: Operator, name: str, reads: float, elements: float, ops: flo
         blocks=max(1, math.ceil(elements / (VECTOR_THREADS * VECTOR_ELEMENTS))),
         registers=32,
         read_bytes=reads * BYTES_PER_ELEMENT[operator.precision],
-        write_bytes=elements * BYTES_PER_ELEMENT[operator.precision_out or operator.precision],
+        write_bytes=elements * BYTES_PER_ELEMENT[operator.out_precision],
         ops=(MOVE_OPS + ops) * elements,
     )
 

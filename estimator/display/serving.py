@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator.display.answers import MOST_LINES
 from estimator.display.charts import Series, axis_over, line_svg
-from estimator.display.text import ENERGY_UNITS, MOST_ROWS, POWER_UNITS, TIME_UNITS, aligned, percent, rows_csv, together
+from estimator.display.text import ENERGY_UNITS, MOST_ROWS, POWER_UNITS, TIME_UNITS, aligned, indented, percent, rows_csv, together
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.documents import printable
@@ -102,7 +102,7 @@ def _full(answer: "ServedEstimate") -> str:
     shares = ", ".join(f"{name} {percent(share)}" for name, share in answer.parts.items() if share > LEAST_SHARE and name != "prompts")
     memory, free = answer.memory, f"caches of up to {answer.memory.sequences} requests in {answer.memory.free_byte / GIB:.1f} GiB"
     text += aligned(rows, left_columns=(0, 2)) + f"  time: {shares}; prompts take {percent(answer.parts['prompts'])}\n"
-    text += "".join(f"  {line}\n" for line in together([answer.gpus]))
+    text += indented(together([answer.gpus]))
     return f"{text}  memory of a GPU: weights {memory.weights_byte / GIB:.1f} GiB, {free}\n"
 
 
@@ -124,5 +124,5 @@ def _table(answers: Sequence["ServedEstimate"]) -> str:
         numbers = [quantity(getattr(under_load, name), math.nan, units).strip() for name, (_, units) in columns.items()]
         rows.append([*own, *numbers, _verdict(answer)])
     rest = f"  … {len(answers) - MOST_ROWS} more points (--csv or --json for all)\n" if len(answers) > MOST_ROWS else ""
-    rest += "".join(f"  {line}\n" for line in together(answer.gpus for answer in answers))
+    rest += indented(together(answer.gpus for answer in answers))
     return f"{fixed}\n" + aligned(rows, left_columns=(len(rows[0]) - 1,)) + rest

@@ -14,6 +14,7 @@ from estimator.display.text import (
     Document,
     aligned,
     csv_lines,
+    indented,
     known,
     percent,
     plain,
@@ -58,7 +59,7 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
     remarks = [*rest, *together([row["gpus"] for row in rows]), *_elsewhere(rows)]
     head = f"{fixed}{simulated}{_too_large(points)}\n".lstrip("\n")
-    return head + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
+    return head + aligned(table, range(len(shown))) + indented(remarks)
 
 
 def _elsewhere(rows: Sequence[Point]) -> list[str]:
@@ -173,5 +174,4 @@ def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], rooflines
             table.append([*blank, "ratio", *map(gain_text, comparisons[number - 1].ratios.values())])
         for roofline_s in rooflines_s[number : number + 1]:
             table.append([*blank, "roofline", seconds(roofline_s), percent(roofline_s / sides.latency_s[number]), ""])
-    remarks = "".join(f"  {line}\n" for line in together(sides.label("gpus")))
-    return f"{fixed}{_too_large(sides)}\n" + aligned(table, range(len(blank))) + remarks
+    return f"{fixed}{_too_large(sides)}\n" + aligned(table, range(len(blank))) + indented(together(sides.label("gpus")))

@@ -95,6 +95,16 @@ def together(gpus: Iterable[int]) -> list[str]:
     return [f"power and energy of all {which} together"] if most > 1 else []
 
 
+def indented(lines: Iterable[str]) -> str:
+    """Lines below a table or a headline."""
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def fields_of(value: object, names: Iterable[str]) -> dict[str, Any]:
+    """Fields of a value by name."""
+    return {name: getattr(value, name) for name in names}
+
+
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int]) -> str:
     """Rows of text in columns, right-aligned except `left_columns`, with two blanks between them."""
     left = set(left_columns)

@@ -104,7 +104,7 @@ def _channels_last(calls: Sequence[Call]) -> bool:
             grouped = call.number("groups", 1) > 1 < channels[0]
             if grouped and trained:
                 return False
-            longer += ((GROUPED_LAST if grouped else OTHER_LAST) - 1.0) * call.outputs[0].elements * math.prod(channels)
+            longer += ((GROUPED_LAST if grouped else OTHER_LAST) - 1.0) * call.output.elements * math.prod(channels)
     return longer <= 0.0
 
 

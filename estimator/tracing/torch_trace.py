@@ -103,7 +103,7 @@ def _merged_softmax(calls: list[Call]) -> list[Call]:
         before = merged[-1] if merged else None
         if before is not None and call.name == "aten._softmax" and before.name == "aten._to_copy":
             source = before.inputs[0][1]
-            if source.dtype == SOFTENED and before.outputs[0] == call.inputs[0][1] and before.outputs[0].dtype == "float32":
+            if source.dtype == SOFTENED and before.output == call.inputs[0][1] and before.output.dtype == "float32":
                 merged[-1] = replace(call, inputs=(("self", source),), read=before.read)
                 continue
         merged.append(call)

@@ -24,7 +24,7 @@ class Work(NamedTuple):
 def operator_work(operator: Operator) -> Work:
     """Multiply-add flop (matrix products, convolutions, attention; 0 elsewhere) and compulsory traffic."""
     family, width = operator.family, BYTES_PER_ELEMENT[operator.precision]
-    out_width = BYTES_PER_ELEMENT[operator.precision_out or operator.precision]
+    out_width = BYTES_PER_ELEMENT[operator.out_precision]
     if family == "gemm":
         batch, m, n, k = operator.shape
         return Work(
@@ -111,7 +111,7 @@ def _attention_work(operator: Operator, width: float, out_width: float) -> Work:
     if causal and queries > 1.0:
         unseen = min(queries, visible)
         pairs -= unseen * (unseen - 1.0) / 2.0
-    kv_width = BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
+    kv_width = BYTES_PER_ELEMENT[operator.kv_precision]
     query_elements = batch * queries * heads * head_dim
     seen = min(context, visible + queries - 1.0)  # keys that any query sees: the windows of neighbours overlap
     read = query_elements * width + batch * seen * kv_heads * cached * kv_width
@@ -145,7 +145,7 @@ def missing_work(workload: Workload) -> Missing:
     listed = [(operator, count) for operator, count in pairs if not operator.origin.startswith(COMPLETED)]
     missing = sum(entry.count for entry in workload.unknown)
     elements = sum(entry.elements * entry.count for entry in workload.unknown)
-    known = sum(count * operator_work(one).write_byte / BYTES_PER_ELEMENT[one.precision_out or one.precision] for one, count in listed)
+    known = sum(count * operator_work(one).write_byte / BYTES_PER_ELEMENT[one.out_precision] for one, count in listed)
     return Missing(missing, missing + sum(count for _, count in listed), elements / (elements + known) if elements else np.nan)
 
 

@@ -134,6 +134,16 @@ class Operator:
     def __getitem__(self, field_name: str) -> float:
         return self.shape[FAMILY_FIELDS[self.family].index(field_name)]
 
+    @property
+    def out_precision(self) -> str:
+        """Precision of the result."""
+        return self.precision_out or self.precision
+
+    @property
+    def kv_precision(self) -> str:
+        """Precision of cached keys and values."""
+        return self.precision_kv or self.precision
+
     def named_shape(self) -> dict[str, float]:
         """The shape by field name."""
         return dict(zip(FAMILY_FIELDS[self.family], self.shape, strict=True))
