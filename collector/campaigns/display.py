@@ -63,15 +63,14 @@ def row_line(row: Row) -> str:
     """A measured row in one line."""
     latency, power = row.get("latency_s"), row.get("power_w")
     clock = row.get("sm_clock_mhz")
-    return " ".join(
-        [
-            f"{row['family']}.{row['operator']}.{row['precision']}",
-            "current clock" if clock is None else f"{clock:g} MHz",
-            "no time" if latency is None else f"{latency * 1e6:.4g} µs",
-            "no power" if power is None else f"{power:.1f} W",
-            *row["flags"],
-        ]
-    )
+    parts = [
+        f"{row['family']}.{row['operator']}.{row['precision']}",
+        "current clock" if clock is None else f"{clock:g} MHz",
+        "no time" if latency is None else f"{latency * 1e6:.4g} µs",
+        "no power" if power is None else f"{power:.1f} W",
+        *row["flags"],
+    ]
+    return " ".join(parts)
 
 
 def outcome_lines(outcome: CampaignOutcome, simulated: bool, fit: str) -> list[str]:

@@ -56,12 +56,13 @@ def outcome_columns(run: Run, settings: MeasurementSettings, calibration: Sensor
 
     `doubts` are flags that do not follow from the polls.  Bad data raise no error.
     """
-    launches, readings = run.record.launches, run.trace.board
-    start_s, end_s = run.record.start_ns * SECONDS_PER_NS, run.record.end_ns * SECONDS_PER_NS
+    record, readings = run.record, run.trace.board
+    launches = record.launches
+    start_s, end_s = record.start_ns * SECONDS_PER_NS, record.end_ns * SECONDS_PER_NS
     settled_s = min(start_s + settle_time_s(calibration, settings.settle_s), end_s)
     power = steady_power(readings, settled_s, end_s, calibration, run.power_limit_w)
     idle_w, idle_c = (math.nan, math.nan) if run.rest is None else _idle_before(run.rest, calibration, run.power_limit_w)
-    latency_s, latency_std_s, spread = _latency(run.record, settled_s - start_s)
+    latency_s, latency_std_s, spread = _latency(record, settled_s - start_s)
     states = states_within(run.trace.states, settled_s, end_s)
     ranging = states_within(run.trace.states, -math.inf, start_s).sm_clock_mhz[-1:]
     believed = power.samples > 0 and not power.stuck and power.absurd <= LIMITS["absurd"] * (power.absurd + power.samples)
@@ -110,18 +111,15 @@ def idle_entry(idle: Trace, sm_clock_mhz: float | None, calibration: SensorCalib
     """Power at rest at one clock, with the temperature at which it was measured, as the file metadata hold it."""
     host_s = host_seconds(idle.board.host_ns)
     power = steady_power(idle.board, float(host_s[0]), float(host_s[-1]), calibration, power_limit_w)
-    return dict(
-        known(
-            {
-                "sm_clock_mhz": sm_clock_mhz,
-                "sm_clock_measured_mhz": mean_known(idle.states.sm_clock_mhz),
-                "power_w": power.power_w,
-                "std_w": power.std_w,
-                "temperature_c": mean_known(idle.states.temperature_c),
-                "samples": float(power.samples),
-            }
-        )
-    )
+    entry = {
+        "sm_clock_mhz": sm_clock_mhz,
+        "sm_clock_measured_mhz": mean_known(idle.states.sm_clock_mhz),
+        "power_w": power.power_w,
+        "std_w": power.std_w,
+        "temperature_c": mean_known(idle.states.temperature_c),
+        "samples": float(power.samples),
+    }
+    return dict(known(entry))
 
 
 def _latency(run: LaunchRecord, settle_s: float) -> tuple[float, float, float]:

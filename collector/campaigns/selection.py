@@ -62,16 +62,14 @@ def hastened(spec: CampaignSpec) -> CampaignSpec:
     settle is kept in any case.
     """
     usual = spec.measurement
-    return replace(
-        spec,
-        measurement=replace(
-            usual,
-            updates=max(4, round(HASTY_WINDOW * usual.updates)),
-            window_s=HASTY_WINDOW * usual.window_s,
-            settle_s=HASTY_SETTLING * usual.settle_s,
-            gap_s=min(usual.gap_s, TIMED_GAP_S),
-        ),
+    hasty = replace(
+        usual,
+        updates=max(4, round(HASTY_WINDOW * usual.updates)),
+        window_s=HASTY_WINDOW * usual.window_s,
+        settle_s=HASTY_SETTLING * usual.settle_s,
+        gap_s=min(usual.gap_s, TIMED_GAP_S),
     )
+    return replace(spec, measurement=hasty)
 
 
 def choose_points(

@@ -192,9 +192,10 @@ class SimulatedRunner:
         """Launch it back to back and wait for the end.  Raises DeviceError for a kernel that breaks the context."""
         if launches < 1:
             raise RunnerError(f"{launches} launches cannot run; give at least 1")
-        if prepared.kernel_name in self._world.profile.faults.hangs.split():
+        faults = self._world.profile.faults
+        if prepared.kernel_name in faults.hangs.split():
             Event().wait()
-        if self._broken or prepared.kernel_name in self._world.profile.faults.kills.split():
+        if self._broken or prepared.kernel_name in faults.kills.split():
             self._broken = True
             raise DeviceError(f"running {prepared.kernel_name}: illegal address; this process cannot use the board any more")
         return self._world.run(self._loaded[prepared], launches)

@@ -86,8 +86,8 @@ def attention_plan(operator: Operator, profile: BoardProfile) -> KernelPlan:
         raise RunnerError(f"attention: {operator['heads']:.0f} heads cannot share {operator['kv_heads']:.0f} key heads evenly")
     width, kv_width = (BYTES_PER_ELEMENT[one] for one in (precision, operator.kv_precision))
     shape = Shape(width=width, kv_width=kv_width, **{name: int(value) for name, value in operator.named_shape().items()})
-    tiling = _prefill(shape, profile) if operator.operator == "prefill" else _decode(shape, profile)
-    return _lay_out(tiling, shape, operator, profile)
+    tiled = _prefill if operator.operator == "prefill" else _decode
+    return _lay_out(tiled(shape, profile), shape, operator, profile)
 
 
 def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardProfile) -> KernelPlan:

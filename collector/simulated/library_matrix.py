@@ -230,8 +230,9 @@ def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
     blocks = product.batch * rows * columns * split
     loaded = (product.m / rows + product.n / columns) * min(steps * step, product.k / split) * width * product.multicast
     fragments = area * (1.0 / tile.warp_m + 1.0 / tile.warp_n)
-    output_bytes = product.outputs * product.output_element_bytes
-    slots = product.resident(tile) * product.profile.spec.num_sms
+    operand_bytes, output_bytes = product.left_bytes + product.right_bytes, product.outputs * product.output_element_bytes
+    resident = product.resident(tile)
+    slots = resident * product.profile.spec.num_sms
     parts = product.batch * split
     return KernelPlan(
         kernel=PreparedKernel(
@@ -243,14 +244,14 @@ def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
             block=(tile.warps * WARP_LANES, 1, 1),
             registers_per_thread=tile.registers,
             shared_bytes_per_block=product.shared_bytes(tile),
-            blocks_per_sm=product.resident(tile),
+            blocks_per_sm=resident,
             tile_m=tile.tile_m,
             tile_n=tile.tile_n,
-            tile_k=product.step(tile),
+            tile_k=step,
             stages=tile.stages,
             split_k=split,
             transpose=product.transpose,
-            working_set_bytes=int(product.left_bytes + product.right_bytes + output_bytes),
+            working_set_bytes=int(operand_bytes + output_bytes),
         ),
         on_cuda_cores=product.on_cuda_cores,
         product_flop=product.useful_flop,
@@ -263,7 +264,7 @@ def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
                 (lambda block: _panel(block, rows, columns)[0], product.left_bytes / (parts * rows)),
                 (lambda block: _panel(block, rows, columns)[1], product.right_bytes / (parts * columns)),
             ),
-            compulsory_bytes=product.left_bytes + product.right_bytes,
+            compulsory_bytes=operand_bytes,
             loaded_bytes=loaded * blocks,
             write_bytes=output_bytes,
             blocks=blocks,

@@ -157,12 +157,12 @@ def _place_equal(pace: Pace, slots: int, speeds: Array) -> tuple[float, float]:
         drain = 0.5 * pace.round_s(max(1, slots // 2))
         return start + drain, (start + 0.5 * drain) / (start + drain)
     own = full_s * speeds
-    count = np.arange(max(0, rounds - 3), rounds + 4, dtype=np.float64)
+    first = max(0, rounds - 3)
+    count = np.arange(first, rounds + 4, dtype=np.float64)
     starts = own[:, None] * count[None, :]
     order = np.sort(starts, axis=None)
-    before = int(count[0]) * num_sms
-    last = order[max(0, math.ceil(plan.blocks / plan.kernel.blocks_per_sm) - before - 1)]
-    begun = (starts <= last).sum(axis=1) + int(count[0])
+    last = order[max(0, math.ceil(plan.blocks / plan.kernel.blocks_per_sm) - first * num_sms - 1)]
+    begun = (starts <= last).sum(axis=1) + first
     final = begun == begun.max()
     in_tail = final & (left > 0)
     luck = pace.profile.schedule.block_spread

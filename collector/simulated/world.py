@@ -252,9 +252,10 @@ class PowerTrace:
 
     def extend(self, until_s: float, power_w: float) -> None:
         """Extends the trace from its end to `until_s` with the silicon at `power_w`."""
-        if self.end_s == self._rows[self._count - 1, _START]:
-            self._rows[self._count - 1, _POWER] = power_w
-        elif self._rows[self._count - 1, _POWER] != power_w:
+        last = self._rows[self._count - 1]
+        if self.end_s == last[_START]:
+            last[_POWER] = power_w
+        elif last[_POWER] != power_w:
             if self._count == len(self._rows):
                 self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
             self._rows[self._count] = self._states(np.array([self.end_s]))

@@ -30,8 +30,8 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     if options["card"]:
         if not bundles:
             raise click.UsageError("--card: name at least one BUNDLE")
-        cards = json_text([card_document(load_bundle(name)) for name in bundles]) if as_json else "\n".join(map(card_text, bundles))
-        click.echo(cards, nl=False)
+        texts = [json_text([card_document(load_bundle(name)) for name in bundles])] if as_json else map(card_text, bundles)
+        click.echo("\n".join(texts), nl=False)
         return DONE
     rows = listed_bundles(bundles)
     click.echo(json_text(rows) if as_json else bundle_table(rows), nl=False)

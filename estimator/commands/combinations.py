@@ -226,5 +226,4 @@ def check_finite(points: "Sweep") -> None:
     for number, latency_s in zip(points.case.tolist(), points.latency_s.tolist(), strict=True):
         case = points.cases[number]
         if not math.isfinite(latency_s):
-            reason = why_no_time(case.warnings)
-            raise EstimatorError(f"{case.workload} has no finite time on {case.gpu}: {reason}")
+            raise EstimatorError(f"{case.workload} has no finite time on {case.gpu}: {why_no_time(case.warnings)}")

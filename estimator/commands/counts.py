@@ -201,5 +201,5 @@ def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, flo
 
 
 def _row(row: "CountedEnergy", delay_exponent: float) -> Row:
-    fields = ("name", "launches", "time_s", "power_w", "energy_j", "energy_std_j")
-    return {name: getattr(row, name) for name in fields} | {"energy_delay": row.energy_delay(delay_exponent)}
+    own = {name: getattr(row, name) for name in ("name", "launches", "time_s", "power_w", "energy_j", "energy_std_j")}
+    return own | {"energy_delay": row.energy_delay(delay_exponent)}

@@ -97,8 +97,7 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
         scatter=0.0,
         rows=0,
     )
-    own = {name: getattr(file, name) for name in ("name", "source", "vocabulary", "constant_w")}
-    return EnergyTable(**own, energies=energies)
+    return EnergyTable(name=file.name, source=file.source, vocabulary=file.vocabulary, constant_w=file.constant_w, energies=energies)
 
 
 MOST_COUNT: Final = 1e24

@@ -129,16 +129,15 @@ def best_text(answer: "Best") -> str:
     points = answer.points
     case, (low, high) = points.cases[points.case[answer.index]], answer.clocks_mhz
     settings = "".join(f", {word}" for word in (case.precision, case.attention and f"{case.attention} attention") if word)
-    return "\n".join(
-        [
-            f"least {answer.goal}: {points.asked_clock_mhz[answer.index]:g} MHz, {printable(case.workload)} on {case.gpu}{settings}",
-            sweep_table(points.select(np.array([answer.index]))).rstrip("\n"),
-            f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)",
-            f"against {answer.usual_clock_mhz:g} MHz: " + ", ".join(f"{name} × {gain_text(gain)}" for name, gain in answer.gains.items()),
-            f"front between latency and energy: {len(answer.front)} of {int(answer.fits.sum())} points",
-            sweep_table(points.select(answer.front), 12).partition("\n")[2] if len(answer.front) else "",
-        ]
-    )
+    texts = [
+        f"least {answer.goal}: {points.asked_clock_mhz[answer.index]:g} MHz, {printable(case.workload)} on {case.gpu}{settings}",
+        sweep_table(points.select(np.array([answer.index]))).rstrip("\n"),
+        f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)",
+        f"against {answer.usual_clock_mhz:g} MHz: " + ", ".join(f"{name} × {gain_text(gain)}" for name, gain in answer.gains.items()),
+        f"front between latency and energy: {len(answer.front)} of {int(answer.fits.sum())} points",
+        sweep_table(points.select(answer.front), 12).partition("\n")[2] if len(answer.front) else "",
+    ]
+    return "\n".join(texts)
 
 
 # Comparisons ----------------------------------------------------------------------------------------------------------

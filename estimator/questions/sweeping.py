@@ -237,11 +237,15 @@ def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
     return Sweep(cases=tuple(case for piece in pieces for case in piece.cases), case=case, **arrays)
 
 
+Workloads = Workload | Variant | Sequence[Workload | Variant]
+Gpus = GpuSpec | Sequence[GpuSpec] | None
+
+
 def sweep(
-    workloads: Workload | Variant | Sequence[Workload | Variant],
+    workloads: Workloads,
     bundle: Bundle | Sequence[Bundle],
     *,
-    gpu: GpuSpec | Sequence[GpuSpec] | None = None,
+    gpu: Gpus = None,
     **settings: Unpack[BoardSettings],
 ) -> Sweep:
     """Every workload with every bundle, on every GPU, at every clock; clocks vary fastest, then workloads, GPUs, bundles.
@@ -255,10 +259,10 @@ def sweep(
 
 
 def sweep_chunks(
-    workloads: Workload | Variant | Sequence[Workload | Variant],
+    workloads: Workloads,
     bundle: Bundle | Sequence[Bundle],
     *,
-    gpu: GpuSpec | Sequence[GpuSpec] | None = None,
+    gpu: Gpus = None,
     most_numbers: int = MOST_NUMBERS,
     **settings: Unpack[BoardSettings],
 ) -> Iterator[Sweep]:

@@ -426,8 +426,7 @@ def _longest(fields: _Fields) -> int:
     if not isinstance(scaling, Mapping) or "yarn" not in (scaling.get("type"), scaling.get("rope_type")):
         return stated
     factor = read(Annotated[float, Span(1.0, 1e4)], scaling.get("factor", 1.0), "rope_scaling", "factor")
-    trained = _Fields(scaling).number("original_max_position_embeddings", stated)
-    return int(max(stated, factor * trained))
+    return int(max(stated, factor * _Fields(scaling).number("original_max_position_embeddings", stated)))
 
 
 def _filled(kind: Kind, fields: _Fields) -> _Fields:

@@ -126,23 +126,22 @@ def attention(call: Call, share: float = LAYER, origin: str = TRACED, times: flo
     query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
     heads, kv_heads = (tensor.shape[-3] if len(tensor.shape) > 2 else 1 for tensor in (query, key))
     queries = query.shape[-2]
-    return [
-        part(
-            "attention.prefill" if queries > 1 else "attention.decode",
-            query.precision,
-            batch=query.elements // (heads * queries * query.shape[-1]),
-            queries=queries,
-            context=key.shape[-2],
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=max(query.shape[-1], value.shape[-1]),
-            window=call.number("window"),
-            causal=int(call.number("causal") and queries > 1),
-            share=share,
-            origin=origin,
-            times=times,
-        )
-    ]
+    kernel = part(
+        "attention.prefill" if queries > 1 else "attention.decode",
+        query.precision,
+        batch=query.elements // (heads * queries * query.shape[-1]),
+        queries=queries,
+        context=key.shape[-2],
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=max(query.shape[-1], value.shape[-1]),
+        window=call.number("window"),
+        causal=int(call.number("causal") and queries > 1),
+        share=share,
+        origin=origin,
+        times=times,
+    )
+    return [kernel]
 
 
 def attention_backward(call: Call) -> list[Part]:

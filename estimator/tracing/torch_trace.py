@@ -279,8 +279,8 @@ def _widened(workload: Workload, wide: Collection[tuple[int, ...]]) -> Workload:
         plain = one.operator != "linear" or one.shape[2:] in wide
         pairs += [(kernel, count) for kernel in ((one,) if plain else widened(one, WIDENED_BYTE))]
     operators, counts = merge_counts(*zip(*pairs, strict=True))
-    told = "weights in 4 bits, widened to 16 before products"
-    return replace(workload, operators=operators, counts=counts, notes=(*workload.notes, told))
+    notes = (*workload.notes, "weights in 4 bits, widened to 16 before products")
+    return replace(workload, operators=operators, counts=counts, notes=notes)
 
 
 def _workload(

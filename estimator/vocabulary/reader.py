@@ -46,6 +46,8 @@ from estimator.vocabulary.regular_files import read_regular
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
+Metas = tuple[Any, ...]
+"""What a declaration says of a type: limits, words, a meaning, checks."""
 
 MAX_FILE_BYTES: Final = 1 << 20
 """Largest size of settings and specifications [byte]; files that people write are far smaller."""
@@ -226,7 +228,7 @@ its size [1]: rounding of an inverse and of fits with nearly collinear columns."
 @cache
 def reader_of(hint: Any) -> Reader:
     """The function that reads a declared type; it raises FaultError."""
-    metas: tuple[Any, ...] = ()
+    metas: Metas = ()
     if get_origin(hint) is Annotated:
         hint, *rest = get_args(hint)
         metas = tuple(rest)
@@ -244,7 +246,7 @@ def reader_of(hint: Any) -> Reader:
     return read_checked
 
 
-def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
+def _reader(hint: Any, metas: Metas) -> Reader:
     origin, args = get_origin(hint), get_args(hint)
     if hint in (float, int):
         return _number(_span(metas), hint is int)
@@ -270,7 +272,7 @@ def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
     return _free if hint in (Any, object) else _object(hint)
 
 
-def _span(metas: tuple[Any, ...]) -> Span:
+def _span(metas: Metas) -> Span:
     """The limits among annotations."""
     return next((meta for meta in metas if isinstance(meta, Span)), Span())
 
@@ -301,7 +303,7 @@ def _number(span: Span, whole: bool) -> Reader:
     return read_number
 
 
-def _array(metas: tuple[Any, ...]) -> Reader:
+def _array(metas: Metas) -> Reader:
     rows: Any = Annotated[float, _span(metas)]
     for count in reversed(next(meta.counts for meta in metas if isinstance(meta, Shape))):
         rows = tuple[(rows,) * count]  # type: ignore[misc]
@@ -421,7 +423,7 @@ def _object(kind: Any) -> Reader:
     return read_object
 
 
-def _union(args: tuple[Any, ...], metas: tuple[Any, ...]) -> Reader:
+def _union(args: tuple[Any, ...], metas: Metas) -> Reader:
     arms = [arm for arm in args if arm is not NoneType]
     readers = {arm: reader_of(Annotated[arm, *metas] if metas else arm) for arm in arms}
 
