@@ -155,7 +155,7 @@ def load_columns(load: Load) -> Row:
     }
     if isinstance(load, CopyLoad):
         return {**named, "instruction": load.instruction, "data_pattern": "random", "link_bytes": float(load.bytes_moved)}
-    kernel, launch = load.kernel, load.launch
+    kernel, launch, module = load.kernel, load.launch, load.module
     counts = load.transactions()
     return {
         **named,
@@ -170,8 +170,8 @@ def load_columns(load: Load) -> Row:
         "loop_opcodes": json.dumps(dict(load.entry.body), separators=(",", ":")),
         "loop_operations": json.dumps(dict(kernel.work.operations), separators=(",", ":")),
         **{f"{level}_transactions": counts[level] for level in LEVELS},
-        "assembler": f"{load.module.compiler} -{load.module.level} {load.module.architecture}",
-        "cubin_sha256": load.module.digest,
+        "assembler": f"{module.compiler} -{module.level} {module.architecture}",
+        "cubin_sha256": module.digest,
         "ptx_sha256": kernel.digest(),
         "link_bytes": load.link_bytes() if load.link else None,
     }

@@ -205,8 +205,8 @@ def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[t
     """The clocks at which each kernel runs: all for an even choice of `every_clock_share` of them, one in turn for the others."""
     everywhere = [int(index * every_clock_share) for index in range(kernels + 1)]
     return [
-        tuple(range(clocks)) if everywhere[index + 1] > everywhere[index] else ((index - everywhere[index]) % clocks,)
-        for index in range(kernels)
+        tuple(range(clocks)) if after > before else ((index - before) % clocks,)
+        for index, (before, after) in enumerate(pairwise(everywhere))
     ]
 
 
@@ -228,38 +228,38 @@ def _ordered(
     Neither the clock nor the family then correlates with time: drift cannot look like an effect of either.  Before each generated kernel
     the board rests: the kernel's energy is the energy above rest, so rest and run must share the temperature.
     """
-    random = np.random.default_rng([run[2], len(spec.kernels), 0])
-    numbers = clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)
+    clocks = len(clocks_mhz)
+    numbers = clock_numbers(len(kernels), clocks, spec.every_clock_share)
     points: list[Point] = []
     trials: Counter[tuple[Operator, float | None]] = Counter()
     since_anchor = spec.anchor_every
-    for clock_index, block in _blocks(len(kernels), len(clocks_mhz), spec.kernels_per_block, random):
+    for clock_index, block in _blocks([run[2], len(spec.kernels), 0], len(kernels), clocks, spec.kernels_per_block):
         clock = clocks_mhz[clock_index]
         if spec.anchor_every and since_anchor >= spec.anchor_every:
             for anchor in anchors:
                 points.append(_point((anchor, "warm", ""), clock, trials[anchor, clock], run, anchor=True))
                 trials[anchor, clock] += 1
             since_anchor = 0
-        chosen = [index for index in random.permutation(block) if clock_index in numbers[index]]
+        chosen = [index for index in block if clock_index in numbers[index]]
         for place, index in enumerate(chosen):
             points.append(replace(_point(kernels[index], clock, 0, run), idle_before=place == 0))
         since_anchor += len(chosen)
     points = list({point.row_id: point for point in points}.values())
-    random = np.random.default_rng([run[2], len(loads), 1])
-    for clock_index, block in _blocks(len(loads), len(clocks_mhz), spec.kernels_per_block, random):
+    for clock_index, block in _blocks([run[2], len(loads), 1], len(loads), clocks, spec.kernels_per_block):
         clock = clocks_mhz[clock_index]
-        for load in (loads[index] for index in random.permutation(block)):
+        for load in (loads[index] for index in block):
             point = _point((load.operator, "warm", ""), clock, 0, run)
             points.append(replace(point, row_id=digest_of(*run, FAMILY, *load.identity(), clock), idle_before=True, load=load))
     return tuple(points)
 
 
-def _blocks(count: int, clocks: int, length: int, random: np.random.Generator) -> Iterator[tuple[int, IntArray]]:
-    """Blocks of a random order, each with every clock in random order."""
+def _blocks(seed: list[int], count: int, clocks: int, length: int) -> Iterator[tuple[int, IntArray]]:
+    """Blocks of a random order, each with every clock in random order, and in a random order of its own there."""
+    random = np.random.default_rng(seed)
     order = random.permutation(count)
     for start in range(0, count, length):
         for clock_index in random.permutation(clocks).tolist():
-            yield clock_index, order[start : start + length]
+            yield clock_index, random.permutation(order[start : start + length])
 
 
 def _point(kernel: Kernel, clock: float | None, trial: int, run: RunName, *, anchor: bool = False) -> Point:

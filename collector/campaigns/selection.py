@@ -88,8 +88,9 @@ def choose_points(
         anchors, anchors_s = (), 0.0
     fixed_s += anchors_s
     order = np.random.default_rng([seed, len(points), 2]).permutation(len(candidates)).tolist()
-    first = {kind_of(candidates[i]): i for i in reversed(order)}
-    order = [*first.values(), *(i for i in order if first[kind_of(candidates[i])] != i)]
+    kinds = list(map(kind_of, candidates))
+    first = {kinds[i]: i for i in reversed(order)}
+    order = [*first.values(), *(i for i in order if first[kinds[i]] != i)]
     chosen: dict[int, Point] = {}
     left_s, power_s = budget_s - fixed_s, 0.0
     for rank, i in enumerate(order):
@@ -114,13 +115,13 @@ def choose_points(
             f"a budget of {budget_s:.0f} s leaves no time for a kernel: about {fixed_s:.0f} s go to the sensor, warming up and idle power; "
             f"give at least {ceil(fixed_s + cost_s(candidates[order[0]]))} s"
         )
-    there = {kind_of(point) for point in chosen.values()}
+    there = set(map(kind_of, chosen.values()))
     choice = Choice(
         budget_s=budget_s,
         rows=len(chosen),
         of=len(candidates),
         timed=sum(point.timed_only for point in chosen.values()),
-        left_out=tuple(dict.fromkeys(kind for point in candidates if (kind := kind_of(point)) not in there)),
+        left_out=tuple(dict.fromkeys(kind for kind in kinds if kind not in there)),
     )
     kept = {places[i]: point for i, point in chosen.items()} | {place: points[place] for place in anchors}
     return tuple(kept[place] for place in sorted(kept)), choice
@@ -140,7 +141,7 @@ def _first_and_last(points: Sequence[Point]) -> tuple[int, ...]:
 def kind_of(point: Point) -> str:
     """Family, operator, number format, L2 state and layout, the natural one unnamed; a choice measures each kind first."""
     operator = point.operator
-    cuda = ".cuda" if operator.cuda_cores else ""
+    cuda = ".cuda" * operator.cuda_cores
     cold = "" if point.l2_state == "warm" else f" {point.l2_state}"
     layout = f" {point.transpose}" if point.transpose else ""
     return f"{operator.family}.{operator.operator}.{operator.precision}{cuda}{cold}{layout}"

@@ -233,7 +233,8 @@ def check_unused(out: Path, resume: bool | None) -> None:
 
 def common_root(out: str) -> str:
     """The folder of a dataset in which each board has its own parts.  Raises CollectorError if a file has that name."""
-    if not Path(out).is_dir() and (Path(out).exists() or Path(out).suffix == ".parquet"):
+    path = Path(out)
+    if not path.is_dir() and (path.exists() or path.suffix == ".parquet"):
         raise CollectorError(f"{out}: names a file; several boards write into a folder, each its own parts: name another with --out")
     return f"{out.rstrip('/')}/"
 

@@ -106,9 +106,10 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
         if asked.kernels:
             if len(clocks) > 1:
                 raise click.UsageError("--kernels takes one run; give one clock", context)
-            hold.set(clocks[0])
-            run, kernels = measure_kernels(*subject, asked_mhz=clocks[0])
-            runs = [(clocks[0], run)]
+            (clock,) = clocks
+            hold.set(clock)
+            run, kernels = measure_kernels(*subject, asked_mhz=clock)
+            runs = [(clock, run)]
             document = kernels_document(asked.command, instruments, run, kernels)
             lines = kernels_lines(document)
         else:

@@ -144,9 +144,10 @@ def _place(out: str, boards: int, resume: bool | None) -> str:
     """The output path for a job, if free or explicitly resumed or replaced.  Raises CollectorError."""
     from collector.dataset.writer import is_folder
 
+    path = Path(out)
     root = common_root(out) if boards > 1 else out
     if is_folder(root):
         return f"{Path(root).absolute()}/"
-    check_unused(Path(out), resume)
-    try_place(Path(out))
-    return str(Path(out).absolute())
+    check_unused(path, resume)
+    try_place(path)
+    return str(path.absolute())

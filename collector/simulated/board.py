@@ -68,13 +68,14 @@ class SimulatedGpu:
     def identity(self) -> GpuIdentity:
         """Identity of the board; the UUID spells the profile's name."""
         profile, gpu = self._world.profile, self._world.gpu
+        own = profile.identity
         return GpuIdentity(
-            name=profile.identity.product_name,
+            name=own.product_name,
             canonical_name=gpu.name,
             uuid=simulated_uuid(profile.name),
-            pci_address=profile.identity.pci_address,
-            driver=profile.identity.driver,
-            vbios=profile.identity.vbios,
+            pci_address=own.pci_address,
+            driver=own.driver,
+            vbios=own.vbios,
             compute_capability=gpu.compute_capability,
             simulated=True,
         )

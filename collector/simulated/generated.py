@@ -135,18 +135,18 @@ def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
 
 def generated_point(profile: BoardProfile, load: GeneratedLoad, sm_clock_mhz: float, speeds: Array) -> TimedEnergy:
     """Time and energy of one launch at a clock; `speeds` are the SMs' relative times, shape (num_sms,)."""
-    gpu, clock_hz = profile.spec, sm_clock_mhz * HZ_PER_MHZ
+    num_sms, clock_hz = profile.spec.num_sms, sm_clock_mhz * HZ_PER_MHZ
     # equal blocks that start together end together: blocks of each round, and the number of such rounds
-    resident = gpu.num_sms * max(1, load.blocks_per_sm)
+    resident = num_sms * max(1, load.blocks_per_sm)
     whole, rest = divmod(load.launch.blocks, resident)
     rounds = ({resident: whole} if whole else {}) | ({rest: 1} if rest else {})
-    gpu_s, sm_seconds = START_CLOCKS / clock_hz, START_CLOCKS / clock_hz * min(load.launch.blocks, gpu.num_sms)
+    gpu_s, sm_seconds = START_CLOCKS / clock_hz, START_CLOCKS / clock_hz * min(load.launch.blocks, num_sms)
     for blocks, times in rounds.items():
-        sms = min(blocks, gpu.num_sms)
+        sms = min(blocks, num_sms)
         round_s = _turn_s(profile, load, clock_hz, blocks) * load.launch.iterations * float(speeds[:sms].max())
         gpu_s += times * round_s
         sm_seconds += times * round_s * sms
-    timing = KernelTiming(gpu_s=gpu_s, busy_share=sm_seconds / gpu_s / gpu.num_sms)
+    timing = KernelTiming(gpu_s=gpu_s, busy_share=sm_seconds / gpu_s / num_sms)
     return timing, _energy(profile, load, sm_seconds * clock_hz * SUB_PARTITIONS)
 
 
@@ -164,10 +164,11 @@ def _turn_s(profile: BoardProfile, load: GeneratedLoad, clock_hz: float, blocks:
     limits = [float(sum(body.values()) * on_scheduler), *pipes.values(), _latency_clocks(profile, load, clock_hz)]
     lanes = load.launch.active_threads * blocks / load.launch.blocks
     work = load.kernel.work
-    ports = work.transactions.get("shared", 0.0) + work.transactions.get("l1", 0.0)
+    transactions = work.transactions
+    ports = transactions.get("shared", 0.0) + transactions.get("l1", 0.0)
     limits.append(ports * lanes / sms)
     for level in ("l2", "dram"):
-        moved = work.transactions.get(level, 0.0) * SECTOR_BYTES * lanes
+        moved = transactions.get(level, 0.0) * SECTOR_BYTES * lanes
         if moved:
             rate = loaded_bytes_per_s(
                 profile,

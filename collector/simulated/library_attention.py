@@ -1,6 +1,6 @@
 """The simulated library's fused attention: prefill in query tiles, decode in shares of the cache."""
 
-import math
+from math import ceil, prod
 from typing import Final
 
 import numpy as np
@@ -91,13 +91,14 @@ def attention_plan(operator: Operator, profile: BoardProfile) -> KernelPlan:
 
 
 def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardProfile) -> KernelPlan:
-    gpu, generation, blocks = profile.spec, profile.library.generation, math.prod(tiling.grid)
-    shared_size = _shared_size(shape, tiling.rows, tiling.keys)
+    gpu, generation, blocks = profile.spec, profile.library.generation, prod(tiling.grid)
+    keys, head_dim = tiling.keys, shape.head_dim
+    shared_size = _shared_size(shape, tiling.rows, keys)
     resident = max(1, resident_blocks(gpu, tiling.threads, tiling.registers, shared_size))
     tiles, slots, cache_bytes = float(tiling.lengths.mean()), resident * gpu.num_sms, shape.cache_bytes(tiling.tokens)
-    flop = 4.0 * tiling.padded_rows * tiles * tiling.keys * shape.head_dim
+    flop = 4.0 * tiling.padded_rows * tiles * keys * head_dim
     scores, computed = _scores(tiling, generation)
-    useful = 4.0 * computed * shape.head_dim
+    useful = 4.0 * computed * head_dim
     loaded = tiling.key_bytes + tiling.query_bytes
     # hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does
     readers = 2 if generation == "hopper" else tiling.threads // WARP_LANES
@@ -116,8 +117,8 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
             shared_bytes_per_block=shared_size,
             blocks_per_sm=resident,
             tile_m=tiling.rows,
-            tile_n=tiling.keys,
-            tile_k=shape.head_dim,
+            tile_n=keys,
+            tile_k=head_dim,
             stages=2,
             split_k=tiling.splits,
             working_set_bytes=int(2.0 * shape.query_bytes + cache_bytes),
@@ -142,7 +143,7 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
         step_clocks=tiling.step_clocks,
         load_bytes=loaded,
         store_bytes=tiling.store_bytes,
-        in_flight_bytes=2.0 * tiling.keys * shape.head_dim * shape.kv_width,
+        in_flight_bytes=2.0 * keys * head_dim * shape.kv_width,
         path_share=tiling.path_share,
         asynchronous=generation != "volta",
         epilogue_clocks=600.0,
@@ -162,7 +163,7 @@ def _scores(tiling: Tiling, generation: str) -> tuple[float, float]:
     """
     if generation == "hopper":
         return tiling.scores, tiling.scores
-    padded = tiling.padded_rows * float(tiling.lengths.mean()) * tiling.keys * math.prod(tiling.grid)
+    padded = tiling.padded_rows * float(tiling.lengths.mean()) * tiling.keys * prod(tiling.grid)
     return padded, padded * (2.0 if tiling.splits == 1 and tiling.padded_rows == 64 else 1.0)
 
 
@@ -222,14 +223,14 @@ def _decode(shape: Shape, profile: BoardProfile) -> Tiling:
     rows, keys, threads, registers = 64, 64, 128, 200
     visible = min(shape.context, shape.window or shape.context)
     queries, heads = shape.queries * (shape.heads // shape.kv_heads), shape.batch * shape.kv_heads
-    key_tiles = math.ceil(visible / keys)
+    key_tiles = ceil(visible / keys)
     resident = max(1, resident_blocks(profile.spec, threads, registers, _shared_size(shape, rows, keys)))
-    tiles = math.ceil(key_tiles / max(1, min(key_tiles, resident * profile.spec.num_sms // heads)))
-    splits = math.ceil(key_tiles / tiles)
+    tiles = ceil(key_tiles / max(1, min(key_tiles, resident * profile.spec.num_sms // heads)))
+    splits = ceil(key_tiles / tiles)
     return Tiling(
         grid=(1, splits, heads),
         rows=rows,
-        padded_rows=math.ceil(queries / rows) * rows,
+        padded_rows=ceil(queries / rows) * rows,
         keys=keys,
         threads=threads,
         registers=registers,

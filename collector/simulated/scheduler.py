@@ -145,7 +145,8 @@ def _largest_of(count: int) -> float:
 def _place_equal(pace: Pace, slots: int, speeds: Array) -> tuple[float, float]:
     """Makespan [s] and busy share of equal blocks: each free slot takes the next block."""
     plan, num_sms, full_s = pace.plan, pace.profile.spec.num_sms, pace.round_s(slots)
-    rounds, left = divmod(plan.blocks, slots)
+    blocks = plan.blocks
+    rounds, left = divmod(blocks, slots)
     if plan.spread_tail and left:
         # a persistent kernel cannot divide its last wave more finely than this [wave]
         share = max(left / slots, 0.2) + 0.04  # cost of dividing the last wave, in waves
@@ -153,7 +154,7 @@ def _place_equal(pace: Pace, slots: int, speeds: Array) -> tuple[float, float]:
     tail_s = pace.round_s(left) if left else full_s
     # greatest number of rounds with blocks placed one by one; beyond, starts have spread so far that work flows evenly
     if rounds > 30:
-        start = plan.blocks * full_s / (plan.kernel.blocks_per_sm * float((1.0 / speeds).sum()))
+        start = blocks * full_s / (plan.kernel.blocks_per_sm * float((1.0 / speeds).sum()))
         drain = 0.5 * pace.round_s(max(1, slots // 2))
         return start + drain, (start + 0.5 * drain) / (start + drain)
     own = full_s * speeds
@@ -161,7 +162,7 @@ def _place_equal(pace: Pace, slots: int, speeds: Array) -> tuple[float, float]:
     count = np.arange(first, rounds + 4, dtype=np.float64)
     starts = own[:, None] * count[None, :]
     order = np.sort(starts, axis=None)
-    last = order[max(0, math.ceil(plan.blocks / plan.kernel.blocks_per_sm) - first * num_sms - 1)]
+    last = order[max(0, math.ceil(blocks / plan.kernel.blocks_per_sm) - first * num_sms - 1)]
     begun = (starts <= last).sum(axis=1) + first
     final = begun == begun.max()
     in_tail = final & (left > 0)
@@ -169,5 +170,5 @@ def _place_equal(pace: Pace, slots: int, speeds: Array) -> tuple[float, float]:
     full_end = own * begun + full_s * luck * _largest_of(slots)
     tail_end = own * (begun - 1) + tail_s * (speeds + luck * _largest_of(left))
     makespan = float(np.where(in_tail, np.maximum(tail_end, full_end - own), full_end).max())
-    worked = plan.blocks / slots * full_s * float(speeds.mean())
+    worked = blocks / slots * full_s * float(speeds.mean())
     return makespan, min(1.0, (worked if not left else rounds * full_s + min(left, num_sms) / num_sms * tail_s) / makespan)

@@ -28,14 +28,15 @@ class PollClock:
 
     def until(self, now_s: float) -> Array:
         """Polls since the last call up to now [s], shape (n,)."""
-        while self._times[-1] <= now_s:
+        times = self._times
+        while times[-1] <= now_s:
             steps = self._period_s + self._spread_s * self._random.standard_exponential(CHUNK)
             if self._call_s:  # the host rests four times as long as a call took
                 steps = np.maximum(steps, 5.0 * self._call_s * self._random.uniform(*CALL_SHARES, CHUNK))
-            self._times = np.concatenate([self._times, self._times[-1] + np.cumsum(steps)])
-        count = int(np.searchsorted(self._times, now_s, side="right"))
-        due, self._times = self._times[:count], self._times[count:]
-        return due
+            times = np.concatenate([times, times[-1] + np.cumsum(steps)])
+        count = int(np.searchsorted(times, now_s, side="right"))
+        self._times = times[count:]
+        return times[:count]
 
 
 class SimulatedSensor:
@@ -55,8 +56,8 @@ class SimulatedSensor:
         self._drawn = 0
         self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s, world.profile.faults.call_s)
         self._stamps = np.random.default_rng(polls.spawn(1)[0])
-        self._pending = np.zeros((3, 0))  # times, noise, and whether the update is missing
-        self._seen = np.zeros((3, 0))  # update times and the values of both fields
+        # Updates to come: times, noise, and whether each is missing; updates made: times, and the values of both fields.
+        self._pending = self._seen = np.zeros((3, 0))
 
     def name(self) -> str:
         """Name of the source."""
@@ -68,11 +69,12 @@ class SimulatedSensor:
 
     def read(self) -> tuple[PowerReadings, ...]:
         """Every poll since the last call, repeats included."""
-        self._update(self._world.now_s)
-        due = self._polls.until(self._world.now_s)
+        world = self._world
+        self._update(world.now_s)
+        due = self._polls.until(world.now_s)
         shown = self._seen[1:, np.searchsorted(self._seen[0], due, side="right") - 1]
         # the host stamps a poll this long before the driver answers
-        early_s = 5e-5 + 0.5 * self._world.profile.faults.call_s * self._stamps.uniform(*CALL_SHARES, len(due))
+        early_s = 5e-5 + 0.5 * world.profile.faults.call_s * self._stamps.uniform(*CALL_SHARES, len(due))
         host_ns = np.round((due - early_s) / NS).astype(np.int64)
         self._seen = self._seen[:, -64:]  # no later reading can show the others
         return tuple(PowerReadings(field=name, host_ns=host_ns, power_w=power) for name, power in zip(self.fields(), shown, strict=False))
@@ -102,12 +104,13 @@ class SimulatedSensor:
 
     def _update(self, now_s: float) -> None:
         """Makes all updates up to now."""
-        while not self._pending.size or self._pending[0, -1] <= now_s:
-            self._pending = np.hstack([self._pending, self._draw()])
-        count = int(np.searchsorted(self._pending[0], now_s, side="right"))
+        pending = self._pending
+        while not pending.size or pending[0, -1] <= now_s:
+            pending = np.hstack([pending, self._draw()])
+        count = int(np.searchsorted(pending[0], now_s, side="right"))
+        (times, noise, skipped), self._pending = pending[:, :count], pending[:, count:]
         if not count:
             return
-        (times, noise, skipped), self._pending = self._pending[:, :count], self._pending[:, count:]
         profile = self._profile
         end = times - profile.delay_s
         if profile.kind == "boxcar":

@@ -58,10 +58,10 @@ TOKENS: Final = click.IntRange(1, 10**8)
 )
 def llm_command(**options: Any) -> int:
     """Tokens/s, latencies, power and energy per token of a language model as an engine serves it; CONFIG: config.json, or a name."""
-    form, best = answer_form(options, CHART_FORMATS), options["best"]
-    if options["batch"] and options["rate"]:
+    form, best, batch, rate = answer_form(options, CHART_FORMATS), options["best"], options["batch"], options["rate"]
+    if batch and rate:
         raise click.UsageError("--batch and --rate exclude each other: requests in flight, or requests per second")
-    if not (options["batch"] or options["rate"] or best):
+    if not (batch or rate or best):
         raise click.UsageError("name --batch (requests in flight) or --rate (requests per second)")
     if best is None and (options["ttft_limit"] or options["tpot_limit"]):
         raise click.UsageError("--ttft-limit and --tpot-limit choose among points: add --best")
@@ -71,7 +71,7 @@ def llm_command(**options: Any) -> int:
 
     found, without = answers(options)
     points = [best_of(found, options)] if best else found
-    if best and not (options["batch"] or options["rate"]):
+    if best and not (batch or rate):
         tried = f"--best looks at {', '.join(map(str, USUAL_BATCHES))} requests in flight; --batch LO:HI:STEP names others"
         without.append((points[0].model, tried))
     forms = {

@@ -94,12 +94,12 @@ def _summary(workload: "Workload") -> "Document":
     """Kernels, flop and bytes of a workload, and the memory that it needs."""
     from estimator.vocabulary.work import workload_work
 
-    work = workload_work(workload)
+    work, held = workload_work(workload), workload.footprint
     return {
         "workload": workload.name,
         "kernels": sum(workload.counts),
         "kinds": len(workload.operators),
         "flop": work.flop,
         "moved_byte": work.read_byte + work.write_byte,
-        "memory": None if workload.footprint is None else asdict(workload.footprint) | {"total_byte": workload.footprint.total_byte},
+        "memory": None if held is None else asdict(held) | {"total_byte": held.total_byte},
     }

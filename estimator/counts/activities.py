@@ -11,9 +11,9 @@ Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; doc
 
 import codecs
 import csv
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from math import nan, sqrt
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -47,7 +47,7 @@ class TableFile:
     instructions_nj: Annotated[Mapping[str, Positive], LEAST_ONE]
     transactions_nj: Annotated[Mapping[Annotated[str, Words(tuple(TRANSACTION_BYTES))], Positive], LEAST_ONE]
     stall_nj: Positive | None = None
-    constant_w: Annotated[float, Span(1e-12, 1e9, nan=True)] = math.nan
+    constant_w: Annotated[float, Span(1e-12, 1e9, nan=True)] = nan
 
 
 @frozen
@@ -58,7 +58,7 @@ class EnergyTable:
     source: str
     vocabulary: Vocabulary
     energies: InstructionEnergies
-    constant_w: float = math.nan
+    constant_w: float = nan
 
     def with_dram(self, pj_per_bit: float) -> "EnergyTable":
         """The table with another DRAM: GPUJoule replaces GDDR5 by HBM with 21.1 pJ/bit.  Raises CountsError without an energy of DRAM."""
@@ -89,11 +89,11 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
     energies = InstructionEnergies(
         terms=tuple(values),
         values=np.array(list(values.values())) * 1e-9,
-        covariance=np.eye(len(values)) * (0.01e-9 / math.sqrt(12.0)) ** 2,  # figures are rounded to 0.01 nJ
+        covariance=np.eye(len(values)) * (0.01e-9 / sqrt(12.0)) ** 2,  # figures are rounded to 0.01 nJ
         identified=(True,) * len(values),
-        reference_voltage_v=math.nan,
-        reference_clock_mhz=math.nan,
-        temperature_c=math.nan,
+        reference_voltage_v=nan,
+        reference_clock_mhz=nan,
+        temperature_c=nan,
         scatter=0.0,
         rows=0,
     )
@@ -216,7 +216,7 @@ def profiled_activity(kernel: "ProfiledKernel", vocabulary: Vocabulary, at: str)
     missing: list[str] = []
 
     def metric(name: str) -> float:
-        value = next((kernel.metrics[one] for one in (name, name.replace("sm__", "smsp__", 1)) if one in kernel.metrics), math.nan)
+        value = next((kernel.metrics[one] for one in (name, name.replace("sm__", "smsp__", 1)) if one in kernel.metrics), nan)
         if not 0 <= value <= MOST_COUNT:  # nan: no count, or a count in an unknown unit
             missing.append(name)
             return 0.0
@@ -249,15 +249,15 @@ def profiled_activity(kernel: "ProfiledKernel", vocabulary: Vocabulary, at: str)
 
 
 def _counted(entry: KernelEntry, at: str, vocabulary: Vocabulary) -> CountedKernel:
-    instructions = dict(entry.instructions or {})
+    instructions, opcodes = dict(entry.instructions or {}), entry.opcodes or {}
     if entry.opcodes is not None and vocabulary != "sass":
         raise CountsError(f"{at}.opcodes: these energies are of PTX types; give instructions by type instead")
-    for opcode, count in (entry.opcodes or {}).items():
+    for opcode, count in opcodes.items():
         if name := sass_class(opcode):
             instructions[name] = instructions.get(name, 0.0) + count * entry.lanes
     activity = Activity(
         instructions=instructions,
-        issued=entry.issued or sum((entry.opcodes or {}).values()),
+        issued=entry.issued or sum(opcodes.values()),
         transactions=entry.transactions or {},
         stalls=entry.stalls or 0.0,
         time_s=entry.time_s,
@@ -325,5 +325,5 @@ def _value(text: str, unit: str) -> float:
     try:
         number = float(text.replace(",", ""))
     except ValueError:
-        return math.nan
-    return number * SCALES.get(unit.strip().lower(), math.nan)
+        return nan
+    return number * SCALES.get(unit.strip().lower(), nan)

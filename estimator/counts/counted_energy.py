@@ -155,9 +155,10 @@ def _foreign(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
     """Remarks on classes without their own energy.  Raises CountsError if no other energy can replace it."""
     energies = table.energies
     counted = sorted({name for kernel in kernels for name in kernel.activity.instructions})
-    if missing := [name for name in counted if not energies.price(name).name]:
+    prices = {name: energies.price(name).name for name in counted}
+    if missing := [name for name, price in prices.items() if not price]:
         raise CountsError(f"{table.name} has no energy of {', '.join(missing[:8])}; it knows {', '.join(energies.classes)}")
-    rare = [name for name in counted if energies.price(name).name == RARE != name]
+    rare = [name for name, price in prices.items() if price == RARE != name]
     warnings = [f"no energy of their own, taken at that of rare ones: {', '.join(rare[:8])}"] if rare else []
     doubtful = {name: energies.doubt(name) for name in counted if name not in rare and energies.doubt(name)}
     return [*warnings, *(f"energy of {name} is of low confidence: {doubt}" for name, doubt in doubtful.items())]

@@ -11,9 +11,9 @@ Core terms hold at one voltage and scale with V²; DRAM does not.
 Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 4; stalls and issue by slots instead of cycles, lanes separate from the issue.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from math import isfinite, nan, sqrt
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 import numpy as np
@@ -63,8 +63,8 @@ class Activity:
     stalls: float
     time_s: float
     loops: float = 0.0
-    voltage_v: float = math.nan
-    sm_clock_mhz: float = math.nan
+    voltage_v: float = nan
+    sm_clock_mhz: float = nan
     kelvin: float = 0.0
 
 
@@ -158,7 +158,7 @@ class InstructionEnergies:
             raise BundleError(f"no energy of {', '.join(missing[:5])} in this bundle; measure it with `collect --campaign instructions`")
         weights = self.weights(activity)
         variance = float(weights @ self.covariance @ weights) + sum(std**2 for std in self.spread_j(activity).values())
-        return float(weights @ self.values), math.sqrt(max(0.0, variance))
+        return float(weights @ self.values), sqrt(max(0.0, variance))
 
     def price(self, name: str) -> Price:
         """The price of a class."""
@@ -190,7 +190,7 @@ class InstructionEnergies:
     def term(self, name: str) -> Figure:
         """A term and its standard deviation; nan for a term that was not fitted."""
         if name not in self.terms:
-            return math.nan, math.nan
+            return nan, nan
         place = self.terms.index(name)
         return float(self.values[place]), float(np.sqrt(self.covariance[place, place]))
 
@@ -219,7 +219,7 @@ def term_weights(activity: Activity, terms: Sequence[str], volt: float, clock: f
 
 
 def _ratio(value: float, reference: float) -> float:
-    return value / reference if math.isfinite(value) and math.isfinite(reference) else 1.0
+    return value / reference if isfinite(value) and isfinite(reference) else 1.0
 
 
 LINKS: Final = "links"
@@ -299,7 +299,7 @@ def section_of(energies: InstructionEnergies) -> Document:
     transactions = {}
     for level, size in TRANSACTION_BYTES.items():
         value, std = energies.term(TRANSACTION + level)
-        if math.isfinite(value):
+        if isfinite(value):
             transactions[level] = {"bytes": size, "ept_j": value, "std_j": std, "pj_per_bit": value * 1e12 / (8 * size)}
     own = {name: getattr(energies, name) for name in InstructionEnergies.__annotations__ if name in EnergySection.__required_keys__}
     section: Document = plain({**own, "instructions": instructions, "transactions": transactions})

@@ -109,7 +109,7 @@ def explanation_document(answer: "Explanation") -> Document:
 def explanation_csv(answer: "Explanation") -> str:
     """CSV with a line for every kernel: its fields, the share of its time by limit, then what the answer rests on."""
     limits, basis = list(answer.limits_s), ("gpus", "bundle", "gpu", "validity")
-    own = [getattr(answer.result, name) for name in basis]
+    own = fields_of(answer.result, basis).values()
     rows = ([*fields_of(kernel, EXPLAINED_FIELDS).values(), *(kernel.limits[name] for name in limits), *own] for kernel in answer.kernels)
     return csv_lines(rows, header=[*EXPLAINED_FIELDS, *(f"share {name}" for name in limits), *basis])
 

@@ -50,13 +50,14 @@ def json_pieces(pieces: Iterable[Sweep]) -> Iterator[str]:
 
 def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     """A table with a line for each of the first `most` points; columns with one value for all points are listed above it."""
+    count = len(points)
     simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
-    rows, (shown, fixed) = list(points.select(np.arange(len(points))[:most])), _differing(points)
+    rows, (shown, fixed) = list(points.select(np.arange(count)[:most])), _differing(points)
     tokens = any(math.isfinite(row["tokens_per_j"]) for row in rows)
     table = [[*shown, "asked", "SM clock", "latency", "power", "energy", *["tokens/J"] * tokens]]
     for row in rows:
         table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[plain(row["tokens_per_j"], ".4g")] * tokens])
-    rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
+    rest = [f"… {count - most} more points (--csv or --json for all)"] if count > most else []
     remarks = [*rest, *together([row["gpus"] for row in rows]), *_elsewhere(rows)]
     head = f"{fixed}{simulated}{_too_large(points)}\n".lstrip("\n")
     return head + aligned(table, range(len(shown))) + indented(remarks)

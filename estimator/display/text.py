@@ -3,8 +3,8 @@
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from math import floor, isfinite, log10, nan
 from typing import Any, Final
 
 from estimator.vocabulary.documents import printable
@@ -41,7 +41,7 @@ def known(value: Any) -> Any:
         return {name: known(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [known(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def json_of_each(documents: Sequence[object]) -> str:
@@ -56,7 +56,7 @@ def json_text(document: object) -> str:
 
 def plain(value: float, form: str, unit: str = "") -> str:
     """A number in a form of Python's format language."""
-    return f"{value:{form}}{unit}" if math.isfinite(value) else UNKNOWN
+    return f"{value:{form}}{unit}" if isfinite(value) else UNKNOWN
 
 
 def percent(share: float) -> str:
@@ -66,25 +66,25 @@ def percent(share: float) -> str:
 
 def with_uncertainty(value: float, std: float, units: Units) -> str:
     """A quantity in the unit that suits its size, with its standard deviation if known."""
-    if not math.isfinite(value):
+    if not isfinite(value):
         return UNKNOWN
     scale, unit = next((pair for pair in units if abs(value) >= pair[0]), units[-1] if value else units[0])
     scaled, error = value / scale, std / scale
     if scaled and not LEAST_PLAIN <= abs(scaled) < MOST_PLAIN:
-        return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e}{f' ± {error:.1e}' if math.isfinite(std) else ''} {unit}"
-    whole_digits = max(1, math.floor(math.log10(abs(scaled))) + 1) if scaled else 1
-    spread = f" ± {error:{'.2g' if error < 99.5 else '.0f'}}" if math.isfinite(std) else ""
+        return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e}{f' ± {error:.1e}' if isfinite(std) else ''} {unit}"
+    whole_digits = max(1, floor(log10(abs(scaled))) + 1) if scaled else 1
+    spread = f" ± {error:{'.2g' if error < 99.5 else '.0f'}}" if isfinite(std) else ""
     return f"{scaled:.{max(0, SIGNIFICANT_DIGITS - whole_digits)}f}{spread} {unit}"
 
 
 def seconds(value: float) -> str:
     """A time without its uncertainty."""
-    return with_uncertainty(value, math.nan, TIME_UNITS)
+    return with_uncertainty(value, nan, TIME_UNITS)
 
 
 def quantity_texts(values: Mapping[str, float]) -> list[str]:
     """Texts of latency, power and energy, each with its standard deviation if `values` has one."""
-    return [with_uncertainty(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
+    return [with_uncertainty(values[name], values.get(f"{name}_std", nan), units) for name, units in QUANTITIES.items()]
 
 
 def together(gpus: Iterable[int]) -> list[str]:
@@ -108,7 +108,7 @@ def fields_of(value: object, names: Iterable[str]) -> dict[str, Any]:
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int]) -> str:
     """Rows of text in columns, right-aligned except `left_columns`, with two blanks between them."""
     left = set(left_columns)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = (
         "  ".join(cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows

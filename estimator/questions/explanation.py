@@ -36,6 +36,10 @@ LIMIT_OF_PHASE: Final = {
 """Limits of all phases but math.  Latency: dependent steps, independent of the rates; launch: a kernel's fixed cost."""
 
 
+Amounts = Mapping[str, float]
+"""Parts of a time or an energy by name."""
+
+
 @frozen
 class KernelExplanation:
     """One operator of a workload, all its launches together.
@@ -53,8 +57,8 @@ class KernelExplanation:
     time_share: float
     energy_j: float
     limit: str
-    limits: Mapping[str, float]
-    phases_s: Mapping[str, float]
+    limits: Amounts
+    phases_s: Amounts
     ideal_s: float
     outside_validity: bool
 
@@ -73,8 +77,8 @@ class Explanation:
 
     result: Estimate
     kernels: tuple[KernelExplanation, ...]
-    limits_s: Mapping[str, float]
-    energy_parts_j: Mapping[str, float]
+    limits_s: Amounts
+    energy_parts_j: Amounts
     waiting_s: float
     capped_s: float
 
@@ -84,18 +88,19 @@ def explain(asked: Asked) -> Explanation:
     prediction = predicted(asked)
     prepared, (result, *_) = prediction.prepared, estimates_of(prediction)
     parts_j = {part: watt * result.latency_s for part, watt in prediction.power_parts_w(0).items()}
+    counts = prepared.counts
     total_j = sum(parts_j.values())
     # A board at its limit alternates between two clocks; the parts use their mean.
     held = result.energy_j / total_j if total_j > 0.0 and np.isfinite(total_j) else 1.0
     times, watts = prediction.kernels(0)
-    seconds = prepared.counts * times
+    seconds = counts * times
     energy_j = seconds * watts * held
-    phases_s = _phases_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ) * prepared.counts[:, None]
+    phases_s = _phases_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ) * counts[:, None]
     limits = _limits(prepared, phases_s)
-    ideal_s = prepared.counts * ideal_seconds(prepared.phases, prepared.board.gpu, result.sm_clock_mhz * HZ_PER_MHZ)
+    ideal_s = counts * ideal_seconds(prepared.phases, prepared.board.gpu, result.sm_clock_mhz * HZ_PER_MHZ)
     total_s, kernels = max(float(seconds.sum()), TINY), []
     for i in np.argsort(-seconds, kind="stable").tolist():
-        count, time_s, joule, ideal = (float(column[i]) for column in (prepared.counts, seconds, energy_j, ideal_s))
+        count, time_s, joule, ideal = (float(column[i]) for column in (counts, seconds, energy_j, ideal_s))
         shares = dict(zip(LIMITS, (limits[i] / (time_s or 1.0)).tolist(), strict=True))  # what is saved has negative times
         kernels.append(
             KernelExplanation(

@@ -262,11 +262,12 @@ class Architecture:
             raise WorkloadError(
                 f"tensor parallelism {tensor} and expert parallelism {expert}: one must divide the other; both are at least 1"
             )
+        scan = self.scan
         own = self.experts or Experts(count=1, chosen=1, inter=0, shared_inter=0, layers=0)
         rests = {
             f"{self.heads} heads": self.heads % tensor,
             f"{self.kv_heads} key heads": max(self.kv_heads, tensor) % min(self.kv_heads, tensor),
-            f"{self.scan.heads} heads of states" if self.scan else "": self.scan and self.scan.heads % tensor,
+            f"{scan.heads} heads of states" if scan else "": scan and scan.heads % tensor,
             f"the inner size {self.inter}": self.dense_layers and self.inter % tensor,
             f"{own.count} experts" if self.experts else "a model without experts": own.count % expert,
             f"the inner size {own.inter} of an expert": own.inter % (layout.gpus // expert) + own.shared_inter % tensor,
@@ -302,6 +303,10 @@ def _text_part(config: Fields) -> Fields:
     """The fields of a model that also reads images, with those of its language model in place of its own."""
     text = config.get("text_config") or config.get("llm_config")
     return {**config, **text} if isinstance(text, Mapping) else config
+
+
+Types = tuple[str, ...]
+"""What each layer is; empty if the configuration does not state it."""
 
 
 class _Fields:
@@ -433,33 +438,34 @@ def _filled(kind: Kind, fields: _Fields) -> _Fields:
     return _Fields({**fields.values, **{name: one for name, one in kind.defaults.items() if fields.get(name) is None}})
 
 
-def layer_types(config: Fields) -> tuple[str, ...]:
+def layer_types(config: Fields) -> Types:
     """The type of every layer; () if the configuration states none.  Raises FaultError."""
     kind = kinds().get(str(config.get("model_type")))
     return _types(kind, _filled(kind, _Fields(config))) if kind else ()
 
 
-def _types(kind: Kind, fields: _Fields) -> tuple[str, ...]:
+def _types(kind: Kind, fields: _Fields) -> Types:
     """`layer_types` from fields with their defaults."""
+    scan = kind.scan
     listed, letters = fields.get("layer_types"), read(str, fields.get("hybrid_override_pattern", ""), "hybrid_override_pattern")
-    known = (*ATTENDING, *((*SCANNING, *INNER) if kind.scan else ()))
-    if letters and kind.scan:
+    known = (*ATTENDING, *((*SCANNING, *INNER) if scan else ()))
+    if letters and scan:
         listed = [LETTERS.get(one, one) for one in letters]
-    elif listed is None and kind.scan:
+    elif listed is None and scan:
         layers, every = fields.number("num_hidden_layers"), fields.number("full_attention_interval", 0)
         places = read(tuple[Annotated[int, Span()], ...], fields.get("attn_layer_indices", ()), "attn_layer_indices")
         attending = range(every - 1, layers, every) if every else places
         listed = [ATTENDING[0] if i in attending else SCANNING[0] for i in range(layers)] if attending else []
     types = read(tuple[Annotated[str, Words(known)], ...], listed or (), "layer_types")
     layers = fields.number("num_hidden_layers", len(types) or None)
-    if kind.scan in ("mamba", "delta") and not types:
+    if scan in ("mamba", "delta") and not types:
         raise FaultError("lacks the field 'layer_types', which serving needs")
     if types and len(types) < layers:
         raise FaultError(f"names {len(types)} of {layers} layers", "layer_types")
     return types[:layers]
 
 
-def _scan(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> Scan | None:
+def _scan(kind: Kind, fields: _Fields, types: Types, layers: int) -> Scan | None:
     count = layers if kind.scan == "beside" else sum(one in SCANNING for one in types)
     if not count:
         return None
@@ -480,7 +486,7 @@ def _scan(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> S
     )
 
 
-def _window_layers(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> int:
+def _window_layers(kind: Kind, fields: _Fields, types: Types, layers: int) -> int:
     if types:
         return sum(one in BOUNDED for one in types)
     if kind.window == "upper":

@@ -80,8 +80,9 @@ def compiled(calls: Sequence[Call], parts: Parts) -> list[Part]:
     kernels, last, made = merged_calls(calls, parts), _channels_last(calls), {at.number for call in calls for at in call.written}
     readers: dict[int, set[int]] = {}
     for kernel, places in enumerate(kernels):
-        for at in (at for place in places for at in calls[place].read):
-            readers.setdefault(at.number, set()).add(kernel)
+        for place in places:
+            for at in calls[place].read:
+                readers.setdefault(at.number, set()).add(kernel)
     found: list[Part] = []
     for kernel, places in enumerate(kernels):
         numbers = {at.number for place in places for at in calls[place].written}
@@ -168,12 +169,9 @@ def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Se
         if own[0].operator.operator == "gather":  # only some rows of its table
             read[-place - 1] = {0: sum(operator_work(one.operator).read_byte * one.times for one in own)}
         else:
-            taken = [
-                (at, one)
-                for at, (name, one) in zip(call.read, call.inputs, strict=True)
-                if not (name == "self" and base_name(call) in OVERWRITING)
-            ]
-            _add(read, [(at, one) for at, one in taken if at.number not in inside])
+            overwritten = "self" if base_name(call) in OVERWRITING else ""
+            sources = zip(call.read, call.inputs, strict=True)
+            _add(read, [(at, one) for at, (name, one) in sources if name != overwritten and at.number not in inside])
         inside.update(at.number for at in call.written)
         results.update(at.number for at in call.written[:1])
         _add(written, zip(call.written, call.outputs, strict=True))

@@ -280,6 +280,10 @@ USUAL_SEQUENCE: Final = 512
 """Tokens of a sequence if nobody says how many, and the model takes so many."""
 
 
+SizeOrUsual = Annotated[int, Span(0, LARGEST_SIZE)]
+"""A size; 0: the usual one."""
+
+
 @frozen
 class TraceRequest:
     """A model and one phase of its work.
@@ -303,7 +307,7 @@ class TraceRequest:
 
     model: str
     batch: Size = 1
-    sequence: Annotated[int, Span(0, LARGEST_SIZE)] = 0
+    sequence: SizeOrUsual = 0
     phase: Annotated[str, Words(PHASES)] = "prefill"
     precision: str = ""
     weights: str = ""
@@ -312,7 +316,7 @@ class TraceRequest:
     master: bool = False
     head: bool = True
     logits: Annotated[str, Words(LOGITS)] = "last"
-    image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
+    image_size: SizeOrUsual = 0
     channels_last: bool = False
     settings: Fields = field(default_factory=dict)
 

@@ -174,8 +174,9 @@ def _left_out(one: dataclasses.Field[Any], value: Any) -> bool:
 def check_lengths(columns: Mapping[str, Sized], count: int, *, shared: bool = False) -> None:
     """Refuse columns that are not `count` long; `shared`: a column of equal entries may have one entry."""
     for name, column in columns.items():
-        if len(column) != count and not (shared and len(column) == 1):
-            raise FaultError(f"has {len(column)} values where {count} are needed", name)
+        own = len(column)
+        if own != count and not (shared and own == 1):
+            raise FaultError(f"has {own} values where {count} are needed", name)
 
 
 def check_ascending(column: tuple[float, ...], name: str) -> None:
