@@ -92,16 +92,13 @@ def attention_plan(operator: Operator, profile: BoardProfile) -> KernelPlan:
 
 def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardProfile) -> KernelPlan:
     gpu, generation, blocks = profile.spec, profile.library.generation, prod(tiling.grid)
-    keys, head_dim = tiling.keys, shape.head_dim
-    shared_size = _shared_size(shape, tiling.rows, keys)
+    keys, head_dim, shared_size = tiling.keys, shape.head_dim, _shared_size(shape, tiling.rows, tiling.keys)
     resident = max(1, resident_blocks(gpu, tiling.threads, tiling.registers, shared_size))
     tiles, slots, cache_bytes = float(tiling.lengths.mean()), resident * gpu.num_sms, shape.cache_bytes(tiling.tokens)
     flop = 4.0 * tiling.padded_rows * tiles * keys * head_dim
     scores, computed = _scores(tiling, generation)
-    useful = 4.0 * computed * head_dim
-    loaded = tiling.key_bytes + tiling.query_bytes
-    # hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does
-    readers = 2 if generation == "hopper" else tiling.threads // WARP_LANES
+    useful, loaded = 4.0 * computed * head_dim, tiling.key_bytes + tiling.query_bytes
+    readers = 2 if generation == "hopper" else tiling.threads // WARP_LANES  # of a key tile in shared memory: warp groups, or warps
     lengths = tiling.lengths + 0.6  # loading the queries and writing the result, in key tiles
     relative = lengths / float(lengths.mean())
     uneven = float(np.ptp(relative)) > 0.0

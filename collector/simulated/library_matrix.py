@@ -224,17 +224,15 @@ def _choose(product: Product) -> tuple[Tile, int]:
 
 def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
     """The plan of a kernel: the product cut into tiles and shares of its reduction."""
-    tile_m, tile_n = tile.tile_m, tile.tile_n
-    rows, columns = ceil(product.m / tile_m), ceil(product.n / tile_n)
-    step, width, area = product.step(tile), product.element_bytes, tile_m * tile_n
+    rows, columns = ceil(product.m / tile.tile_m), ceil(product.n / tile.tile_n)
+    step, width, area = product.step(tile), product.element_bytes, tile.tile_m * tile.tile_n
     steps = ceil(product.k / (split * step))
     blocks = product.batch * rows * columns * split
     loaded = (product.m / rows + product.n / columns) * min(steps * step, product.k / split) * width * product.multicast
     fragments = area * (1.0 / tile.warp_m + 1.0 / tile.warp_n)
     operand_bytes, output_bytes = product.left_bytes + product.right_bytes, product.outputs * product.output_element_bytes
-    resident = product.resident(tile)
+    resident, parts = product.resident(tile), product.batch * split
     slots = resident * product.profile.spec.num_sms
-    parts = product.batch * split
     return KernelPlan(
         kernel=PreparedKernel(
             operator=product.operator,
@@ -246,8 +244,8 @@ def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
             registers_per_thread=tile.registers,
             shared_bytes_per_block=product.shared_bytes(tile),
             blocks_per_sm=resident,
-            tile_m=tile_m,
-            tile_n=tile_n,
+            tile_m=tile.tile_m,
+            tile_n=tile.tile_n,
             tile_k=step,
             stages=tile.stages,
             split_k=split,
@@ -258,7 +256,7 @@ def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
         product_flop=product.useful_flop,
         padded_flop=max(0.0, 2.0 * blocks * area * steps * step - product.useful_flop),
         lane_ops=OUTPUT_OPS * product.outputs * split,
-        shared_bytes=(tile_m + tile_n + fragments) * steps * step * width * blocks,
+        shared_bytes=(tile.tile_m + tile.tile_n + fragments) * steps * step * width * blocks,
         traffic=replayed_traffic(
             product.profile,
             panels=(

@@ -206,11 +206,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 asked_clock_mhz=mhz,
                 sm_clock_mhz=settled_mhz,
                 state=state,
-                warnings=(
-                    *((state,) if state else _crowded(batch, values["running"], memory)),
-                    *((NEAR_OVERLOAD,) if near and not state else ()),
-                    *warnings,
-                ),
+                warnings=(*((state,) if state else _crowded(batch, values["running"], memory) + (NEAR_OVERLOAD,) * bool(near)), *warnings),
                 notes=(*_notes(serving, served, board, values["busy"]), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),

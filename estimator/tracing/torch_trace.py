@@ -189,12 +189,9 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
         run, moments = _runner(torch, request, job)
         held = Held()
         kept = [  # without a name for the cache's tensors, which would keep them alive
-            held.add(tensors)
-            for tensors in (
-                [*job.model.parameters(), *job.model.buffers()],
-                moments,
-                tensors_in(torch, [job.named.get(name) for name in CACHES]),
-            )
+            held.add([*job.model.parameters(), *job.model.buffers()]),
+            held.add(moments),
+            held.add(tensors_in(torch, [job.named.get(name) for name in CACHES])),
         ]
         held.add(tensors_in(torch, [job.placed, job.named]))
         met = AttentionCalls(form=request.attention, window=job.window)
@@ -215,10 +212,9 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
     elif config is not None and config.quantised:
         told = f"its weights are stored otherwise (quantization_config), and taken in {request.precision} as asked"
         workload = replace(workload, notes=(*workload.notes, told))
-    batch, sequence = (job.sizes.get(name, 0) for name in SIZES)
-    tokens = batch if request.phase == "decode" else batch * sequence
-    workload, precision, attention = checked_formats(workload), request.precision, request.attention
-    return Variant(workload=workload, batch=batch, sequence=sequence, tokens=tokens, precision=precision, attention=attention)
+    sizes = {name: job.sizes.get(name, 0) for name in SIZES}
+    tokens = sizes["batch"] * (1 if request.phase == "decode" else sizes["sequence"])
+    return Variant(workload=checked_formats(workload), tokens=tokens, precision=request.precision, attention=request.attention, **sizes)
 
 
 def _laid_out(torch: Any, request: TraceRequest, job: Job) -> Job:
