@@ -91,7 +91,7 @@ class CampaignSpec:
 
 def campaign_names() -> tuple[str, ...]:
     """Names of the shipped campaigns, sorted."""
-    return resource_names("campaigns", ".toml")
+    return resource_names("campaigns")
 
 
 def load_campaign(name_or_path: str) -> CampaignSpec:

@@ -129,8 +129,7 @@ def _planned(
     planned_s = duration_s(options.planned_budget, "--planned-budget") if options.planned_budget else options.budget_s(usual_s)
     calibration = sensor_of(options.sensor, bench, speak) if options.sensor else None
     plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor=calibration)
-    for line in bench.notes:
-        speak.warn(line)
+    speak.warn(*bench.notes)
     if plan.estimated_s > planned_s:
         spec = hastened(spec)
         plan = chosen_plan(spec, plan, bench.gpu_spec, planned_s, options.seed)
@@ -173,8 +172,7 @@ def _measured(
             budget_s=options.budget_s(),
             report=report,
         )
-        for line in () if options.worker else plan_lines(bench, spec, plan):
-            speak.note(line)
+        speak.note(*([] if options.worker else plan_lines(bench, spec, plan)))
         return campaign.run()
 
 
@@ -205,8 +203,7 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
     if options.dry_run:
         show_plans(plans, speak)
         return DONE
-    for line in () if speak.as_json else "\n".join(plans.values()).splitlines():
-        speak.note(line)
+    speak.note(*([] if speak.as_json else "\n".join(plans.values()).splitlines()))
     flags = ["--json"] * speak.as_json + ["--quiet"] * speak.quiet
     with speak.progress() as tell:
         ends = measure_side_by_side(

@@ -89,8 +89,7 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
 
     speak.say(calibration.document(), sensor_lines(calibration), asked.out)
     doubts = [calibration.notes[subject] for subject in ("readings", "time_base") if subject in calibration.notes]
-    for doubt in doubts:
-        speak.warn(doubt)
+    speak.warn(*doubts)
     told = calibration.averaging != "undetermined" or open_question
     return DONE if told and not doubts else DONE_WITH_WARNINGS
 
@@ -180,6 +179,5 @@ def correct_command(
     of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
     speak.say({**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}, correction_lines(found, out, run.remarks))
     warnings = [text for text in (run.remarks.get("readings"), *(found.notes.get(key, "") for key in DOUBTS)) if text]
-    for text in warnings:
-        speak.warn(text)
+    speak.warn(*warnings)
     return DONE_WITH_WARNINGS if warnings else DONE

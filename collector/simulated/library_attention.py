@@ -179,14 +179,14 @@ def _kernel_name(tiling: Tiling, shape: Shape, operator: Operator, generation: s
 def _prefill(shape: Shape, profile: BoardProfile) -> Tiling:
     """One block for each tile of queries of each head; it walks over the keys visible to them."""
     hopper, head_dim = profile.library.generation == "hopper", shape.head_dim
-    narrow = head_dim <= 128
+    heads, narrow = shape.heads, head_dim <= 128
     rows = 64 if hopper and shape.queries <= 64 else 128
     keys = 128 if head_dim <= 64 else 64 if narrow else 32
     threads = 384 if hopper else 128 if narrow else 256
     lengths = _key_tiles(shape, rows, keys)
     walked, tile_bytes = float(lengths.mean()) * keys, rows * head_dim * shape.width
     return Tiling(
-        grid=(len(lengths), shape.batch, shape.heads),
+        grid=(len(lengths), shape.batch, heads),
         rows=rows,
         padded_rows=rows,
         keys=keys,
@@ -195,14 +195,14 @@ def _prefill(shape: Shape, profile: BoardProfile) -> Tiling:
         lengths=lengths,
         splits=1,
         tokens=shape.context,
-        sharing=len(lengths) * (shape.heads // shape.kv_heads),
-        scores=walked * rows * len(lengths) * shape.batch * shape.heads,
+        sharing=len(lengths) * (heads // shape.kv_heads),
+        scores=walked * rows * len(lengths) * shape.batch * heads,
         key_bytes=2.0 * walked * head_dim * shape.kv_width,
         query_bytes=tile_bytes,
         store_bytes=tile_bytes,
         step_clocks=900.0,  # scores, maximum, exponentials and product of one key tile, one after the other
         path_share=1.0,
-        row_pitch_bytes=shape.heads * head_dim * shape.width,
+        row_pitch_bytes=heads * head_dim * shape.width,
     )
 
 

@@ -301,7 +301,7 @@ _gpu = cache(load_gpu)
 
 def board_names() -> tuple[str, ...]:
     """Names of the shipped simulated boards, sorted."""
-    return resource_names("simulated-boards", ".toml")
+    return resource_names("simulated-boards")
 
 
 def load_board(name_or_path: str) -> BoardProfile:

@@ -152,7 +152,7 @@ class World:
 
     def _work_out(self, launch: Launch, sm_clock_mhz: float) -> OperatingPoint:
         """Time and power of a launch, with the sag of voltage and clock that its own current causes."""
-        profile = self.profile
+        profile, constants = self.profile, self.profile.power
         at_rest = next_volt = self._voltage_v(sm_clock_mhz)
         next_clock = sm_clock_mhz
         for _ in range(3):
@@ -160,10 +160,10 @@ class World:
             timing, (core_j, dram_j) = launch(clock)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
             duty = timing.gpu_s / period
-            running = profile.power.ungated_share + (1.0 - profile.power.ungated_share) * timing.busy_share
-            core_w = clock_tree_w(profile, profile.power.sm_clock_w, volt, clock) * running * duty
+            running = constants.ungated_share + (1.0 - constants.ungated_share) * timing.busy_share
+            core_w = clock_tree_w(profile, constants.sm_clock_w, volt, clock) * running * duty
             core_w += core_j * relative_voltage(profile, volt) ** 2 / period
-            added_w = core_w + dram_j / period + profile.power.active_w * duty
+            added_w = core_w + dram_j / period + constants.active_w * duty
             next_volt = at_rest - profile.clock.load_line_ohm * core_w / at_rest
             next_clock = sm_clock_mhz * (1.0 - profile.clock.droop_share * min(1.0, core_w / self.gpu.power_limit_w))
         return OperatingPoint(gpu_s=timing.gpu_s, period_s=period, voltage_v=volt, added_w=added_w)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import CSV, JSON, POSITIVE, QUIET, STRICT, TEXT_FORMATS, Options, answer_form, whole_numbers, with_options
-from estimator.commands.reporting import say
+from estimator.commands.options import CSV, JSON, QUIET, STRICT, TEXT_FORMATS, Options, answer_form, positive, whole_numbers, with_options
+from estimator.commands.reporting import say, show
 from estimator.options.command_line import named_file, output_option
 from estimator.vocabulary.errors import EstimatorError
 
@@ -31,7 +31,7 @@ Row = dict[str, object]
     click.option("--bundle", "bundle_name", metavar="NAME|FILE", required=True, type=named_file, help="Calibration to use."),
     click.option("--blocks", callback=whole_numbers, metavar="N,N,…", help="Grids to estimate."),
     click.option("--block-threads", type=click.IntRange(1, 1024), metavar="N", help="Where a kernel has models of several block sizes."),
-    click.option("--freq", "sm_clock_mhz", type=POSITIVE, metavar="MHZ", help="SM clock, where there are models of several."),
+    positive("--freq", "sm_clock_mhz", metavar="MHZ", help="SM clock, where there are models of several."),
     click.option(
         "--form",
         type=click.Choice((*FORM_NAMES, SIMGRID)),
@@ -72,7 +72,7 @@ def blocks_command(**options: Any) -> int:
         rows = [_simulated(model, count, chosen) for model in chosen for count in grids]
     else:
         rows = [_estimated(model, count, form) for model in chosen for count in grids]
-    click.echo(rows_text(rows, answer), nl=False)
+    show(rows_text(rows, answer))
     warnings = [f"{', '.join(map(str, outside))} blocks lie outside the measured grids"] if outside else []
     return say(warnings, simulated_notes(bundle), options)
 

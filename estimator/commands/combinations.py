@@ -127,7 +127,7 @@ def _able(asked: "list[Asked]", options: Options) -> "list[Asked]":
     from estimator.questions.sweeping import joined_sweeps
     from estimator.uncertainty.validity import why_no_time
 
-    points = joined_sweeps(list(answered([at_clocks(one, None) for one in asked])))
+    points = joined_sweeps(answered([at_clocks(one, None) for one in asked]))
     found, left_out = [], []
     for one, case, latency_s in zip(asked, points.cases, points.latency_s.tolist(), strict=True):
         if math.isfinite(latency_s) and not case.too_large:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,6 +54,10 @@ class Number(click.FloatRange):
 
 
 POSITIVE = Number(0.0, min_open=True)
+
+flag = partial(click.option, is_flag=True)
+positive = partial(click.option, type=POSITIVE)
+"""Options without a value, and of a positive number."""
 
 EFFICIENCY = Number(1e-3, 1.5)
 """Share of a published rate (`estimator.engine.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""
@@ -192,19 +197,19 @@ BOARD: Final = (
     click.option(
         "--efficiency", multiple=True, callback=converted(_shares), metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."
     ),
-    click.option("--power-cap", type=POSITIVE, metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
+    positive("--power-cap", metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
     click.option("--idle-power", type=_reading, metavar="W[@MHZ]", help="Power of your board at rest, awake, at its highest asked clock."),
 )
 """Settings of a board."""
 
 WEIGHTS: Final = click.option("--weights", metavar="NAME", help="Format of a model's weights instead of the config's: bf16, fp8, w8a8, …")
 KV: Final = click.option("--kv", metavar="NAME", help="Format of a served model's cache instead of the config's: bf16, fp8.")
-MASTER: Final = click.option("--master", is_flag=True, help="train: weights and moments in fp32 beside those in 16 bits (mixed precision).")
+MASTER: Final = flag("--master", help="train: weights and moments in fp32 beside those in 16 bits (mixed precision).")
 IMAGE_SIZE: Final = click.option(
     "--image-size", type=click.IntRange(1, 10**7), metavar="PIXELS", help="Height and width instead of the model's own."
 )
-CHANNELS_LAST: Final = click.option(
-    "--channels-last", is_flag=True, help="Images and convolutions in the layout of tensor cores (memory_format=torch.channels_last)."
+CHANNELS_LAST: Final = flag(
+    "--channels-last", help="Images and convolutions in the layout of tensor cores (memory_format=torch.channels_last)."
 )
 
 QUESTION: Final = (
@@ -259,10 +264,10 @@ KERNELS: Final = click.option(
     "--kernels", type=kernel_count, default="10", show_default=True, metavar="N|all", help="Kernels in the table."
 )
 
-JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units.")
-CSV: Final = click.option("--csv", "as_csv", is_flag=True, help="CSV lines, SI units.")
-STRICT: Final = click.option("--strict", is_flag=True, help="Exit status 3 if any warning holds.")
-QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
+JSON: Final = flag("--json", "as_json", help="One JSON document, SI units.")
+CSV: Final = flag("--csv", "as_csv", help="CSV lines, SI units.")
+STRICT: Final = flag("--strict", help="Exit status 3 if any warning holds.")
+QUIET: Final = flag("-q", "--quiet", help="No warnings or notes on stderr.")
 
 
 def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[Decorator, ...]:

@@ -27,13 +27,18 @@ Forms = Mapping[str, Callable[[], str | bytes | Iterable[str]]]
 """An answer by the form in which it is written."""
 
 
+def show(text: str | bytes) -> None:
+    """Write a text to stdout as it is."""
+    click.echo(text, nl=False)
+
+
 def deliver(form: str, forms: Forms, out: Path | None) -> None:
     """Write the answer in one of its forms to a file atomically, or to stdout.  Raises UnwrittenError."""
     answer = forms[form]()
     pieces: Iterable[str | bytes] = [answer] if isinstance(answer, str | bytes) else answer
     if out is None:
         for piece in pieces:
-            click.echo(piece, nl=False)
+            show(piece)
         return
     from estimator.vocabulary.whole_file import open_whole
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator.commands.combinations import check_finite, questions
-from estimator.commands.options import CHART_FORMATS, POSITIVE, QUESTION, TEXT_FORMATS, answer_form, answer_options, with_options
+from estimator.commands.options import CHART_FORMATS, QUESTION, TEXT_FORMATS, answer_form, answer_options, flag, positive, with_options
 from estimator.commands.reporting import Forms, deliver, report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from estimator.questions.sweeping import Sweep
+    from estimator.questions.sweeping import Remarks, Sweep
 
 GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
 CHARTS: Final = ("energy", "latency", "power", "front")
@@ -31,8 +31,8 @@ def sweep_command(**options: Any) -> int:
     from estimator.questions.choosing import answered
     from estimator.questions.sweeping import joined_sweeps
 
-    warnings: list[tuple[str, str]] = []
-    notes: list[tuple[str, str]] = []
+    warnings: Remarks = []
+    notes: Remarks = []
     unusable = False
 
     def pieces() -> "Iterator[Sweep]":
@@ -48,7 +48,7 @@ def sweep_command(**options: Any) -> int:
         "json": lambda: json_pieces(pieces()),
     }
     if form not in forms:
-        points = joined_sweeps(list(pieces()))
+        points = joined_sweeps(pieces())
         forms = {"txt": lambda: sweep_table(points), **pictures(points, options["chart"])}
     deliver(form, forms, options["out"])
     return report(warnings, notes, options, unusable=unusable)
@@ -62,8 +62,8 @@ def sweep_command(**options: Any) -> int:
     click.option(
         "--goal", type=click.Choice(GOALS), default="energy", show_default=True, help="What is to be least; edp: energy · latency."
     ),
-    click.option("--power-limit", type=POSITIVE, metavar="W", help="Only points of at most this mean power; the board stays as it is."),
-    click.option("--latency-limit", type=POSITIVE, metavar="MS", help="Latency of an iteration that must be kept [ms]."),
+    positive("--power-limit", metavar="W", help="Only points of at most this mean power; the board stays as it is."),
+    positive("--latency-limit", metavar="MS", help="Latency of an iteration that must be kept [ms]."),
     *answer_options(CHART_FORMATS, CHARTS),
 )
 def best_command(**options: Any) -> int:
@@ -96,7 +96,7 @@ def best_command(**options: Any) -> int:
 @click.command(epilog="Ratios are against the first; errors that both share (board, coefficients, host) fall out of them.")
 @with_options(
     *QUESTION,
-    click.option("--baselines", is_flag=True, help="Beside each the time of a roofline."),
+    flag("--baselines", help="Beside each the time of a roofline."),
     *answer_options(TEXT_FORMATS),
 )
 def compare_command(**options: Any) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, converted, key_values, precision_word
+from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, converted, flag, key_values, precision_word
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, output_option
 from estimator.tracing.models import ATTENTION_FORMS, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest, load_model_config, model_names
 from estimator.transforms.rescaling import LARGEST_SIZE
@@ -33,7 +33,7 @@ def configuration(values: tuple[str, ...]) -> dict[str, object]:
     epilog="Needs PyTorch and Transformers: pip install 'wattprint[torch]'. Nothing is downloaded and no GPU is asked for.",
 )
 @click.argument("model", metavar="MODEL", required=False, type=named_file)
-@click.option("--list", "list_models", is_flag=True, help="Names of the models that are shipped.")
+@flag("--list", "list_models", help="Names of the models that are shipped.")
 @click.option("--batch", type=SIZE, help="Sequences or images; else 1.")
 @click.option("--sequence", type=SIZE, help="Tokens; decode: all attended to; else 512, or as many as fit.")
 @click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, AdamW.")
@@ -54,7 +54,7 @@ def configuration(values: tuple[str, ...]) -> dict[str, object]:
 @CHANNELS_LAST
 @click.option("--set", "settings", multiple=True, callback=converted(configuration), metavar="KEY=VALUE", help="Change the configuration.")
 @output_option(metavar="FILE", help="Write the workload there and a summary to stdout.")
-@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
+@flag("--json", "as_json", help="The summary as one JSON document; the workload itself is always JSON.")
 @QUIET
 def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, model: str | None, **request: Any) -> int:
     """Operators of MODEL, a PyTorch model built without weights on the meta device, as a workload file.
@@ -64,12 +64,12 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
     """
     if list_models == (model is not None):
         raise click.UsageError("name a MODEL, or ask for --list")
-    from estimator.commands.reporting import say, stdout_on_stderr
+    from estimator.commands.reporting import say, show, stdout_on_stderr
     from estimator.display.text import document_text, json_text, rows_text
 
     if model is None:
         rows = [{"name": name, "title": load_model_config(name).title} for name in model_names()]
-        click.echo(rows_text(rows, "json" if as_json else "txt"), nl=False)
+        show(rows_text(rows, "json" if as_json else "txt"))
         return DONE
     from estimator.formats import write_workload
     from estimator.formats.own import own_text
@@ -79,11 +79,11 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
     with stdout_on_stderr():
         workload = trace_calls(TraceRequest(model=model, **given), given.keys() & set(SIZES)).workload
     if out is None:
-        click.echo(own_text(workload), nl=False)
+        show(own_text(workload))
     else:
         write_workload(workload, out)
         summary = _summary(workload)
-        click.echo(json_text(summary) if as_json else document_text(summary), nl=False)
+        show(json_text(summary) if as_json else document_text(summary))
     warnings = [f"{item.name} ×{item.count} is of no known kind; it is left out of estimates" for item in workload.unknown]
     warnings += workload.warnings
     say(warnings, workload.notes, {"quiet": quiet})

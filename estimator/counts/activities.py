@@ -78,7 +78,7 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
     if names_file(name_or_path):
         path = Path(name_or_path)
     else:
-        names = resource_names("energies", ".toml")
+        names = resource_names("energies")
         if name_or_path not in names:
             raise CountsError(f"no table of energies {name_or_path!r}; there are {', '.join(names)}")
         path = resource_folder("energies") / f"{name_or_path}.toml"

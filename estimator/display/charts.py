@@ -106,13 +106,14 @@ def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y:
     """A chart of lines through points in ascending x with their bands, broken at values that are not finite; more: lines left out."""
     areas, body = "", ""
     for number, line in enumerate(series):
+        across = line.x
         if line.band is not None:
             low, high = line.band
             for part in _stretches(np.isfinite(low) & np.isfinite(high)):
-                corners = [*_corners(x, y, line.x[part], high[part]), *reversed(_corners(x, y, line.x[part], low[part]))]
+                corners = [*_corners(x, y, across[part], high[part]), *reversed(_corners(x, y, across[part], low[part]))]
                 areas += f'<polygon class="b{number}" points="{" ".join(corners)}"/>'
-        for part in _stretches(np.isfinite(line.x) & np.isfinite(line.y)):
-            body += f'<polyline class="l{number}" points="{" ".join(_corners(x, y, line.x[part], line.y[part]))}"/>'
+        for part in _stretches(np.isfinite(across) & np.isfinite(line.y)):
+            body += f'<polyline class="l{number}" points="{" ".join(_corners(x, y, across[part], line.y[part]))}"/>'
     return _frame(title, description, areas + body, x, y, [part.name for part in series] + [f"{more} more"] * (more > 0), "l")
 
 

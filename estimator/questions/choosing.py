@@ -80,7 +80,7 @@ def best(
     questions = [
         at_clocks(one, tuple((one.gpu or one.bundle.gpu).clocks_mhz().tolist())) if one.sm_clock_mhz is None else one for one in given
     ]
-    points = joined_sweeps(list(answered(questions)))
+    points = joined_sweeps(answered(questions))
     value = np.where(np.isfinite(points.power_w) | math.isinf(power_limit_w), value_of(points, goal), np.nan)
     batches = points.label("batch")
     if all(QUANTITIES[goal]) and all(batches):

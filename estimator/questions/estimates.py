@@ -1,7 +1,8 @@
 """Workload + bundle + clocks → Estimates: each is one point of the engine's columns, with its warnings and notes; the roofline."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Unpack
 
@@ -12,7 +13,7 @@ from estimator.engine.board import Settings, open_board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.power import module_activity
 from estimator.questions.judging import Asked, predicted
-from estimator.questions.sweeping import VALUES, Values, table
+from estimator.questions.sweeping import VALUES, Lines, Values, table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import Validity
 from estimator.vocabulary.errors import require
@@ -104,25 +105,34 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     """Estimates at the points of a single workload."""
     prepared = prediction.prepared
     points = table([Variant(workload=prepared.workloads[0])], prediction)
-    (case,) = points.cases
+    (case,), count = points.cases, len(points)
+    points = replace(points, cases=(case,) * count, case=np.arange(count))  # each point has remarks of its own
+    validity, warnings, notes = points.validity(), _by_number(points.warnings_of()), _by_number(points.notes_of())
     found = []
-    for i in range(len(points)):
-        point = points.select(np.array([i]))  # each has remarks of its own
+    for i, row in enumerate(zip(*(getattr(points, name).tolist() for name in VALUES), strict=True)):
         one = Estimate(
             workload=case.workload,
             bundle=case.bundle,
             gpu=case.gpu,
             gpus=case.gpus,
-            **{name: getattr(point, name).item() for name in VALUES},
+            **dict(zip(VALUES, row, strict=True)),
             host_s=float(prepared.host_s[0]),
-            validity=point.validity()[0],
+            validity=validity[i],
             fits=not case.too_large,
-            usable=not point.unusable,
-            warnings=tuple(line for _, line in point.warnings),
-            notes=tuple(line for _, line in point.notes),
+            usable=case.usable and bool(np.isfinite(points.latency_s[i])),
+            warnings=tuple(warnings[i]),
+            notes=tuple(notes[i]),
         )
         vars(one)["_kernels"] = prediction, i
         found.append(one)
+    return found
+
+
+def _by_number(lines: Lines) -> defaultdict[int, list[str]]:
+    """The lines of each point."""
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    for i, line in lines:
+        found[i].append(line)
     return found
 
 

@@ -4,7 +4,7 @@ Points are columns of numbers, and the common data of the points of one workload
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Generic, TypeVar, Unpack
 
@@ -28,6 +28,8 @@ from estimator.vocabulary.workload import Workload
 
 Remarks = list[tuple[str, str]]
 """Lines, each after its workload."""
+Lines = list[tuple[int, str]]
+"""Lines, each after the index of its case."""
 
 LABELS: Final = ("workload", "bundle", "gpu", "gpus", "batch", "sequence", "precision", "attention")
 """Columns that identify the case of a point."""
@@ -161,7 +163,7 @@ class Sweep(Values[Array]):
     def label(self, name: str) -> list[Any]:
         """A field of every point's case."""
         values = [getattr(case, name) for case in self.cases]
-        return [values[i] for i in self.case.tolist()]
+        return list(map(values.__getitem__, self.case.tolist()))
 
     @property
     def warnings(self) -> Remarks:
@@ -169,11 +171,15 @@ class Sweep(Values[Array]):
 
         Of several clocks outside the fitted range the first one is named.  A limit that does not hold and memory come first.
         """
-        lines = [(case.workload, STAYS_ABOVE.format(case.power_limit_w)) for _, case in self._first(self.above_limit)]
+        return self._named(self.warnings_of())
+
+    def warnings_of(self) -> Lines:
+        """The warnings, each with the index of its case."""
+        lines = [(i, STAYS_ABOVE.format(self.cases[i].power_limit_w)) for _, i in self._first(self.above_limit)]
         lines += self._case_lines("warnings")
-        for first, case in self._first(self.outside_clock()):
+        for first, i in self._first(self.outside_clock()):
             clocks = float(self.asked_clock_mhz[first]), float(self.sm_clock_mhz[first])
-            lines += [(case.workload, line) for line in clock_warning(case.fitted_clocks_mhz, *clocks)]
+            lines += [(i, line) for line in clock_warning(self.cases[i].fitted_clocks_mhz, *clocks)]
         large = {line for case in self.cases for line in case.too_large}
         return sorted(lines, key=lambda one: one[1] not in large)
 
@@ -192,27 +198,35 @@ class Sweep(Values[Array]):
         return ["extrapolated" if beyond and one == "measured" else one for one, beyond in found]
 
     @property
-    @np.errstate(all="ignore")
     def notes(self) -> Remarks:
         """(workload, line) for every note; of several points that wait for the host the first one is named."""
+        return self._named(self.notes_of())
+
+    @np.errstate(all="ignore")
+    def notes_of(self) -> Lines:
+        """The notes, each with the index of its case."""
         waits = np.maximum(1.0 - self.gpu_s / self.latency_s, 0.0).round(2)
         host_ln = np.sqrt(launch_weight(self.launch_bound_share)) * self.label("launch_ln_std")
         assumed = host_ln > np.sqrt(0.5) * np.log(self.latency_s_high / self.latency_s_low) / (2.0 * NORMAL_90)  # half of the variance
         lines = self._case_lines("notes")
-        for first, case in self._first((assumed | (self.launch_bound_share > 0.3)) & (waits > 0.0)):
+        for first, i in self._first((assumed | (self.launch_bound_share > 0.3)) & (waits > 0.0)):
+            case = self.cases[i]
             doubt = f", assumed ± {case.launch_ln_std:.0%}: most of the latency's ±" if assumed[first] else ""
             cost = f"{1e6 * case.launch_s:.3g} µs an operator (--host-launch-us)"
-            lines.append((case.workload, f"the GPU waits {waits[first]:.0%} of the time for the host's launches, {cost}{doubt}"))
+            lines.append((i, f"the GPU waits {waits[first]:.0%} of the time for the host's launches, {cost}{doubt}"))
         return lines
 
-    def _first(self, points: BoolArray) -> list[tuple[int, Case]]:
-        """The first of these points of every case, with the case."""
+    def _named(self, lines: Lines) -> Remarks:
+        return [(self.cases[i].workload, line) for i, line in lines]
+
+    def _first(self, points: BoolArray) -> list[tuple[int, int]]:
+        """The first of these points of every case, with the index of the case."""
         index = np.flatnonzero(points)[::-1]
         first = dict(zip(self.case[index].tolist(), index.tolist(), strict=True))
-        return [(first[i], self.cases[i]) for i in sorted(first)]
+        return [(first[i], i) for i in sorted(first)]
 
-    def _case_lines(self, kind: str) -> Remarks:
-        return [(case.workload, line) for case in self.present().values() for line in getattr(case, kind)]
+    def _case_lines(self, kind: str) -> Lines:
+        return [(i, line) for i, case in self.present().items() for line in getattr(case, kind)]
 
     def per_request(self) -> dict[str, Array]:
         """Requests and tokens of an iteration, and costs of each, shape (n,); nan where the batch or the tokens are unknown."""
@@ -227,8 +241,9 @@ class Sweep(Values[Array]):
         }
 
 
-def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
+def joined_sweeps(sweeps: Iterable[Sweep]) -> Sweep:
     """Several sweeps joined into one."""
+    pieces = list(sweeps)
     if not pieces:
         raise OperatingPointError("nothing to sweep: name at least one workload and one bundle")
     offsets = np.cumsum([0, *(len(piece.cases) for piece in pieces[:-1])])
@@ -255,7 +270,7 @@ def sweep(
 
     Raises OperatingPointError for a clock outside a GPU's range and for impossible settings.
     """
-    return joined_sweeps(list(sweep_chunks(workloads, bundle, gpu=gpu, **settings)))
+    return joined_sweeps(sweep_chunks(workloads, bundle, gpu=gpu, **settings))
 
 
 def sweep_chunks(

@@ -220,15 +220,16 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
 
 def _served(serving: Serving, batches: Sequence[int]) -> Served:
     """The model under its engine.  Raises EstimatorError for what is missing or impossible."""
-    if (serving.rate is None) == (not batches):
+    rate = serving.rate
+    if (rate is None) == (not batches):
         raise OperatingPointError("say either how many requests are in flight (batch) or how many come per second (rate)")
     sizes = [(name, getattr(serving, name)) for name in ("prompt", "output", "tensor_parallel", "expert_parallel")]
     for name, value in (*sizes, *(("batch", one) for one in batches)):
         low = 1 + (name == "output")
         if type(value) is not int or value < low:
             raise OperatingPointError(f"{name} = {value!r:.40} ({type(value).__name__}): an int of at least {low} is needed")
-    if serving.rate is not None and not 0.0 < real(serving.rate, "rate", "requests per second") < inf:
-        raise OperatingPointError(f"rate = {serving.rate!r}: requests per second must be a positive number")
+    if rate is not None and not 0.0 < real(rate, "rate", "requests per second") < inf:
+        raise OperatingPointError(f"rate = {rate!r}: requests per second must be a positive number")
     config = read_config(serving.model)
     model = read_architecture(config)
     if model.longest and serving.prompt + serving.output > model.longest:

@@ -97,7 +97,7 @@ def waiting_power(architecture: str) -> Waiting:
 
 def engine_names() -> tuple[str, ...]:
     """Names of the shipped engines with their versions, sorted by these."""
-    return tuple(sorted(resource_names("engines", ".toml"), key=lambda name: (name.rpartition("-")[0], _version(name))))
+    return tuple(sorted(resource_names("engines"), key=lambda name: (name.rpartition("-")[0], _version(name))))
 
 
 def load_engine(name: str | Path | Engine | None = None) -> Engine:

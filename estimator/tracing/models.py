@@ -66,7 +66,7 @@ class ModelConfig:
 
 def model_names() -> tuple[str, ...]:
     """Names of the shipped configurations."""
-    return resource_names("models", ".toml")
+    return resource_names("models")
 
 
 def load_model_config(model: str) -> ModelConfig:

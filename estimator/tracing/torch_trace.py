@@ -361,7 +361,7 @@ def _as_workload_errors(model: str) -> Iterator[None]:
 
 def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], Any], list[Any]]:
     """The function to record, and the tensors of its optimizer."""
-    model, run = job.model, partial(job.model, *job.placed, **job.named)
+    model, master, run = job.model, request.master, partial(job.model, *job.placed, **job.named)
     if request.phase != "train":
         model.eval()
 
@@ -374,7 +374,7 @@ def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], A
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise WorkloadError(f"{request.model}: has no weights to train; choose --phase prefill")
-    kept = [parameter.detach().float() for parameter in parameters] if request.master else parameters
+    kept = [parameter.detach().float() for parameter in parameters] if master else parameters
     optimizer = torch.optim.AdamW(kept, foreach=True)
     for parameter in kept:  # one step, so that its moments exist
         parameter.grad = torch.empty_like(parameter)
@@ -384,15 +384,15 @@ def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], A
     def step() -> None:
         with torch.enable_grad():
             _loss(torch, run()).backward()
-        if request.master:
+        if master:
             for one, parameter in zip(kept, parameters, strict=True):
                 one.grad = None if parameter.grad is None else parameter.grad.float()
         optimizer.step()
-        if request.master:
+        if master:
             with torch.no_grad():
                 torch._foreach_copy_(parameters, kept)
 
-    return step, tensors_in(torch, [kept if request.master else [], list(optimizer.state.values())])
+    return step, tensors_in(torch, [kept if master else [], list(optimizer.state.values())])
 
 
 def _loss(torch: Any, result: Any) -> Any:

@@ -21,7 +21,7 @@ RATE_TABLES: Final = ("tensor_flop_per_clock", "cuda_flop_per_clock")
 
 def gpu_names() -> tuple[str, ...]:
     """Names of the GPUs whose specification is shipped, sorted."""
-    return resource_names("gpus", ".toml")
+    return resource_names("gpus")
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
