@@ -90,8 +90,7 @@ class GuardedRunner:
 
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
         """The kernel for an operator.  Raises RunnerError for one on the list, and the errors of the runner."""
-        name = _operator_name(operator, l2_state, transpose)
-        return self._guarded(name, lambda: self._runner.prepare(operator, l2_state, transpose))
+        return self._guarded(_operator_name(operator, l2_state, transpose), lambda: self._runner.prepare(operator, l2_state, transpose))
 
     def prepare_generated(self, load: Load) -> PreparedKernel:
         """A generated kernel or a copy.  Raises RunnerError for one on the list, and the errors of the runner."""
@@ -147,6 +146,6 @@ def _operator_name(operator: Operator, l2_state: str, transpose: str) -> str:
     if not operator.shape:
         return operator.operator
     shape = " ".join(f"{name}={value:g}" for name, value in operator.named_shape().items())
-    parts = (f"{operator.family}.{operator.operator}", operator.precision, operator.precision_out, operator.precision_kv)
-    words = [part for part in parts if part] + (["cuda-cores"] if operator.cuda_cores else [])
-    return " ".join([*words, shape, l2_state, *([other] if (other := other_layout(operator, transpose)) else [])])
+    formats = (operator.precision, operator.precision_out, operator.precision_kv, "cuda-cores" * operator.cuda_cores)
+    words = (f"{operator.family}.{operator.operator}", *formats, shape, l2_state, other_layout(operator, transpose))
+    return " ".join(filter(None, words))

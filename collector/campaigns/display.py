@@ -13,9 +13,10 @@ from collector.devices.protocols import Bench
 
 def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[str, object]:
     """A plan as plain data."""
+    identity = bench.gpu.identity()
     return {
-        "gpu": bench.gpu.identity().name,
-        "gpu_uuid": bench.gpu.identity().uuid,
+        "gpu": identity.name,
+        "gpu_uuid": identity.uuid,
         "simulated": bench.simulated,
         "campaign": spec.name,
         "campaign_digest": spec.digest,
@@ -75,7 +76,7 @@ def row_line(row: Row) -> str:
 def outcome_lines(outcome: CampaignOutcome, simulated: bool, fit: str) -> list[str]:
     """An outcome for people, with the next command, `fit`."""
     notes = f", {outcome.rows_kept} of them from before" if outcome.rows_kept else ""
-    time = f"{duration_text(outcome.board_time_s)} of {'simulated ' if simulated else ''}board time"
+    time = f"{duration_text(outcome.board_time_s)} of {'simulated ' * simulated}board time"
     lines = [f"{outcome.dataset}: {outcome.rows} of {outcome.rows_planned} rows{notes}, {time}"]
     lines += [f"  {count:5d} {flag}: {FLAGS[flag]}" for flag, count in outcome.flags.items()]
     lines += [f"  {count:5d} not run: {reason}" for reason, count in outcome.rejected.items()]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -90,7 +91,7 @@ class CampaignSpec:
 
 def campaign_names() -> tuple[str, ...]:
     """Names of the shipped campaigns, sorted."""
-    return resource_names("campaigns", ".toml")
+    return resource_names("campaigns")
 
 
 def load_campaign(name_or_path: str) -> CampaignSpec:
@@ -160,10 +161,5 @@ def _rule(value: Any) -> Any:
     return value if isinstance(value, Mapping) else {"values": list(value) if isinstance(value, tuple) else [value]}
 
 
-def _loads(item: Table) -> LoadGroup:
-    """A group of generated kernels."""
-    return read(LoadGroup, item)
-
-
-LISTS: Final[dict[str, Callable[[Table], Any]]] = {"anchors": _anchor, "kernels": _group, "instructions": _loads}
+LISTS: Final[dict[str, Callable[[Table], Any]]] = {"anchors": _anchor, "kernels": _group, "instructions": partial(read, LoadGroup)}
 """Lists of tables in a campaign's file, and the function that builds an entry from its table."""

@@ -57,25 +57,26 @@ def measure_kernel(bench: Bench, sampler: Sampler, point: Point, settings: Measu
 
     Raises RunnerError if the kernel cannot run, DeviceError if the board fails.
     """
-    if point.load is None:
+    load = point.load
+    if load is None:
         prepared = bench.runner.prepare(point.operator, point.l2_state, point.transpose)
     else:
-        prepared = bench.runner.prepare_generated(point.load)
+        prepared = bench.runner.prepare_generated(load)
     started_unix_s, run, state = _run(bench, sampler, prepared, point, settings, calibration)
     doubts = {
         "kernel_untraced": prepared.untraced,
         "result_wrong": prepared.corrupted,
-        "low_confidence": isinstance(point.load, GeneratedLoad) and point.load.launch.mode == "single",
+        "low_confidence": isinstance(load, GeneratedLoad) and load.launch.mode == "single",
         "shared_board": bool(state.other_processes),
     }
-    given = tuple(flag for flag, doubt in doubts.items() if doubt)
-    outcome = outcome_columns(run, settings, calibration, generated=point.load is not None, doubts=given)
+    given = [flag for flag, doubt in doubts.items() if doubt]
+    outcome = outcome_columns(run, settings, calibration, generated=load is not None, doubts=given)
     if point.timed_only:
         flags = ["short_window", *(flag for flag in outcome["flags"] if flag not in POWER_DOUBTS)]
         outcome |= {**dict.fromkeys(POWER_COLUMNS), "samples": 0, "flags": flags}
     row: Row = {
         "row_id": point.row_id,
-        **(operator_columns(point.operator) if point.load is None else load_columns(point.load)),
+        **(operator_columns(point.operator) if load is None else load_columns(load)),
         **_kernel_columns(prepared),
         "gpu": bench.gpu_spec.name,
         "gpu_uuid": bench.gpu.identity().uuid,
@@ -154,7 +155,7 @@ def load_columns(load: Load) -> Row:
     }
     if isinstance(load, CopyLoad):
         return {**named, "instruction": load.instruction, "data_pattern": "random", "link_bytes": float(load.bytes_moved)}
-    kernel, launch = load.kernel, load.launch
+    kernel, launch, module = load.kernel, load.launch, load.module
     counts = load.transactions()
     return {
         **named,
@@ -169,8 +170,8 @@ def load_columns(load: Load) -> Row:
         "loop_opcodes": json.dumps(dict(load.entry.body), separators=(",", ":")),
         "loop_operations": json.dumps(dict(kernel.work.operations), separators=(",", ":")),
         **{f"{level}_transactions": counts[level] for level in LEVELS},
-        "assembler": f"{load.module.compiler} -{load.module.level} {load.module.architecture}",
-        "cubin_sha256": load.module.digest,
+        "assembler": f"{module.compiler} -{module.level} {module.architecture}",
+        "cubin_sha256": module.digest,
         "ptx_sha256": kernel.digest(),
         "link_bytes": load.link_bytes() if load.link else None,
     }

@@ -1,7 +1,7 @@
 """Power, time and energy of a run from its polls and a sensor's calibration, with every doubt flagged."""
 
-import math
 from dataclasses import fields
+from math import inf, nan, sqrt
 from typing import Final
 
 import numpy as np
@@ -51,23 +51,22 @@ class Run:
     rest: Trace | None
 
 
-def outcome_columns(
-    run: Run, settings: MeasurementSettings, calibration: SensorCalibration, *, generated: bool, doubts: tuple[str, ...]
-) -> Row:
+def outcome_columns(run: Run, settings: MeasurementSettings, calibration: SensorCalibration, *, generated: bool, doubts: list[str]) -> Row:
     """The columns of a row that follow from its run; unknown numbers are nan.
 
     `doubts` are flags that do not follow from the polls.  Bad data raise no error.
     """
-    launches, readings = run.record.launches, run.trace.board
-    start_s, end_s = run.record.start_ns * SECONDS_PER_NS, run.record.end_ns * SECONDS_PER_NS
+    record, readings = run.record, run.trace.board
+    launches = record.launches
+    start_s, end_s = record.start_ns * SECONDS_PER_NS, record.end_ns * SECONDS_PER_NS
     settled_s = min(start_s + settle_time_s(calibration, settings.settle_s), end_s)
     power = steady_power(readings, settled_s, end_s, calibration, run.power_limit_w)
-    idle_w, idle_c = (math.nan, math.nan) if run.rest is None else _idle_before(run.rest, calibration, run.power_limit_w)
-    latency_s, latency_std_s, spread = _latency(run.record, settled_s - start_s)
+    idle_w, idle_c = (nan, nan) if run.rest is None else _idle_before(run.rest, calibration, run.power_limit_w)
+    latency_s, latency_std_s, spread = _latency(record, settled_s - start_s)
     states = states_within(run.trace.states, settled_s, end_s)
-    ranging = states_within(run.trace.states, -math.inf, start_s).sm_clock_mhz[-1:]
+    ranging = states_within(run.trace.states, -inf, start_s).sm_clock_mhz[-1:]
     believed = power.samples > 0 and not power.stuck and power.absurd <= LIMITS["absurd"] * (power.absurd + power.samples)
-    raw_w, power_w, power_std_w = (power.raw_w, power.power_w, power.std_w) if believed else (math.nan, math.nan, math.nan)
+    raw_w, power_w, power_std_w = (power.raw_w, power.power_w, power.std_w) if believed else (nan, nan, nan)
     energy_j, energy_std_j = launch_energy(power_w, power_std_w, latency_s, latency_std_s)
     period_s = update_period_s(calibration)
     counter_j, counter_doubts = counter_energy(*run.counter, launches, end_s - start_s, raw_w, idle_w, period_s, run.power_limit_w)
@@ -132,21 +131,22 @@ def _latency(run: LaunchRecord, settle_s: float) -> tuple[float, float, float]:
         settled = parts[-3:]
     mean = float(settled.mean())
     if len(settled) < 2:
-        return mean, math.nan, math.nan
+        return mean, nan, nan
     spread = float(settled.std(ddof=1))
-    return mean, spread / math.sqrt(len(settled)), spread / mean if mean > 0 else math.nan
+    return mean, spread / sqrt(len(settled)), spread / mean if mean > 0 else nan
 
 
 def _idle_before(rest: Trace, calibration: SensorCalibration, power_limit_w: float) -> tuple[float, float]:
     """Power at rest [W] in the later half of the rest before a run, and the temperature; nan where it fell by over 1 W."""
     host_s = host_seconds(rest.board.host_ns)
     if not len(host_s):
-        return math.nan, math.nan
-    start, end = float(host_s[-1] - 0.5 * (host_s[-1] - host_s[0])), float(host_s[-1])
+        return nan, nan
+    last = float(host_s[-1])
+    start, end = float(last - 0.5 * (last - host_s[0])), last
     idle = steady_power(rest.board, start, end, calibration, power_limit_w)
     falling = abs(idle.change_w) > 1.0 and abs(idle.change_w) > SIGNIFICANCE * np.nan_to_num(idle.change_std_w)
     if falling or idle.absurd or idle.stuck:
-        return math.nan, math.nan
+        return nan, nan
     return idle.power_w, mean_known(states_within(rest.states, start, end).temperature_c)
 
 
@@ -162,11 +162,12 @@ def states_within(states: StateReadings, start_s: float, end_s: float) -> StateR
 def _state_flags(states: StateReadings, asked_mhz: float | None, settings: MeasurementSettings) -> list[str]:
     """Doubts about the operating point."""
     clock, reasons = mean_known(states.sm_clock_mhz), limiting_reasons(throttle_union(states))
-    varied_mhz = CLOCK_VARIATION * clock
     return _true(
         throttled=bool(reasons),
         clock_off_target=asked_mhz is not None and not abs(clock - asked_mhz) <= CLOCK_TOLERANCE * asked_mhz,
-        clock_varied=POWER_CAP not in reasons and len(states.sm_clock_mhz) > 1 and bool(np.std(states.sm_clock_mhz) > varied_mhz),
+        clock_varied=POWER_CAP not in reasons
+        and len(states.sm_clock_mhz) > 1
+        and bool(np.std(states.sm_clock_mhz) > CLOCK_VARIATION * clock),
         hot=mean_known(states.temperature_c) > settings.max_temperature_c,
     )
 
@@ -176,7 +177,7 @@ def _power_flags(power: SteadyPower, planned_s: float) -> list[str]:
     missing = power.samples == 0
     changed = abs(power.change_w) > SIGNIFICANCE * power.change_std_w
     first = abs(power.first_w - power.raw_w)
-    late = first > LIMITS["unsettled"] * power.raw_w and first > SIGNIFICANCE * power.raw_std_w * math.sqrt(LIMITS["few_samples"])
+    late = first > LIMITS["unsettled"] * power.raw_w and first > SIGNIFICANCE * power.raw_std_w * sqrt(LIMITS["few_samples"])
     told = not missing and not power.stuck
     return _true(
         power_missing=missing,
@@ -194,7 +195,7 @@ def _latency_flags(latency_s: float, spread: float, ranging_s: float, faster: fl
 
     Of a kernel that follows the clock latency times clock is the same in both runs, of one that follows the memory the latency itself.
     """
-    if not 0.0 < latency_s < math.inf:
+    if not 0.0 < latency_s < inf:
         return ["latency_absurd"]
     away = np.nanmin(np.abs(latency_s - ranging_s * np.array([1.0, faster])))
     return _true(latency_unsteady=spread > LIMITS["latency_unsteady"], range_mismatch=bool(away > RANGE_TOLERANCE * latency_s))
@@ -208,4 +209,4 @@ def throttle_union(states: StateReadings) -> int:
 def mean_known(values: Array) -> float:
     """Mean of the known values; nan without any."""
     finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else math.nan
+    return float(finite.mean()) if len(finite) else nan

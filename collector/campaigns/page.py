@@ -18,6 +18,10 @@ from estimator.display.charts import Series, axis_over, scatter_svg
 from estimator.display.pages import facts_html, figure_html, report_page, table_html
 from estimator.vocabulary.quantities import Array
 
+Counts = dict[str, int]
+Deviations = dict[str, Array]
+"""Numbers of rows, and columns of them, by name."""
+
 MOST_FAMILIES: Final = 5
 """Families with a colour of their own; the others share one."""
 
@@ -36,20 +40,21 @@ IDLE: Final = {"sm_clock_mhz": "SM clock [MHz]", "power_w": "power [W]", "std_w"
 def dataset_page(path: Path) -> tuple[str, int]:
     """The page of a dataset, and its number of rows.  Raises DatasetError."""
     data = read_kernel_dataset(path, frozenset((*IDENTITY_COLUMNS, *MEASURED)))
-    if not data.table.num_rows:
+    table = data.table
+    if not table.num_rows:
         raise DatasetError(f"{path}: holds no row; the same campaign with --resume goes on")
-    flags = flag_counts(data.table.column("flags").to_pylist())
-    agreement = deviations(data.table)
+    flags = flag_counts(table.column("flags").to_pylist())
+    agreement = deviations(table)
     parts = (
         ("summary", "Summary", _summary(data, flags, agreement)),
-        ("power", "Power over clock", _power(data.table)),
+        ("power", "Power over clock", _power(table)),
         ("rest", "Idle power and temperature", _rest(data)),
-        ("drift", "Drift and repeatability", _drift(data.table, agreement)),
-        ("throttling", "Throttling", _throttling(data.table)),
-        ("flags", "Flagged rows by reason", _flags(flags, data.table.num_rows)),
+        ("drift", "Drift and repeatability", _drift(table, agreement)),
+        ("throttling", "Throttling", _throttling(table)),
+        ("flags", "Flagged rows by reason", _flags(flags, table.num_rows)),
         ("rejected", "Kernels that did not run", table_html("By reason", ("reason", "kernels"), _rejected(data).items())),
     )
-    return report_page(f"{path.name}: kernels measured on {_texts(data.table, 'gpu')}", parts), data.table.num_rows
+    return report_page(f"{path.name}: kernels measured on {_texts(table, 'gpu')}", parts), table.num_rows
 
 
 # Columns --------------------------------------------------------------------------------------------------------------
@@ -70,7 +75,7 @@ def _minutes(table: pa.Table) -> Array:
     return (started - np.nanmin(started, initial=np.inf)) / 60.0
 
 
-def deviations(table: pa.Table) -> dict[str, Array]:
+def deviations(table: pa.Table) -> Deviations:
     """Deviation of the latency and power of every repeated row from the mean of its repetitions [%], shape (n,); nan without repetition.
 
     Repetitions are rows of equal IDENTITY_COLUMNS.  Rows without valid time or power, and throttled ones, count for nothing.
@@ -98,7 +103,7 @@ def _rejected(data: KernelDataset) -> Counter[str]:
     return sum((Counter(file.get("rejected") or {}) for file in data.files), Counter[str]())
 
 
-def _summary(data: KernelDataset, flags: dict[str, int], agreement: dict[str, Array]) -> str:
+def _summary(data: KernelDataset, flags: Counts, agreement: Deviations) -> str:
     table, rows, bad = data.table, data.table.num_rows, []
     if any(file.get("simulated") for file in data.files):
         bad.append("Measured on a simulated board: these numbers test the program, they say nothing about a GPU.")
@@ -120,7 +125,7 @@ def _summary(data: KernelDataset, flags: dict[str, int], agreement: dict[str, Ar
     return "".join(f'<p class="bad">{escape(line)}</p>' for line in bad) + facts_html(facts)
 
 
-def _families(table: pa.Table) -> dict[str, int]:
+def _families(table: pa.Table) -> Counts:
     return dict(Counter(table.column("family").to_pylist()).most_common())
 
 
@@ -178,11 +183,10 @@ def _rest(data: KernelDataset) -> str:
     ) + table_html("Idle power by clock, before the first row", tuple(IDLE.values()), rows)
 
 
-def _drift(table: pa.Table, agreement: dict[str, Array]) -> str:
+def _drift(table: pa.Table, agreement: Deviations) -> str:
     series = [Series(name=name.partition("_")[0], x=_minutes(table), y=values) for name, values in agreement.items()]
     caption = "Repeated rows: deviation from the mean of their repetitions; a slope is drift, a width is repeatability."
-    drawn = _chart(caption, series, "time since the first row [min]", "deviation [%]")
-    return _charts(drawn)
+    return _charts(_chart(caption, series, "time since the first row [min]", "deviation [%]"))
 
 
 def _throttling(table: pa.Table) -> str:
@@ -199,7 +203,7 @@ def _throttling(table: pa.Table) -> str:
     return drawn + table_html("Reasons; a row can have several", ("reason", "rows"), counts.most_common())
 
 
-def _flags(flags: dict[str, int], rows: int) -> str:
+def _flags(flags: Counts, rows: int) -> str:
     lines = [[name, count, f"{count / rows:.1%}", FLAGS.get(name, ""), name in UNUSABLE] for name, count in flags.items()]
     head = ("flag", "rows", "share", "meaning", "row unusable")
     return table_html("A row can carry several flags", head, lines) or "<p>No row is flagged.</p>"

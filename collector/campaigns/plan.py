@@ -12,7 +12,7 @@ import numpy as np
 
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point
-from collector.campaigns.selection import Choice, choose_points, point_costs
+from collector.campaigns.selection import Choice, choose_points, point_cost_s
 from collector.clocks import Clocks
 from collector.devices.protocols import Bench, GpuIdentity, KernelRunner
 from collector.errors import CampaignError
@@ -43,6 +43,9 @@ Five simulated boards: 0.9 to 1.1 at the highest clock, 0.2 to 0.5 at half of it
 
 Kernel = tuple[Operator, str, str]
 """An operator, its L2 state and the layout of its inputs, "" for the natural one."""
+
+Drawn = tuple[list[Operator], list[str]]
+"""Operators, and the layouts of their inputs that a board runs."""
 
 RunName = tuple[str, str, int]
 """A board's UUID, a campaign's digest and a seed."""
@@ -117,9 +120,10 @@ def plan_campaign(
     if not kernels and not loads:
         why = f" ({next(iter(skipped))})" if skipped else ""
         raise CampaignError(f"campaign {spec.name} has no kernel that this board runs{why}; choose other families or another campaign")
+    identity = bench.gpu.identity()
     anchors = [operator for operator in spec.anchors if bench.runner.supports(operator)]
-    points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, (bench.gpu.identity().uuid, spec.digest, seed))
-    expected = _expected_sensor(bench.gpu.identity())
+    points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, (identity.uuid, spec.digest, seed))
+    expected = _expected_sensor(identity)
     sensor_s = 0.0 if sensor else characterisation_s(update_period_s(expected))
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(points))
     plan = CampaignPlan(
@@ -148,15 +152,15 @@ def _mean_load_w(gpu: GpuSpec, sm_clock_mhz: float | None) -> tuple[float, float
 
 def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:
     """A plan with the time and the energy of its points."""
-    costs = point_costs(spec, plan.sensor)
     watts = {clock: _mean_load_w(gpu, clock) for clock in plan.clocks_mhz}
-    joules = sum(costs.of(point) * watts[point.sm_clock_mhz][0] for point in plan.points)
-    joules += sum(costs.load_of(point) * (watts[point.sm_clock_mhz][1] - watts[point.sm_clock_mhz][0]) for point in plan.points)
-    return replace(
-        plan,
-        estimated_s=plan.fixed_s + sum(costs.of(point) for point in plan.points),
-        estimated_j=joules + plan.fixed_s * float(np.mean(watts[middle_clock(plan.clocks_mhz)])),
-    )
+    seconds = joules = added_j = 0.0
+    for point in plan.points:
+        (load_s, all_s), (rest_w, load_w) = point_cost_s(point, spec, plan.sensor), watts[point.sm_clock_mhz]
+        seconds += all_s
+        joules += all_s * rest_w
+        added_j += load_s * (load_w - rest_w)
+    fixed_j = plan.fixed_s * float(np.mean(watts[middle_clock(plan.clocks_mhz)]))
+    return replace(plan, estimated_s=plan.fixed_s + seconds, estimated_j=joules + added_j + fixed_j)
 
 
 def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, gpu: GpuSpec, budget_s: float, seed: int) -> CampaignPlan:
@@ -164,7 +168,7 @@ def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, gpu: GpuSpec, budget_s: 
 
     Raises CampaignError if it leaves no time for a kernel.
     """
-    points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec, plan.sensor), seed)
+    points, choice = choose_points(plan.points, budget_s, plan.fixed_s, lambda point: point_cost_s(point, spec, plan.sensor)[1], seed)
     return _counted(replace(plan, points=points, choice=choice), spec, gpu)
 
 
@@ -179,13 +183,13 @@ def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[L
         raise CampaignError(f"campaign {spec.name}: {error}") from error
 
 
-def _drawn(group: KernelGroup, seed: list[int], runner: KernelRunner) -> tuple[list[Operator], list[str]]:
+def _drawn(group: KernelGroup, seed: list[int], runner: KernelRunner) -> Drawn:
     """The kernels of a group in its first precision that the board runs, and the layouts that it runs them in; empty without one.
 
     A precision that runs in all of the layouts has priority over one that does not.
     """
     layouts = group.transpose or ("",)
-    best: tuple[list[Operator], list[str]] = ([], [])
+    best: Drawn = ([], [])
     for precision in group.precisions:
         operators = draw_operators(group, precision, np.random.default_rng(seed))
         probes = operators[:5]  # a single one may fail because of its size
@@ -201,15 +205,14 @@ def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[t
     """The clocks at which each kernel runs: all for an even choice of `every_clock_share` of them, one in turn for the others."""
     everywhere = [int(index * every_clock_share) for index in range(kernels + 1)]
     return [
-        tuple(range(clocks)) if everywhere[index + 1] > everywhere[index] else ((index - everywhere[index]) % clocks,)
-        for index in range(kernels)
+        tuple(range(clocks)) if after > before else ((index - before) % clocks,)
+        for index, (before, after) in enumerate(pairwise(everywhere))
     ]
 
 
 def digest_of(*described: Any) -> str:
     """A short digest of plain data; of every property that distinguishes a point from others, it is the point's id."""
-    text = json.dumps(described, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:ROW_ID_DIGITS]
+    return hashlib.sha256(json.dumps(described, separators=(",", ":")).encode()).hexdigest()[:ROW_ID_DIGITS]
 
 
 def _ordered(
@@ -225,38 +228,38 @@ def _ordered(
     Neither the clock nor the family then correlates with time: drift cannot look like an effect of either.  Before each generated kernel
     the board rests: the kernel's energy is the energy above rest, so rest and run must share the temperature.
     """
-    random = np.random.default_rng([run[2], len(spec.kernels), 0])
-    numbers = clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)
+    clocks = len(clocks_mhz)
+    numbers = clock_numbers(len(kernels), clocks, spec.every_clock_share)
     points: list[Point] = []
     trials: Counter[tuple[Operator, float | None]] = Counter()
     since_anchor = spec.anchor_every
-    for clock_index, block in _blocks(len(kernels), len(clocks_mhz), spec.kernels_per_block, random):
+    for clock_index, block in _blocks([run[2], len(spec.kernels), 0], len(kernels), clocks, spec.kernels_per_block):
         clock = clocks_mhz[clock_index]
         if spec.anchor_every and since_anchor >= spec.anchor_every:
             for anchor in anchors:
                 points.append(_point((anchor, "warm", ""), clock, trials[anchor, clock], run, anchor=True))
                 trials[anchor, clock] += 1
             since_anchor = 0
-        chosen = [index for index in random.permutation(block) if clock_index in numbers[index]]
+        chosen = [index for index in block if clock_index in numbers[index]]
         for place, index in enumerate(chosen):
             points.append(replace(_point(kernels[index], clock, 0, run), idle_before=place == 0))
         since_anchor += len(chosen)
     points = list({point.row_id: point for point in points}.values())
-    random = np.random.default_rng([run[2], len(loads), 1])
-    for clock_index, block in _blocks(len(loads), len(clocks_mhz), spec.kernels_per_block, random):
+    for clock_index, block in _blocks([run[2], len(loads), 1], len(loads), clocks, spec.kernels_per_block):
         clock = clocks_mhz[clock_index]
-        for load in (loads[index] for index in random.permutation(block)):
+        for load in (loads[index] for index in block):
             point = _point((load.operator, "warm", ""), clock, 0, run)
             points.append(replace(point, row_id=digest_of(*run, FAMILY, *load.identity(), clock), idle_before=True, load=load))
     return tuple(points)
 
 
-def _blocks(count: int, clocks: int, length: int, random: np.random.Generator) -> Iterator[tuple[int, IntArray]]:
-    """Blocks of a random order, each with every clock in random order."""
+def _blocks(seed: list[int], count: int, clocks: int, length: int) -> Iterator[tuple[int, IntArray]]:
+    """Blocks of a random order, each with every clock in random order, and in a random order of its own there."""
+    random = np.random.default_rng(seed)
     order = random.permutation(count)
     for start in range(0, count, length):
         for clock_index in random.permutation(clocks).tolist():
-            yield clock_index, order[start : start + length]
+            yield clock_index, random.permutation(order[start : start + length])
 
 
 def _point(kernel: Kernel, clock: float | None, trial: int, run: RunName, *, anchor: bool = False) -> Point:

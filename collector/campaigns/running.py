@@ -98,8 +98,7 @@ def anchor_drift(table: pa.Table) -> dict[str, float]:
 
     Scatter beyond the rows' own standard errors is scatter between runs, and temperature.
     """
-    names = ("trial", "latency_s", "power_w")
-    trial, latency, power = (np.array(table.column(name).to_pylist(), dtype=np.float64) for name in names)
+    trial, latency, power = (np.array(table.column(name).to_pylist(), dtype=np.float64) for name in ("trial", "latency_s", "power_w"))
     drift: dict[str, float] = {}
     for rows in repeated_rows(table, SPOILT):
         for name, values in (("latency", latency[rows]), ("power", power[rows])):
@@ -210,7 +209,8 @@ class Campaign:
         Raises CampaignError if nothing was measured, DeviceError and DatasetError; finished rows are then on disk, in the log beside the
         output, as after an interruption.
         """
-        bench, kept, start_ns = self.bench, self.kept, self.bench.clock.now_ns()
+        bench, kept, now_ns = self.bench, self.kept, self.bench.clock.now_ns
+        start_ns = now_ns()
         if kept is not None:
             self.done.update(kept.table.column("row_id").to_pylist())
         left = [point for point in self.plan.points if point.row_id not in self.done]
@@ -225,18 +225,18 @@ class Campaign:
                 calibration = calibration_from_document(metadata.get("sensor") or {}, f"{self.output}: sensor")
             last_ns = start_ns + (self.budget_s - self.spec.measurement.planned_total_s(calibration)) / SECONDS_PER_NS
             with open_kernel_writer(self.output, metadata, kept.table if kept else None) as writer:
-                if kept is not None and left and bench.clock.now_ns() + self.spec.warmup_s / SECONDS_PER_NS <= last_ns:
+                if kept is not None and left and now_ns() + self.spec.warmup_s / SECONDS_PER_NS <= last_ns:
                     self._tell("warming up")
                     hold.set(middle_clock(self.plan.clocks_mhz))
                     warm_up(bench, self.spec.warmup_s)
                 self._tell("measuring")
                 missing = 0
                 for number, point in enumerate(left):
-                    if bench.clock.now_ns() > last_ns:
+                    if now_ns() > last_ns:
                         missing = len(left) - number
                         break
                     self._measure(point, sampler, hold, calibration, writer)
-                return self._finished(writer, metadata, missing, (bench.clock.now_ns() - start_ns) * SECONDS_PER_NS)
+                return self._finished(writer, metadata, missing, (now_ns() - start_ns) * SECONDS_PER_NS)
 
     def _tell(self, phase: str, row: Row | None = None) -> None:
         self.report(Progress(phase=phase, done=len(self.done) + self.refused.total(), total=len(self.plan.points), row=row))

@@ -3,7 +3,7 @@
 Power is measured in a part of the time.  The rest times more kernels without it: several of them take no longer than one with power.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from math import ceil
@@ -31,32 +31,14 @@ ANCHOR_SHARE: Final = 0.06
 """Largest share of a budget that repetitions take [1]: those of `quick`, at the ends of the campaign, take 0.05 of five minutes."""
 
 
-@frozen
-class PointCosts:
-    """Expected times [s] of a point with power and of a time-only one, under load and beside it; the rest before one that requests it."""
-
-    load_s: tuple[float, float]
-    pause_s: tuple[float, float]
-    rest_s: float
-
-    def of(self, point: Point) -> float:
-        """Expected time of a point [s]."""
-        return self.load_of(point) + self.pause_s[point.timed_only] + self.rest_s * point.idle_before
-
-    def load_of(self, point: Point) -> float:
-        """Expected time of a point under load [s]."""
-        return self.load_s[point.timed_only]
-
-
-def point_costs(spec: CampaignSpec, sensor: SensorCalibration) -> PointCosts:
-    """Expected times of points, with a sensor like this."""
+def point_cost_s(point: Point, spec: CampaignSpec, sensor: SensorCalibration) -> tuple[float, float]:
+    """Expected times of a point with a sensor like this: under load, and with its preparation and rest [s]."""
     settings = spec.measurement
-    ranging_s = 2.0 * settings.ranging_s
-    return PointCosts(
-        load_s=(ranging_s + settings.planned_run_s(sensor), ranging_s + settings.timed_s),
-        pause_s=(PREPARE_S + settings.gap_s, PREPARE_S + min(settings.gap_s, TIMED_GAP_S)),
-        rest_s=settings.idle_s,
-    )
+    run_s, gap_s = settings.planned_run_s(sensor), settings.gap_s
+    if point.timed_only:
+        run_s, gap_s = settings.timed_s, min(gap_s, TIMED_GAP_S)
+    load_s = 2.0 * settings.ranging_s + run_s
+    return load_s, load_s + (PREPARE_S + gap_s) + settings.idle_s * point.idle_before
 
 
 @frozen
@@ -91,53 +73,55 @@ def hastened(spec: CampaignSpec) -> CampaignSpec:
 
 
 def choose_points(
-    points: Sequence[Point], budget_s: float, fixed_s: float, costs: PointCosts, seed: int
+    points: Sequence[Point], budget_s: float, fixed_s: float, cost_s: Callable[[Point], float], seed: int
 ) -> tuple[tuple[Point, ...], Choice]:
     """The points that fit a budget, in the order of the plan; the same arguments give the same choice.
 
-    budget_s: of the board's time; fixed_s: the part of it outside the points.  Of the anchors only a first and a last one stay, and none
-    in a short campaign.  Raises CampaignError if no point is left.
+    budget_s: of the board's time; fixed_s: the part of it outside the points; cost_s: expected time of a point [s].  Of the anchors only a
+    first and a last one stay, and none in a short campaign.  Raises CampaignError if no point is left.
     """
-    candidates = [replace(point, idle_before=point.load is not None) for point in points if not point.anchor]
     places = [place for place, point in enumerate(points) if not point.anchor]
+    candidates = [replace(points[place], idle_before=points[place].load is not None) for place in places]
     anchors = _first_and_last(points)
-    anchors_s = sum(costs.of(points[place]) for place in anchors)
+    anchors_s = sum(cost_s(points[place]) for place in anchors)
     if anchors_s > ANCHOR_SHARE * budget_s:
         anchors, anchors_s = (), 0.0
     fixed_s += anchors_s
     order = np.random.default_rng([seed, len(points), 2]).permutation(len(candidates)).tolist()
-    first = {kind_of(candidates[i]): i for i in reversed(order)}
-    order = [*first.values(), *(i for i in order if first[kind_of(candidates[i])] != i)]
+    kinds = list(map(kind_of, candidates))
+    first = {kinds[i]: i for i in reversed(order)}
+    order = [*first.values(), *(i for i in order if first[kinds[i]] != i)]
     chosen: dict[int, Point] = {}
     left_s, power_s = budget_s - fixed_s, 0.0
     for rank, i in enumerate(order):
         point = candidates[i]
-        spent_s = budget_s - fixed_s - left_s
         # Power is measured in three quarters of the time, in the rest kernels are only timed.  Without the rest, held-out errors of latency
         # on a simulated A100 are 1.31 instead of 1.04 times those of the whole campaign, with a tenth of its time.
-        powered = rank < len(first) or point.load is not None or power_s <= 0.75 * spent_s
+        powered = rank < len(first) or point.load is not None or power_s <= 0.75 * (budget_s - fixed_s - left_s)
         point = point if powered else timed_point(point)
-        left_s -= costs.of(point)
+        point_s = cost_s(point)
+        left_s -= point_s
         if left_s < 0.0:
             break
-        power_s += costs.of(point) if powered else 0.0
+        power_s += point_s if powered else 0.0
         chosen[i] = point
     for i, point in chosen.items():  # if all of them fit, the remaining time measures more power
-        if point.timed_only and left_s >= (more_s := costs.of(candidates[i]) - costs.of(point)):
-            chosen[i] = candidates[i]
+        whole = candidates[i]
+        if point.timed_only and left_s >= (more_s := cost_s(whole) - cost_s(point)):
+            chosen[i] = whole
             left_s -= more_s
     if not chosen:
         raise CampaignError(
             f"a budget of {budget_s:.0f} s leaves no time for a kernel: about {fixed_s:.0f} s go to the sensor, warming up and idle power; "
-            f"give at least {ceil(fixed_s + costs.of(candidates[order[0]]))} s"
+            f"give at least {ceil(fixed_s + cost_s(candidates[order[0]]))} s"
         )
-    there = {kind_of(point) for point in chosen.values()}
+    there = set(map(kind_of, chosen.values()))
     choice = Choice(
         budget_s=budget_s,
         rows=len(chosen),
         of=len(candidates),
         timed=sum(point.timed_only for point in chosen.values()),
-        left_out=tuple(dict.fromkeys(kind for point in candidates if (kind := kind_of(point)) not in there)),
+        left_out=tuple(dict.fromkeys(kind for kind in kinds if kind not in there)),
     )
     kept = {places[i]: point for i, point in chosen.items()} | {place: points[place] for place in anchors}
     return tuple(kept[place] for place in sorted(kept)), choice
@@ -157,7 +141,7 @@ def _first_and_last(points: Sequence[Point]) -> tuple[int, ...]:
 def kind_of(point: Point) -> str:
     """Family, operator, number format, L2 state and layout, the natural one unnamed; a choice measures each kind first."""
     operator = point.operator
-    cuda = ".cuda" if operator.cuda_cores else ""
+    cuda = ".cuda" * operator.cuda_cores
     cold = "" if point.l2_state == "warm" else f" {point.l2_state}"
     layout = f" {point.transpose}" if point.transpose else ""
     return f"{operator.family}.{operator.operator}.{operator.precision}{cuda}{cold}{layout}"

@@ -129,8 +129,7 @@ def _planned(
     planned_s = duration_s(options.planned_budget, "--planned-budget") if options.planned_budget else options.budget_s(usual_s)
     calibration = sensor_of(options.sensor, bench, speak) if options.sensor else None
     plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor=calibration)
-    for line in bench.notes:
-        speak.warn(line)
+    speak.warn(*bench.notes)
     if plan.estimated_s > planned_s:
         spec = hastened(spec)
         plan = chosen_plan(spec, plan, bench.gpu_spec, planned_s, options.seed)
@@ -162,20 +161,18 @@ def _measured(
     watched = reporting(bench, spec, plan) if options.worker else _watched(output, speak)
     with claimed_dataset(output, (KILLERS_SUFFIX,)), guarded_bench(bench, output) as guarded, watched as report:
         check_unused(output, options.resume)
-        kept = kept_rows(output, key) if options.resume else None
         campaign = Campaign(
             guarded,
             spec,
             plan,
             key,
             output,
-            kept=kept,
+            kept=kept_rows(output, key) if options.resume else None,
             calibration=calibration,
             budget_s=options.budget_s(),
             report=report,
         )
-        for line in () if options.worker else plan_lines(bench, spec, plan):
-            speak.note(line)
+        speak.note(*([] if options.worker else plan_lines(bench, spec, plan)))
         return campaign.run()
 
 
@@ -206,8 +203,7 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
     if options.dry_run:
         show_plans(plans, speak)
         return DONE
-    for line in () if speak.as_json else "\n".join(plans.values()).splitlines():
-        speak.note(line)
+    speak.note(*([] if speak.as_json else "\n".join(plans.values()).splitlines()))
     flags = ["--json"] * speak.as_json + ["--quiet"] * speak.quiet
     with speak.progress() as tell:
         ends = measure_side_by_side(
@@ -234,7 +230,8 @@ def check_unused(out: Path, resume: bool | None) -> None:
 
 def common_root(out: str) -> str:
     """The folder of a dataset in which each board has its own parts.  Raises CollectorError if a file has that name."""
-    if not Path(out).is_dir() and (Path(out).exists() or Path(out).suffix == ".parquet"):
+    path = Path(out)
+    if not path.is_dir() and (path.exists() or path.suffix == ".parquet"):
         raise CollectorError(f"{out}: names a file; several boards write into a folder, each its own parts: name another with --out")
     return f"{out.rstrip('/')}/"
 
@@ -259,8 +256,12 @@ def checked_plans(words: "dict[BoardName, list[str]]", speak: Speaker) -> "dict[
 
 def show_plans(plans: "dict[BoardName, str]", speak: Speaker) -> None:
     """Prints plans on stdout."""
-    documents = [json.loads(text) for text in plans.values()] if speak.as_json else []
-    speak.say(documents, [line for text in plans.values() for line in [*text.splitlines(), ""]][:-1])
+    speak.say([json.loads(text) for text in plans.values()] if speak.as_json else [], lines_of_plans(plans))
+
+
+def lines_of_plans(plans: "dict[BoardName, str]") -> list[str]:
+    """Plans for people, with a blank line between two of them."""
+    return [line for text in plans.values() for line in [*text.splitlines(), ""]][:-1]
 
 
 def _told_ends(ends: "dict[BoardName, End]", out: str, speak: Speaker) -> int:

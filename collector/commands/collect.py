@@ -10,6 +10,7 @@ from collector.commands.options import campaign_options, output_options, record_
 from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError
 from estimator import __version__
+from estimator.commands.options import flag
 from estimator.options.command_line import DONE, run_command, with_usual_options
 from estimator.vocabulary.errors import EstimatorError
 
@@ -50,10 +51,10 @@ class CommandList(click.Group):
 )
 @campaign_options
 @click.option("--campaign", default="quick", show_default=True, metavar="NAME|FILE.toml", help="What to measure.")
-@click.option("--strict", is_flag=True, help="Exit status 3 if a warning holds.")
+@flag("--strict", help="Exit status 3 if a warning holds.")
 @click.option("--planned-budget", default="", hidden=True, help="The whole budget, of which --budget is what is left.")
 @record_option
-@click.option("--worker", is_flag=True, hidden=True, help="Be the child of a daemon, or of a `collect` on several boards.")
+@flag("--worker", hidden=True, help="Be the child of a daemon, or of a `collect` on several boards.")
 @output_options
 @click.version_option(__version__, prog_name="collect")
 @click.pass_context

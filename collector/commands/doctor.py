@@ -196,17 +196,18 @@ def _clocks(check: str, board: "NvmlBoard") -> Finding:
 
 def _readings(board: "NvmlBoard") -> Finding:
     """Whether the power of a board is read, and changes while it is watched."""
-    check, fields = f"GPU {board.index} power", board.sensor.fields()
+    sensor = board.sensor
+    check, fields = f"GPU {board.index} power", sensor.fields()
     if not fields:
         return Finding(check, FAULT, "no power is reported", "only another board helps")
-    board.sensor.read()
+    sensor.read()
     time.sleep(WATCH_S)
-    power_w = board.sensor.read()[0].power_w
+    power_w = sensor.read()[0].power_w
     changes = int((power_w[1:] != power_w[:-1]).sum())
-    p50_s, p99_s = board.sensor.readings.cost_s()
+    p50_s, p99_s = sensor.readings.cost_s()
     cost = f"a call takes {1e3 * p50_s:.2g} ms, {1e3 * p99_s:.2g} ms at most in 99 of 100"
-    seen = "; ".join((f"{fields[0]}: {power_w.size} readings in {WATCH_S:g} s, {changes} changes", cost, *board.sensor.notes))
-    return _found(check, changes > 0 and not board.sensor.notes, seen, "a frozen sensor, or a very quiet board: try again under load")
+    seen = "; ".join((f"{fields[0]}: {power_w.size} readings in {WATCH_S:g} s, {changes} changes", cost, *sensor.notes))
+    return _found(check, changes > 0 and not sensor.notes, seen, "a frozen sensor, or a very quiet board: try again under load")
 
 
 def _response(word: str, gpu: "Gpu", field: str) -> Finding:

@@ -11,16 +11,13 @@ import click
 
 from collector.commands.options import FILE, output_options
 from collector.commands.output import Speaker, columns
-from collector.errors import SensorError
+from collector.errors import DeviceError, DriverError, SensorError
 from estimator.options.command_line import check_output, output_option
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.devices.protocols import Gpu, PowerSensor
-
-KINDS: Final = ("catalogue", "variant", "copy")
-"""Kind of a listed name: a kernel with an energy of its own, the same with other chains or unrolling, or a copy."""
 
 FIELDS: Final = ("name", "family", "instruction", "module", "level", "chains", "unroll", "modes", "patterns", "levels")
 HEADS: Final = ("name", "family", "level", "modes", "patterns", "runs on", "instruction")
@@ -74,7 +71,6 @@ def devices() -> tuple[list[Device], str]:
     from collector.bench import bench_words, open_bench
     from collector.devices.nvml import BoardAddress, board_addresses, open_board
     from collector.devices.nvml_library import open_nvml
-    from collector.errors import DeviceError, DriverError
 
     found: list[Device] = []
     addresses: tuple[BoardAddress, ...] = ()
@@ -135,8 +131,9 @@ def listed_kernels(families: Sequence[str]) -> list[dict[str, Any]]:
     from microbench.loads.copies import COPIES
     from microbench.loads.generated import Named
 
-    groups: tuple[Sequence[Named], ...] = (KERNELS, SWEEP, COPIES)
-    every = [(kind, one) for kind, group in zip(KINDS, groups, strict=True) for one in group]
+    # A kernel with an energy of its own, the same with other chains or unrolling, or a copy.
+    groups: dict[str, Sequence[Named]] = {"catalogue": KERNELS, "variant": SWEEP, "copy": COPIES}
+    every = [(kind, one) for kind, group in groups.items() for one in group]
     for pattern in families:
         if not any(fnmatchcase(one.family, pattern) for _, one in every):
             raise click.UsageError(f"--families: no family is named {pattern!r}; without the option all are listed")
@@ -154,9 +151,8 @@ def listed_kernels(families: Sequence[str]) -> list[dict[str, Any]]:
 def _cells(one: dict[str, Any]) -> tuple[str, ...]:
     from microbench.kernel import ARCHITECTURES
 
-    lacking = [name for name in ARCHITECTURES if name not in one["architectures"]]
-    few = f"all but {', '.join(lacking)}" if lacking else "all"
-    runs_on = few if len(lacking) < len(one["architectures"]) else ", ".join(one["architectures"])
+    runs, lacking = one["architectures"], [name for name in ARCHITECTURES if name not in one["architectures"]]
+    runs_on = ", ".join(runs) if len(lacking) >= len(runs) else f"all but {', '.join(lacking)}" if lacking else "all"
     return (one["name"], one["family"], one["level"], ",".join(one["modes"]), ",".join(one["patterns"]), runs_on, one["instruction"])
 
 

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from collector.commands.output import Speaker
 from collector.errors import ClockListError, CollectorError, DeviceError
-from estimator.commands.options import with_options
+from estimator.commands.options import flag, with_options
 from estimator.options.command_line import OutputPlace, output_option
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ campaign_options: Final = with_options(
     meter_option,
     click.option("--resume/--fresh", default=None, help="Go on with what is at --out, or replace it; without either nothing is replaced."),
     seed_option(help="Chooses kernels and their order."),
-    click.option("--no-trace", is_flag=True, help="Do not ask CUPTI which kernels ran: rows have no kernel names."),
+    flag("--no-trace", help="Do not ask CUPTI which kernels ran: rows have no kernel names."),
     poll_option,
-    click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing."),
+    flag("--dry-run", help="Print the plan, its counts and its time; measure nothing."),
 )
 """Options of a campaign, for `collect` and `collect submit`."""
 
@@ -86,12 +86,11 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def speaking(*arguments: Any, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> Any:
         return command(*arguments, speak=Speaker(as_json=as_json, quiet=quiet, verbose=verbose), **options)
 
-    add = with_options(
-        click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
-        click.option("-q", "--quiet", is_flag=True, help="No progress and no warnings on stderr."),
-        click.option("-v", "--verbose", is_flag=True, help="More on stderr of what is done."),
-    )
-    return add(speaking)
+    return with_options(
+        flag("--json", "as_json", help="The result as one JSON document."),
+        flag("-q", "--quiet", help="No progress and no warnings on stderr."),
+        flag("-v", "--verbose", help="More on stderr of what is done."),
+    )(speaking)
 
 
 def given_words(without: frozenset[str]) -> dict[str, list[str]]:

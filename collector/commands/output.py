@@ -31,23 +31,24 @@ class Speaker:
 
     def say(self, document: Any, lines: Sequence[str], out: Path | None = None) -> None:
         """Prints the result, a JSON document or lines; `out` receives the whole document or nothing.  Raises UnwrittenError after it."""
-        text = json_text(document) if self.as_json or out else ""
+        as_json = self.as_json
+        text = json_text(document) if as_json or out else ""
         try:
             if out is not None:
                 write_whole(out, text.encode())
         finally:
-            if self.as_json or lines:
-                click.echo(text if self.as_json else "\n".join(lines), nl=not self.as_json)
+            if as_json or lines:
+                click.echo(text if as_json else "\n".join(lines), nl=not as_json)
 
-    def note(self, line: str) -> None:
-        """Prints one line on stderr, unless quiet."""
-        if not self.quiet:
+    def note(self, *lines: str) -> None:
+        """Prints lines on stderr, unless quiet."""
+        for line in () if self.quiet else lines:
             tell(line)
 
-    def warn(self, line: str) -> None:
-        """Prints a warning on stderr, unless quiet."""
-        self.warnings.append(line)
-        self.note(f"warning: {line}")
+    def warn(self, *lines: str) -> None:
+        """Prints warnings on stderr, unless quiet."""
+        self.warnings.extend(lines)
+        self.note(*(f"warning: {line}" for line in lines))
 
     @contextmanager
     def progress(self) -> Iterator[Tell]:
@@ -67,8 +68,8 @@ class Speaker:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        shown = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*shown, console=Console(stderr=True), transient=True) as bars:
             tasks: dict[str, Any] = {}
 
             def show(board: str, text: str, done: int, total: int) -> None:

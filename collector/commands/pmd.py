@@ -69,8 +69,7 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
     lines = recording_lines(document)
     if out is None:
         speak.say(document, [])
-        for line in () if speak.as_json else lines:
-            speak.note(line)
+        speak.note(*([] if speak.as_json else lines))
     else:
         speak.say(document, [*lines, f"written: {out}"])
     return _status(document, speak)

@@ -22,7 +22,7 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker, stoppable
 from collector.errors import ClockError
-from estimator.commands.options import Number
+from estimator.commands.options import Number, flag
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option, tell
 from estimator.vocabulary.values import frozen
 
@@ -73,7 +73,7 @@ program_argument = click.argument("command", nargs=-1, required=True, type=click
 )
 @click.option("--longest", default="10m", show_default=True, metavar="TIME", help="Time that --std may take at each clock: 90s, 10m.")
 @sensor_option()
-@click.option("--kernels", is_flag=True, help="Energy by kernel of a Python program, which CUPTI traces.")
+@flag("--kernels", help="Energy by kernel of a Python program, which CUPTI traces.")
 @output_option(metavar="RUN.json", help="Write the JSON document to a file as well.")
 @seed_option()
 @output_options
@@ -106,9 +106,10 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
         if asked.kernels:
             if len(clocks) > 1:
                 raise click.UsageError("--kernels takes one run; give one clock", context)
-            hold.set(clocks[0])
-            run, kernels = measure_kernels(*subject, asked_mhz=clocks[0])
-            runs = [(clocks[0], run)]
+            (clock,) = clocks
+            hold.set(clock)
+            run, kernels = measure_kernels(*subject, asked_mhz=clock)
+            runs = [(clock, run)]
             document = kernels_document(asked.command, instruments, run, kernels)
             lines = kernels_lines(document)
         else:
@@ -164,8 +165,7 @@ def _measured_program(word: str, seed: int, sensor: str | None, command: tuple[s
 
     board = one_board(word)
     with stoppable(), sole_use(board), open_instruments(board, seed=seed) as instruments:
-        for line in instruments.notes:
-            speak.warn(line)
+        speak.warn(*instruments.notes)
         program = Program(command=command, stdout=sys.stderr if speak.as_json else None)
         yield instruments, Sampler(instruments.gpu, instruments.sensors), program, sensor_of(sensor, instruments, speak)
 

@@ -89,16 +89,14 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
 
     speak.say(calibration.document(), sensor_lines(calibration), asked.out)
     doubts = [calibration.notes[subject] for subject in ("readings", "time_base") if subject in calibration.notes]
-    for doubt in doubts:
-        speak.warn(doubt)
+    speak.warn(*doubts)
     told = calibration.averaging != "undetermined" or open_question
     return DONE if told and not doubts else DONE_WITH_WARNINGS
 
 
 def _check_options(context: click.Context, *, recorded: bool) -> None:
     """Raises UsageError for options of the other way of working."""
-    foreign = LIVE_ONLY if recorded else RECORDED_ONLY
-    for name in foreign:
+    for name in LIVE_ONLY if recorded else RECORDED_ONLY:
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             word = f"--{name.replace('_', '-')}"
             raise click.UsageError(f"{word} has no meaning with --readings" if recorded else f"{word} needs --readings", context)
@@ -179,9 +177,7 @@ def correct_command(
     if out is not None:
         write_whole(out, trace_csv(found, run.origin_s).encode())
     of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
-    document = {**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}
-    speak.say(document, correction_lines(found, out, run.remarks))
+    speak.say({**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}, correction_lines(found, out, run.remarks))
     warnings = [text for text in (run.remarks.get("readings"), *(found.notes.get(key, "") for key in DOUBTS)) if text]
-    for text in warnings:
-        speak.warn(text)
+    speak.warn(*warnings)
     return DONE_WITH_WARNINGS if warnings else DONE

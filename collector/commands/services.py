@@ -16,13 +16,14 @@ from collector.daemon.jobs import AT_ONCE, RUNNING, Board, Job, Overview, left_t
 from collector.daemon.settings import client_settings
 from collector.daemon.store import Store, has_database, open_store
 from collector.errors import DaemonError
+from estimator.commands.options import flag
 from estimator.options.command_line import DONE, FAILED, tell
 from estimator.vocabulary.reader import plain
 
 
 @click.command("daemon")
 @config_option
-@click.option("--check", is_flag=True, help="Print the settings and whether the boards are there; start nothing.")
+@flag("--check", help="Print the settings and whether the boards are there; start nothing.")
 @output_options
 def daemon_command(config: Path | None, check: bool, speak: Speaker) -> None:
     """Run queued campaigns, one at a time on each board, until a request to end.
@@ -120,7 +121,7 @@ def _job_cells(job: Job) -> tuple[str, ...]:
 
 @click.command("stop")
 @click.argument("job", type=click.IntRange(1, 2**31 - 1), required=False)
-@click.option("--daemon", "daemon_too", is_flag=True, help="The daemon itself; its jobs go on when it is started again.")
+@flag("--daemon", "daemon_too", help="The daemon itself; its jobs go on when it is started again.")
 @config_option
 @output_options
 def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: Speaker) -> None:
@@ -176,7 +177,7 @@ def restore_command(speak: Speaker) -> int:
     failed = {uuid: reason for uuid, reason in outcome if reason}
     restored = [uuid for uuid, reason in outcome if not reason]
     lines = [f"{uuid}: SM clock given back" for uuid in restored]
-    speak.say({"restored": restored, "failed": failed}, lines or ([] if failed else ["no clock was left held"]))
+    speak.say({"restored": restored, "failed": failed}, lines or ["no clock was left held"] * (not failed))
     for uuid, reason in failed.items():
         tell(f"collect clocks restore: {uuid}: {reason}")
     return FAILED if failed else DONE
@@ -189,7 +190,7 @@ def privileged_command() -> None:
 
 @privileged_command.command("serve")
 @click.option("--config", type=FILE, required=True, metavar="FILE", help="Settings: docs/how-to/lock-clocks-without-root.md.")
-@click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
+@flag("--check", help="Only read the settings and say what they are.")
 @output_options
 def serve_command(config: Path, check: bool, speak: Speaker) -> None:
     """Lock clocks for allowed users, on systemd's socket, until SIGTERM; every clock is given back.

@@ -2,21 +2,15 @@
 
 import json
 import os
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.campaign import check_unused, checked_plans, common_root, show_plans
-from collector.commands.options import (
-    SIMULATED_METER,
-    campaign_options,
-    config_option,
-    duration_s,
-    given_words,
-    output_options,
-)
+from collector.commands.campaign import check_unused, checked_plans, common_root, lines_of_plans, show_plans
+from collector.commands.options import SIMULATED_METER, campaign_options, config_option, duration_s, given_words, output_options
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DaemonError
 from estimator.options.command_line import refuse_inputs
@@ -68,28 +62,25 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
         show_plans(plans, speak)
         return
     source, title = frozen_campaign(folder, campaign)
-    jobs = {}
     with open_store(folder) as store:
-        for board in boards:
-            jobs[board] = store.submit(
-                Job(
-                    board=board.key,
-                    campaign=source,
-                    title=title,
-                    arguments=arguments,
-                    out=place,
-                    budget_s=duration_s(budget, "--budget") if budget else None,
-                    fresh=options["resume"] is False,
-                    priority=priority,
-                )
-            )
+        job = Job(
+            board="",
+            campaign=source,
+            title=title,
+            arguments=arguments,
+            out=place,
+            budget_s=duration_s(budget, "--budget") if budget else None,
+            fresh=options["resume"] is False,
+            priority=priority,
+        )
+        jobs = {board: store.submit(replace(job, board=board.key)) for board in boards}
         overview = store.overview(limit=0)
     queued = [f"job {number} queued: {title} on {board.key} into {place}" for board, number in jobs.items()]
     documents = [
         {"job": number, "gpu": board.key, "out": place, "plan": json.loads(plans[board]) if speak.as_json and board in plans else None}
         for board, number in jobs.items()
     ]
-    speak.say(documents, [line for plan in plans.values() for line in [*plan.splitlines(), ""]][:-1] + queued)
+    speak.say(documents, lines_of_plans(plans) + queued)
     _notice(overview, boards, free, speak)
 
 
@@ -153,9 +144,10 @@ def _place(out: str, boards: int, resume: bool | None) -> str:
     """The output path for a job, if free or explicitly resumed or replaced.  Raises CollectorError."""
     from collector.dataset.writer import is_folder
 
+    path = Path(out)
     root = common_root(out) if boards > 1 else out
     if is_folder(root):
         return f"{Path(root).absolute()}/"
-    check_unused(Path(out), resume)
-    try_place(Path(out))
-    return str(Path(out).absolute())
+    check_unused(path, resume)
+    try_place(path)
+    return str(path.absolute())

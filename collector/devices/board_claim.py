@@ -22,6 +22,9 @@ CLAIM_PREFIX: Final = "\0wattprint-campaign-"
 GROUP_MAY: Final = 0o660
 """Mode of a lock file; set explicitly, so that the umask of the first user has no effect."""
 
+Holder = tuple[int, int] | None
+"""Process and user that hold a board; None if the kernel does not report them."""
+
 LOCKS: Final = Path("/proc/locks")
 
 
@@ -68,7 +71,7 @@ def _lock(path: Path, gpu_uuid: str) -> int:
     return claim
 
 
-def _lock_holder(path: Path) -> tuple[int, int] | None:
+def _lock_holder(path: Path) -> Holder:
     """Process and user that hold a file's lock, from the kernel; None if the kernel does not report it."""
     with suppress(OSError, ValueError):
         status = path.stat()
@@ -90,7 +93,7 @@ def _bound(gpu_uuid: str) -> int:
         return claim.detach()
 
 
-def _name_holder(gpu_uuid: str) -> tuple[int, int] | None:
+def _name_holder(gpu_uuid: str) -> Holder:
     """Process and user that hold a name, from the kernel; None if the kernel does not report it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller, suppress(OSError):
         caller.connect(CLAIM_PREFIX + gpu_uuid)
@@ -98,7 +101,7 @@ def _name_holder(gpu_uuid: str) -> tuple[int, int] | None:
     return None
 
 
-def _busy(gpu_uuid: str, holder: tuple[int, int] | None) -> BoardBusyError:
+def _busy(gpu_uuid: str, holder: Holder) -> BoardBusyError:
     """The error that names the holder of a board, for people."""
     who = "another process" if holder is None else f"process {holder[0]} of user {user_name(holder[1])}"
     return BoardBusyError(f"{who} measures on {gpu_uuid} now; wait until it has ended, or queue the campaign with `collect submit`")

@@ -99,8 +99,7 @@ def remove_record(folder: Path, gpu_uuid: str) -> None:
 
 def left_records(folder: Path) -> list[ClockRecord]:
     """Records in a folder, of living and of dead writers."""
-    found = [read_record(path) for path in sorted(folder.glob("*.clock.json"))] if folder.is_dir() else []
-    return [record for record in found if record is not None]
+    return list(filter(None, map(read_record, sorted(folder.glob("*.clock.json")))))
 
 
 @contextmanager
@@ -153,9 +152,9 @@ def take_board(folder: Path, gpu_uuid: str) -> int:
 def reset_clock(gpu_uuid: str) -> None:
     """Give the SM clock of a board back to the driver.  Raises DriverError, DeviceError; ClockError if the driver refuses."""
     with open_nvml() as library:
-        handle = library.handle_of(gpu_uuid)
-        if handle is not None:
-            library.reset_sm_clock(handle)
+        device = library.device_of(gpu_uuid)
+        if device is not None:
+            device.reset_sm_clock()
             return
     raise ClockError(f"{gpu_uuid} is not here any more; its clock comes back with the driver")
 

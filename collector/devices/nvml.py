@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from collector.devices.clock_helper import LeasedClock, allowed_clocks, helper_there, may_lock_clocks
 from collector.devices.clock_record import ClockGuard
-from collector.devices.nvml_library import NvmlLibrary, lost_board, open_nvml
+from collector.devices.nvml_library import NvmlDevice, NvmlLibrary, lost_board, open_nvml
 from collector.devices.polling import Poller
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
@@ -34,11 +34,7 @@ STATE_POLL_S: Final = 0.02
 USAGE: Final = "usage"
 """The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
 
-POWER_FIELDS: Final = {
-    "instant": (186, 0),
-    "average": (185, 0),
-    "module_instant": (186, 1),
-}
+POWER_FIELDS: Final = {"instant": (186, 0), "average": (185, 0), "module_instant": (186, 1)}
 """Our names of the power fields: number (nvml.h: 186 the current power, 185 an average over a second [mW]) and scope (0: the GPU).
 
 The module (scope 1) is a GPU with the CPU beside it (Grace Hopper).
@@ -72,14 +68,13 @@ class BoardAddress:
 class NvmlGpu:
     """A board through its driver; implements Gpu.  States are polled while `open_board` is open."""
 
-    def __init__(self, library: NvmlLibrary, handle: Any, voltage: Callable[[], float] | None) -> None:
-        self._library = library
-        self._handle = handle
+    def __init__(self, device: NvmlDevice, voltage: Callable[[], float] | None) -> None:
+        self._device = device
         self._voltage = voltage
-        self._guard = ClockGuard(library.uuid(handle))
+        self._guard = ClockGuard(device.uuid())
         self._leased: LeasedClock | None = None
-        self._identity = _identity(library, handle)
-        self._before_us = frozenset(library.compute_processes(handle) or ())
+        self._identity = _identity(device)
+        self._before_us = frozenset(device.compute_processes() or ())
         self._ours: int | None = None
         self.states = Poller("state", self._read_state, 4, STATE_POLL_S)
 
@@ -95,7 +90,7 @@ class NvmlGpu:
         return GpuState(
             host_ns=time.monotonic_ns(),
             sm_clock_mhz=clock,
-            memory_clock_mhz=self._library.number(self._handle, "memory_clock_mhz"),
+            memory_clock_mhz=self._device.number("memory_clock_mhz"),
             temperature_c=temperature,
             voltage_v=volt,
             power_limit_w=self.power_limit_w(),
@@ -116,9 +111,9 @@ class NvmlGpu:
 
     def supported_clocks_mhz(self) -> tuple[float, ...]:
         """SM clocks that can be locked, ascending [MHz]; empty if the driver cannot lock them."""
-        if not self._library.can_lock_clocks():
+        if not self._device.can_lock_clocks():
             return ()
-        clocks = self._library.supported_sm_clocks_mhz(self._handle)
+        clocks = self._device.supported_sm_clocks_mhz()
         return clocks if may_lock_clocks() else allowed_clocks(self._identity.uuid, clocks)
 
     def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
@@ -132,7 +127,7 @@ class NvmlGpu:
         held_before = self._guard.armed
         self._guard.arm()
         try:
-            self._library.lock_sm_clock(self._handle, sm_clock_mhz)
+            self._device.lock_sm_clock(sm_clock_mhz)
         except ClockError as error:
             if not held_before:
                 self._guard.disarm()
@@ -149,12 +144,12 @@ class NvmlGpu:
         if leased is not None:
             leased.unlock()
         if self._guard.armed:
-            self._library.reset_sm_clock(self._handle)
+            self._device.reset_sm_clock()
             self._guard.disarm()
 
     def power_limit_w(self) -> float:
         """The enforced power limit [W]; nan if the driver does not report it."""
-        return self._library.number(self._handle, "power_limit_w")
+        return self._device.number("power_limit_w")
 
     def voltage_readable(self) -> bool:
         """Whether `state` contains the core voltage."""
@@ -165,7 +160,7 @@ class NvmlGpu:
 
         In a container the driver shows numbers of the host, not ours: this process is then the first one to appear after its start.
         """
-        found = self._library.compute_processes(self._handle)
+        found = self._device.compute_processes()
         if found is None:
             return None
         if self._ours is None:
@@ -175,7 +170,7 @@ class NvmlGpu:
 
     def _read_state(self) -> tuple[float, float, float, float]:
         """SM clock [MHz], temperature [°C], voltage [V] and throttle bits."""
-        clock, temperature, mask = (self._library.number(self._handle, name) for name in ("sm_clock_mhz", "temperature_c", "throttle_mask"))
+        clock, temperature, mask = (self._device.number(name) for name in ("sm_clock_mhz", "temperature_c", "throttle_mask"))
         return clock, temperature, math.nan if self._voltage is None else self._voltage(), 0.0 if math.isnan(mask) else mask
 
 
@@ -186,12 +181,11 @@ class NvmlPowerSensor:
     module; "usage" on a driver without power fields.
     """
 
-    def __init__(self, library: NvmlLibrary, handle: Any, poll_s: float = POWER_POLL_S) -> None:
-        self._library = library
-        self._handle = handle
-        found, self.notes = _power_fields(library, handle)
+    def __init__(self, device: NvmlDevice, poll_s: float = POWER_POLL_S) -> None:
+        self._device = device
+        found, self.notes = _power_fields(device)
         self._fields = found[:1]
-        self.readings = Poller("power", partial(read_power_w, library, handle, self._fields), len(self._fields), poll_s)
+        self.readings = Poller("power", partial(read_power_w, device, self._fields), len(self._fields), poll_s)
 
     def name(self) -> str:
         """Name of the source."""
@@ -215,7 +209,7 @@ class NvmlPowerSensor:
         if OF_MODULE in self.notes:
             return None
         before = time.monotonic_ns()
-        energy_j = self._library.number(self._handle, "energy_j")
+        energy_j = self._device.number("energy_j")
         return None if math.isnan(energy_j) else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
 
 
@@ -238,11 +232,18 @@ def open_board(word: str, poll_s: float = POWER_POLL_S) -> Iterator[NvmlBoard]:
     """
     with open_nvml() as library:
         index = choose_board(word, board_addresses(library))
-        handle = library.handles()[index]
-        _refuse_shared(library, handle, index)
-        with open_voltage(library.uuid(handle)) as voltage:
-            gpu, sensor = NvmlGpu(library, handle, voltage), NvmlPowerSensor(library, handle, poll_s)
-            processes = library.compute_processes(handle)
+        device = library.devices()[index]
+        if device is None:
+            raise lost_board()
+        if device.mig_enabled():
+            raise DeviceError(
+                f"GPU {index} is cut into MIG instances: the power of one cannot be told; switch MIG off or take another board"
+            )
+        if device.virtualisation() >= 2:  # from this mode on a board is shared, and its power covers all users
+            raise DeviceError(f"GPU {index} is shared as a vGPU: the power of one share cannot be told; use a whole board")
+        with open_voltage(device.uuid()) as voltage:
+            gpu, sensor = NvmlGpu(device, voltage), NvmlPowerSensor(device, poll_s)
+            processes = device.compute_processes()
             try:
                 with gpu.states, sensor.readings:
                     yield NvmlBoard(index=index, gpu=gpu, sensor=sensor, compute_processes=processes)
@@ -252,15 +253,15 @@ def open_board(word: str, poll_s: float = POWER_POLL_S) -> Iterator[NvmlBoard]:
 
 def board_addresses(library: NvmlLibrary) -> tuple[BoardAddress, ...]:
     """The names of every board; a lost board does not hide the others."""
-    return tuple(_address(library, handle, index) for index, handle in enumerate(library.handles()))
+    return tuple(_address(device, index) for index, device in enumerate(library.devices()))
 
 
-def _address(library: NvmlLibrary, handle: Any, index: int) -> BoardAddress:
+def _address(device: NvmlDevice | None, index: int) -> BoardAddress:
     trouble = str(lost_board())
-    if handle is not None:
+    if device is not None:
         try:
-            uuid, place = library.uuid(handle), library.pci_address(handle)
-            return BoardAddress(index=index, uuid=uuid, pci_address=place, name=library.name(handle))
+            uuid, place = device.uuid(), device.pci_address()
+            return BoardAddress(index=index, uuid=uuid, pci_address=place, name=device.name())
         except BoardLostError as error:
             trouble = str(error)
     return BoardAddress(index=index, uuid="", pci_address="", name="lost", trouble=trouble)
@@ -280,9 +281,10 @@ def choose_board(word: str, boards: tuple[BoardAddress, ...]) -> int:
     if not found:
         known = "; ".join(f"{board.index} {board.name} {board.uuid} {board.pci_address}".rstrip() for board in boards) or "none"
         raise DeviceError(f"--gpu {word.strip()!r} names no board here; boards: {known}")
-    if found[0].trouble:
-        raise BoardLostError(f"GPU {found[0].index}: {found[0].trouble}")
-    return found[0].index
+    board = found[0]
+    if board.trouble:
+        raise BoardLostError(f"GPU {board.index}: {board.trouble}")
+    return board.index
 
 
 def pci_key(text: str) -> tuple[int, int, int] | None:
@@ -291,48 +293,40 @@ def pci_key(text: str) -> tuple[int, int, int] | None:
     return None if parts is None else (int(parts[1] or "0", 16), int(parts[2], 16), int(parts[3], 16))
 
 
-def _refuse_shared(library: NvmlLibrary, handle: Any, index: int) -> None:
-    """Raises DeviceError for a board whose power is shared."""
-    if library.mig_enabled(handle):
-        raise DeviceError(f"GPU {index} is cut into MIG instances: the power of one cannot be told; switch MIG off or take another board")
-    if library.virtualisation(handle) >= 2:  # from this mode on a board is shared, and its power covers all users
-        raise DeviceError(f"GPU {index} is shared as a vGPU: the power of one share cannot be told; use a whole board")
-
-
-def _identity(library: NvmlLibrary, handle: Any) -> GpuIdentity:
-    name = library.name(handle)
+def _identity(device: NvmlDevice) -> GpuIdentity:
+    name = device.name()
     return GpuIdentity(
         name=name,
         canonical_name=canonical_gpu_name(name) or "",
-        uuid=library.uuid(handle),
-        pci_address=library.pci_address(handle),
-        driver=library.driver(),
-        vbios=library.vbios(handle),
-        compute_capability=library.compute_capability(handle),
+        uuid=device.uuid(),
+        pci_address=device.pci_address(),
+        driver=device.driver(),
+        vbios=device.vbios(),
+        compute_capability=device.compute_capability(),
         simulated=False,
     )
 
 
-def read_power_w(library: NvmlLibrary, handle: Any, fields: Sequence[str]) -> tuple[float, ...] | None:
+def read_power_w(device: NvmlDevice, fields: Sequence[str]) -> tuple[float, ...] | None:
     """The power in these fields now [W], nan for a missing one; None if the driver has none of them."""
     if USAGE in fields:
-        return (library.number(handle, "power_usage_w"),)
-    found = library.fields(handle, [POWER_FIELDS[field] for field in fields]) if fields else None
+        return (device.number("power_usage_w"),)
+    found = device.fields([POWER_FIELDS[field] for field in fields]) if fields else None
     return None if found is None else tuple(1e-3 * value for value in found)
 
 
-def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _power_fields(device: NvmlDevice) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Power fields that give a possible power now, and remarks on those that do not.
 
     Some drivers answer 0 W, or less, for a power that they do not know.  Raises DeviceError if every field is like that.
     """
-    read = dict(zip(POWER_FIELDS, read_power_w(library, handle, tuple(POWER_FIELDS)) or (), strict=False))
+    read = dict(zip(POWER_FIELDS, read_power_w(device, tuple(POWER_FIELDS)) or (), strict=False))
     found = tuple(name for name, watt in read.items() if possible_power(watt))
-    shared = any(name.startswith(MODULE) for name in found) or SUPERCHIP in library.name(handle)
+    shared = any(name.startswith(MODULE) for name in found) or SUPERCHIP in device.name()
     if shared:
         found = tuple(name for name in found if name != BEST_FIELD)
-    if not any(not name.startswith(MODULE) for name in found):
-        read[USAGE] = library.number(handle, "power_usage_w")
+    if all(name.startswith(MODULE) for name in found):
+        read[USAGE] = device.number("power_usage_w")
         found = (USAGE,) if possible_power(read[USAGE]) else ()
     absurd = [f"{name} reads {watt:g} W" for name, watt in read.items() if not (math.isnan(watt) or possible_power(watt))]
     if absurd and not found:

@@ -56,123 +56,14 @@ A100) and newer.  The energy counter begins when the driver is loaded.  Throttle
 
 
 @dataclass(frozen=True, slots=True)
-class NvmlLibrary:
-    """NVML, initialised; made by `open_nvml`.  A handle comes from `handles` and is valid while the library is open."""
+class Calls:
+    """NVML's calls, through its binding."""
 
     binding: Any
-
-    def handles(self) -> tuple[Any, ...]:
-        """Every board, in NVML's order; None for one that no longer answers.  Raises DriverError, DeviceError."""
-        return tuple(self._handle(index) for index in range(self._ask("nvmlDeviceGetCount") or 0))
-
-    def handle_of(self, uuid: str) -> Any | None:
-        """The board of a UUID, independent of the state of the others; None if it is missing.  Raises DriverError, DeviceError."""
-        for handle in self.handles():
-            with suppress(BoardLostError):
-                if handle is not None and self.uuid(handle) == uuid:
-                    return handle
-        return None
-
-    def _handle(self, index: int) -> Any | None:
-        try:
-            return self._need("nvmlDeviceGetHandleByIndex", index)
-        except BoardLostError:
-            return None
 
     def driver(self) -> str:
         """The driver's version; "" if unknown."""
         return self._ask("nvmlSystemGetDriverVersion") or ""
-
-    def name(self, handle: Any) -> str:
-        """The product's name."""
-        return str(self._ask("nvmlDeviceGetName", handle) or "")
-
-    def uuid(self, handle: Any) -> str:
-        """The board's UUID."""
-        return str(self._need("nvmlDeviceGetUUID", handle))
-
-    def pci_address(self, handle: Any) -> str:
-        """The PCI address as domain:bus:device.0, in lower case; "" if unknown."""
-        info = self._ask("nvmlDeviceGetPciInfo", handle)
-        if info is None:
-            return ""
-        text = info.busId.decode("ascii", "replace") if isinstance(info.busId, bytes) else str(info.busId)
-        return text.lower()
-
-    def vbios(self, handle: Any) -> str:
-        """Version of the board's firmware; "" if unknown."""
-        return str(self._ask("nvmlDeviceGetVbiosVersion", handle) or "")
-
-    def compute_capability(self, handle: Any) -> str:
-        """Compute capability, such as "9.0"; "" if unknown."""
-        pair = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        return f"{pair[0]}.{pair[1]}" if pair else ""
-
-    def mig_enabled(self, handle: Any) -> bool:
-        """Whether the board is cut into instances (MIG)."""
-        modes = self._ask("nvmlDeviceGetMigMode", handle)
-        return bool(modes and modes[0] == 1)
-
-    def virtualisation(self, handle: Any) -> int:
-        """Virtualisation of the board: 0 not at all, 1 passed through, 2 a vGPU, above that a host of vGPUs."""
-        return int(self._ask("nvmlDeviceGetVirtualizationMode", handle) or 0)
-
-    def compute_processes(self, handle: Any) -> tuple[int, ...] | None:
-        """Process ids with a compute context on the board; None if unknown."""
-        found = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
-        return None if found is None else tuple(int(process.pid) for process in found)
-
-    def number(self, handle: Any, name: str) -> float:
-        """One of NUMBERS; nan if neither driver nor board reports it."""
-        unit, calls = NUMBERS[name]
-        for call, *arguments in calls:
-            value = self._ask(call, handle, *arguments)
-            if value not in (None, VALUE_NOT_AVAILABLE):
-                return float(value) * unit
-        return math.nan
-
-    def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> tuple[float, ...] | None:
-        """Values of fields (number, scope), each in its own unit, nan without one; None if the driver has no fields."""
-        found = self._ask("nvmlDeviceGetFieldValues", handle, wanted)
-        return None if found is None else tuple(_field(one) for one in found)
-
-    def supported_sm_clocks_mhz(self, handle: Any) -> tuple[float, ...]:
-        """SM clocks at the highest memory clock, ascending [MHz]; empty if the driver lists none."""
-        memory = self._ask("nvmlDeviceGetSupportedMemoryClocks", handle)
-        clocks = self._ask("nvmlDeviceGetSupportedGraphicsClocks", handle, max(memory)) if memory else None
-        return tuple(sorted(float(clock) for clock in clocks)) if clocks else ()
-
-    def can_lock_clocks(self) -> bool:
-        """Whether the driver can hold a clock; only a trial shows whether this user may."""
-        try:
-            self.binding._nvmlGetFunctionPointer("nvmlDeviceSetGpuLockedClocks")
-        except self.binding.NVMLError:
-            return False
-        return True
-
-    def lock_sm_clock(self, handle: Any, sm_clock_mhz: float) -> None:
-        """Hold the SM clock.  Raises ClockError with the reason if the driver refuses; ClockRightError if rights are missing."""
-        whole = round(sm_clock_mhz)
-        self._set_clocks(f"SM clock {whole} MHz cannot be locked", "nvmlDeviceSetGpuLockedClocks", handle, whole, whole)
-
-    def reset_sm_clock(self, handle: Any) -> None:
-        """Give the SM clock back to the driver.  Raises ClockError with the reason if the driver refuses."""
-        self._set_clocks("the SM clock cannot be given back", "nvmlDeviceResetGpuLockedClocks", handle)
-
-    def _set_clocks(self, complaint: str, call: str, *arguments: Any) -> None:
-        try:
-            getattr(self.binding, call)(*arguments)
-        except self.binding.NVMLError as error:
-            if error.value == NO_PERMISSION:
-                raise ClockRightError(
-                    f"{complaint}: this needs root (or CAP_SYS_ADMIN) or the clock helper (docs/how-to/lock-clocks-without-root.md); "
-                    "--freqs current leaves the clocks alone"
-                ) from error
-            if error.value in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
-                raise ClockError(f"{complaint}: neither this board nor its driver supports it; use --freqs current") from error
-            if error.value in LOST_CODES:
-                raise self._failure(call, error) from error
-            raise ClockError(f"{complaint}: the driver refuses it ({error}); take another clock, or --freqs current") from error
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         """A call's result; None if it is not available.  Raises BoardLostError, DeviceError."""
@@ -197,6 +88,128 @@ class NvmlLibrary:
         if error.value in LOST_CODES:
             return lost_board(error.value)
         return DeviceError(f"NVML {call} failed: {error}")
+
+
+class NvmlLibrary(Calls):
+    """NVML, initialised; made by `open_nvml`."""
+
+    def devices(self) -> "tuple[NvmlDevice | None, ...]":
+        """Every board, in NVML's order; None for one that no longer answers.  Raises DriverError, DeviceError."""
+        return tuple(map(self._device, range(self._ask("nvmlDeviceGetCount") or 0)))
+
+    def device_of(self, uuid: str) -> "NvmlDevice | None":
+        """The board of a UUID, independent of the state of the others; None if it is missing.  Raises DriverError, DeviceError."""
+        for device in self.devices():
+            with suppress(BoardLostError):
+                if device is not None and device.uuid() == uuid:
+                    return device
+        return None
+
+    def _device(self, index: int) -> "NvmlDevice | None":
+        try:
+            return NvmlDevice(self.binding, self._need("nvmlDeviceGetHandleByIndex", index))
+        except BoardLostError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlDevice(Calls):
+    """A board, by its handle; valid while the library is open."""
+
+    handle: Any
+
+    def _get(self, call: str, *arguments: Any) -> Any:
+        """A call's result for this board, as of `_ask`."""
+        return self._ask(call, self.handle, *arguments)
+
+    def name(self) -> str:
+        """The product's name."""
+        return str(self._get("nvmlDeviceGetName") or "")
+
+    def uuid(self) -> str:
+        """The board's UUID."""
+        return str(self._need("nvmlDeviceGetUUID", self.handle))
+
+    def pci_address(self) -> str:
+        """The PCI address as domain:bus:device.0, in lower case; "" if unknown."""
+        info = self._get("nvmlDeviceGetPciInfo")
+        place = "" if info is None else info.busId
+        return (place.decode("ascii", "replace") if isinstance(place, bytes) else str(place)).lower()
+
+    def vbios(self) -> str:
+        """Version of the board's firmware; "" if unknown."""
+        return str(self._get("nvmlDeviceGetVbiosVersion") or "")
+
+    def compute_capability(self) -> str:
+        """Compute capability, such as "9.0"; "" if unknown."""
+        pair = self._get("nvmlDeviceGetCudaComputeCapability")
+        return f"{pair[0]}.{pair[1]}" if pair else ""
+
+    def mig_enabled(self) -> bool:
+        """Whether the board is cut into instances (MIG)."""
+        modes = self._get("nvmlDeviceGetMigMode")
+        return bool(modes and modes[0] == 1)
+
+    def virtualisation(self) -> int:
+        """Virtualisation of the board: 0 not at all, 1 passed through, 2 a vGPU, above that a host of vGPUs."""
+        return int(self._get("nvmlDeviceGetVirtualizationMode") or 0)
+
+    def compute_processes(self) -> tuple[int, ...] | None:
+        """Process ids with a compute context on the board; None if unknown."""
+        found = self._get("nvmlDeviceGetComputeRunningProcesses")
+        return None if found is None else tuple(int(process.pid) for process in found)
+
+    def number(self, name: str) -> float:
+        """One of NUMBERS; nan if neither driver nor board reports it."""
+        unit, calls = NUMBERS[name]
+        for call, *arguments in calls:
+            value = self._get(call, *arguments)
+            if value not in (None, VALUE_NOT_AVAILABLE):
+                return float(value) * unit
+        return math.nan
+
+    def fields(self, wanted: Sequence[tuple[int, int]]) -> tuple[float, ...] | None:
+        """Values of fields (number, scope), each in its own unit, nan without one; None if the driver has no fields."""
+        found = self._get("nvmlDeviceGetFieldValues", wanted)
+        return None if found is None else tuple(_field(one) for one in found)
+
+    def supported_sm_clocks_mhz(self) -> tuple[float, ...]:
+        """SM clocks at the highest memory clock, ascending [MHz]; empty if the driver lists none."""
+        memory = self._get("nvmlDeviceGetSupportedMemoryClocks")
+        clocks = self._get("nvmlDeviceGetSupportedGraphicsClocks", max(memory)) if memory else None
+        return tuple(sorted(map(float, clocks or ())))
+
+    def can_lock_clocks(self) -> bool:
+        """Whether the driver can hold a clock; only a trial shows whether this user may."""
+        try:
+            self.binding._nvmlGetFunctionPointer("nvmlDeviceSetGpuLockedClocks")
+        except self.binding.NVMLError:
+            return False
+        return True
+
+    def lock_sm_clock(self, sm_clock_mhz: float) -> None:
+        """Hold the SM clock.  Raises ClockError with the reason if the driver refuses; ClockRightError if rights are missing."""
+        whole = round(sm_clock_mhz)
+        self._set_clocks(f"SM clock {whole} MHz cannot be locked", "nvmlDeviceSetGpuLockedClocks", whole, whole)
+
+    def reset_sm_clock(self) -> None:
+        """Give the SM clock back to the driver.  Raises ClockError with the reason if the driver refuses."""
+        self._set_clocks("the SM clock cannot be given back", "nvmlDeviceResetGpuLockedClocks")
+
+    def _set_clocks(self, complaint: str, call: str, *arguments: Any) -> None:
+        try:
+            getattr(self.binding, call)(self.handle, *arguments)
+        except self.binding.NVMLError as error:
+            if error.value == NO_PERMISSION:
+                raise ClockRightError(
+                    f"{complaint}: this needs root (or CAP_SYS_ADMIN) or the clock helper (docs/how-to/lock-clocks-without-root.md); "
+                    "--freqs current leaves the clocks alone"
+                ) from error
+            if error.value in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
+                raise ClockError(f"{complaint}: neither this board nor its driver supports it; use --freqs current") from error
+            if error.value in LOST_CODES:
+                raise self._failure(call, error) from error
+            raise ClockError(f"{complaint}: the driver refuses it ({error}); take another clock, or --freqs current") from error
 
 
 def lost_board(code: int = 15) -> BoardLostError:

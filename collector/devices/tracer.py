@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from typing import Any, Final
 
 from microbench.runners.runner import KernelTracer, TracedKernel
@@ -33,20 +34,23 @@ LATE_S: Final = (0.01, 0.05, 0.2)
 """Waits for records that CUPTI has not handed over yet [s]."""
 
 
+Work = Callable[[], None]
+Trace = tuple[TracedKernel, ...]
+
+
 class CuptiTracer:
     """Traces kernels through CUPTI; implements microbench.runners.runner.KernelTracer.  `open_tracer` makes it."""
 
     def __init__(self, cupti: Any) -> None:
         self._cupti = cupti
-        self._records: list[TracedKernel] = []
-        self._starts: list[int] = []
+        self._records: list[tuple[int, TracedKernel]] = []  # with their starts
         self._missing = ""
         self._first = True
         self._begin_ns = 0
         # Size of a buffer, and no limit of its records: thousands fit.
         cupti.activity_register_callbacks(lambda: (8 << 20, 0), self._completed)
 
-    def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
+    def trace(self, work: Work) -> Trace:
         """The kernels that `work` ran, in the order of their starts; empty if CUPTI refuses.
 
         Ends the process if the first trace takes longer than FIRST_TRACE_S.
@@ -60,10 +64,9 @@ class CuptiTracer:
             faulthandler.cancel_dump_traceback_later()
             self._first = False
 
-    def _trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
+    def _trace(self, work: Work) -> Trace:
         cupti = self._cupti
         self._records.clear()
-        self._starts.clear()
         try:
             self._begin_ns = int(cupti.get_timestamp()) - EARLY_NS
             cupti.activity_enable(cupti.ActivityKind.CONCURRENT_KERNEL)
@@ -83,8 +86,7 @@ class CuptiTracer:
                 cupti.activity_disable(cupti.ActivityKind.CONCURRENT_KERNEL)
             except cupti.cuptiError as error:
                 self._missing = f"CUPTI hands over no records: {error}"
-        order = sorted(range(len(self._starts)), key=self._starts.__getitem__)
-        return tuple(self._records[i] for i in order)
+        return tuple(kernel for _, kernel in sorted(self._records, key=itemgetter(0)))
 
     def missing(self) -> str:
         """Reason why nothing could be traced; "" if it could."""
@@ -96,8 +98,7 @@ class CuptiTracer:
         for record in activities:
             # Before its trace began: an earlier trace waited for it in vain.  Zero: its time could not be collected (CUPTI manual).
             if int(record.kind) in kernels and not 0 < int(record.start) < self._begin_ns:
-                self._starts.append(int(record.start))
-                self._records.append(_traced(record))
+                self._records.append((int(record.start), _traced(record)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class NoTracer:
 
     reason: str
 
-    def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
+    def trace(self, work: Work) -> Trace:
         """Does the work and returns no kernels."""
         work()
         return ()

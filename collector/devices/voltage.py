@@ -18,13 +18,12 @@ GRAPHICS_VOLTAGE: Final = re.compile(r"^\s*Graphics\s*:\s*([0-9]+(?:\.[0-9]+)?)\
 @contextmanager
 def open_voltage(uuid: str) -> Iterator[Callable[[], float] | None]:
     """The last voltage [V] of the board of that UUID, read in a thread; None if `nvidia-smi` is missing or shows none for it."""
-    program = shutil.which("nvidia-smi")
-    command = (program or "", "-q", "-d", "VOLTAGE", "-i", uuid)
-    first_v = _shown_voltage_v(command) if program else None
-    if first_v is None:
+    command = (shutil.which("nvidia-smi") or "", "-q", "-d", "VOLTAGE", "-i", uuid)
+    latest_v = _shown_voltage_v(command) if command[0] else None
+    if latest_v is None:
         yield None
         return
-    latest_v, stop = first_v, threading.Event()
+    stop = threading.Event()
 
     def read() -> None:
         nonlocal latest_v

@@ -190,14 +190,14 @@ class Helper:
             raise RefusedError("board_held", f"{_name(other)} holds the clock of {uuid}; wait until it has ended")
         try:
             with open_nvml() as library:
-                handle = library.handle_of(uuid)
-                if handle is None:
+                device = library.device_of(uuid)
+                if device is None:
                     raise RefusedError("board_not_here", f"the driver knows no board {uuid}")
-                self._refuse_others(client, library.compute_processes(handle))
+                self._refuse_others(client, device.compute_processes())
                 audit("lock", client, uuid=uuid, sm_clock_mhz=sm_clock_mhz)
                 lease = held or self._begin(client, uuid)
                 try:
-                    library.lock_sm_clock(handle, sm_clock_mhz)
+                    device.lock_sm_clock(sm_clock_mhz)
                 except CollectorError as error:
                     if held is None:
                         self._end(lease, "not locked", changed=not isinstance(error, ClockError))
@@ -216,9 +216,9 @@ class Helper:
         lease.looked_s = time.monotonic()
         try:
             with suppress(CollectorError), open_nvml() as library:  # a driver that does not answer now is tried again
-                handle = library.handle_of(lease.uuid)
-                if handle is not None:
-                    self._refuse_others(lease.client, library.compute_processes(handle))
+                device = library.device_of(lease.uuid)
+                if device is not None:
+                    self._refuse_others(lease.client, device.compute_processes())
         except RefusedError as error:
             self._dismiss(lease.client, error)
 

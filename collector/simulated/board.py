@@ -9,15 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.protocols import (
-    THROTTLE_BITS,
-    GpuIdentity,
-    GpuState,
-    LaunchRecord,
-    PreparedKernel,
-    StateReadings,
-    supported_clock,
-)
+from collector.devices.protocols import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings, supported_clock
 from collector.devices.tracer import NOT_TRACED
 from collector.errors import DeviceError, RunnerError
 from collector.simulated.library_attention import attention_plan
@@ -76,31 +68,33 @@ class SimulatedGpu:
     def identity(self) -> GpuIdentity:
         """Identity of the board; the UUID spells the profile's name."""
         profile, gpu = self._world.profile, self._world.gpu
+        own = profile.identity
         return GpuIdentity(
-            name=profile.identity.product_name,
+            name=own.product_name,
             canonical_name=gpu.name,
             uuid=simulated_uuid(profile.name),
-            pci_address=profile.identity.pci_address,
-            driver=profile.identity.driver,
-            vbios=profile.identity.vbios,
+            pci_address=own.pci_address,
+            driver=own.driver,
+            vbios=own.vbios,
             compute_capability=gpu.compute_capability,
             simulated=True,
         )
 
     def state(self) -> GpuState:
         """The board now."""
-        self._world.rest(self._world.profile.faults.call_s)
-        clock = self._world.rest_clock_mhz()  # nothing runs between two calls
+        world = self._world
+        world.rest(world.profile.faults.call_s)
+        clock = world.rest_clock_mhz()  # nothing runs between two calls
         return GpuState(
-            host_ns=self._world.now_ns,
+            host_ns=world.now_ns,
             sm_clock_mhz=clock,
-            memory_clock_mhz=self._world.gpu.memory_clock_mhz,
-            temperature_c=float(np.round(self._world.temperature_c)),
-            voltage_v=voltage_v(self._world.profile, clock) if self.voltage_readable() else math.nan,
-            power_limit_w=self._world.gpu.power_limit_w,
+            memory_clock_mhz=world.gpu.memory_clock_mhz,
+            temperature_c=float(np.round(world.temperature_c)),
+            voltage_v=voltage_v(world.profile, clock) if self.voltage_readable() else math.nan,
+            power_limit_w=world.gpu.power_limit_w,
             throttle_mask=THROTTLE_BITS["gpu_idle"],
             # number of the planted process that shares the board in some runs
-            other_processes=(4242,) if self._world.shared else (),
+            other_processes=(4242,) if world.shared else (),
         )
 
     def read_states(self) -> StateReadings:
@@ -190,8 +184,7 @@ class SimulatedRunner:
         if load.link in LINKS and load.link not in profile.link:
             raise RunnerError(f"{name}: needs the memory of another GPU; this simulated board has no [link.{load.link}]")
         # nothing is computed here: a profile plants faults in the results
-        corrupted = name in profile.faults.corrupted.split()
-        prepared = load.prepared(f"{name}: results are wrong, a planted fault" if corrupted else "")
+        prepared = load.prepared(f"{name}: results are wrong, a planted fault" if name in profile.faults.corrupted.split() else "")
         self._loaded[prepared] = self._world.load_generated(load)
         self._world.rest(SETUP_S)
         return prepared
@@ -200,9 +193,10 @@ class SimulatedRunner:
         """Launch it back to back and wait for the end.  Raises DeviceError for a kernel that breaks the context."""
         if launches < 1:
             raise RunnerError(f"{launches} launches cannot run; give at least 1")
-        if prepared.kernel_name in self._world.profile.faults.hangs.split():
+        faults = self._world.profile.faults
+        if prepared.kernel_name in faults.hangs.split():
             Event().wait()
-        if self._broken or prepared.kernel_name in self._world.profile.faults.kills.split():
+        if self._broken or prepared.kernel_name in faults.kills.split():
             self._broken = True
             raise DeviceError(f"running {prepared.kernel_name}: illegal address; this process cannot use the board any more")
         return self._world.run(self._loaded[prepared], launches)
@@ -223,15 +217,16 @@ def plan_kernel(operator: Operator, profile: BoardProfile, transpose: str = "") 
 
     Raises RunnerError without a kernel.
     """
-    if operator.family in TABLED:
-        raise RunnerError(f"{operator.family}: the simulated library has no such kernel")
+    family = operator.family
+    if family in TABLED:
+        raise RunnerError(f"{family}: the simulated library has no such kernel")
     try:
         layout = layout_of(operator, transpose)
     except UnsupportedError as error:
         raise RunnerError(str(error)) from error
-    if operator.family == "gemm" or operator.operator == "conv2d":
+    if family == "gemm" or operator.operator == "conv2d":
         return matrix_plan(operator, profile, layout)
-    if operator.family == "attention":
+    if family == "attention":
         return attention_plan(operator, profile)
     return stream_plan(operator, profile)
 
@@ -243,12 +238,12 @@ class SimulatedBoard:
         gpu = profile.spec
         if profile.library.generation == "volta" and gpu.architecture != "volta":
             raise SpecificationError(f"board {profile.name}: kernels of volta on the {gpu.architecture} GPU {gpu.name}")
-        self.world = World(profile, seed)
-        self.clock = SimulatedClock(world=self.world)
-        self.gpu = SimulatedGpu(self.world)
-        self.sensor = SimulatedSensor(self.world)
-        self.meter = SimulatedMeter(self.world)
-        self.runner = SimulatedRunner(self.world)
+        self.world = world = World(profile, seed)
+        self.clock = SimulatedClock(world=world)
+        self.gpu = SimulatedGpu(world)
+        self.sensor = SimulatedSensor(world)
+        self.meter = SimulatedMeter(world)
+        self.runner = SimulatedRunner(world)
 
     def true_energy_j(self, start_ns: int, end_ns: int) -> float:
         """Energy that the board drew between two host times [J]."""

@@ -22,11 +22,15 @@ def resident_share(profile: BoardProfile, distance_bytes: float) -> float:
 
 def streamed_traffic(profile: BoardProfile, read_bytes: float, write_bytes: float, reread_bytes: float) -> Traffic:
     """DRAM bytes of a kernel with one pass over its operands; `reread_bytes` are second passes that left the L2."""
-    kept = resident_share(profile, read_bytes + write_bytes)
-    return Traffic(
-        warm=read_bytes * (1.0 - kept) + reread_bytes + write_bytes * (1.0 - kept),
-        cold=read_bytes + reread_bytes + write_bytes,
-    )
+    return _traffic(read_bytes, reread_bytes, write_bytes, resident_share(profile, read_bytes + write_bytes))
+
+
+def _traffic(read_bytes: float, reread_bytes: float, write_bytes: float, kept: float) -> Traffic:
+    """DRAM bytes of a launch; kept: share of its operands and results that the launch before left in the L2."""
+    return {
+        "warm": read_bytes * (1.0 - kept) + reread_bytes + write_bytes * (1.0 - kept),
+        "cold": read_bytes + reread_bytes + write_bytes,
+    }
 
 
 def replayed_traffic(
@@ -45,7 +49,7 @@ def replayed_traffic(
     `compulsory_bytes` is the size of all operands, `loaded_bytes` the bytes that the blocks of a launch load from the L2.
     """
     replayed = min(blocks, 40 * slots)  # waves replayed one by one; a longer launch repeats their pattern
-    position, touched, refetched = 0.0, 0.0, 0.0
+    touched = refetched = 0.0
     last_use: list[dict[int, float]] = [{} for _ in panels]
     for first in range(0, replayed, slots):
         wave = np.arange(first, min(first + slots, replayed))
@@ -53,16 +57,11 @@ def replayed_traffic(
             for key in np.unique(panel_of(wave)).tolist():
                 before = seen.get(key)
                 if before is not None:
-                    refetched += size * (1.0 - resident_share(profile, position - before))
-                position += size
-                seen[key] = position
+                    refetched += size * (1.0 - resident_share(profile, touched - before))
                 touched += size
+                seen[key] = touched
     repeats = blocks / replayed
     # share of the hits within a wave that are lost because blocks drift apart
     drift = 0.01 * max(0.0, loaded_bytes - touched * repeats) * (1.0 - resident_share(profile, loaded_bytes))
     again = min(refetched * repeats + drift, max(0.0, loaded_bytes - compulsory_bytes))
-    kept = resident_share(profile, compulsory_bytes + again + write_bytes)
-    return Traffic(
-        warm=compulsory_bytes * (1.0 - kept) + again + write_bytes * (1.0 - kept),
-        cold=compulsory_bytes + again + write_bytes,
-    )
+    return _traffic(compulsory_bytes, again, write_bytes, resident_share(profile, compulsory_bytes + again + write_bytes))

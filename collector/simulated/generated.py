@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from collector.errors import BoardProfileError
 from collector.simulated.plan import steady_noise
@@ -64,9 +64,8 @@ class Kind:
 @cache
 def kinds() -> Mapping[str, Kind]:
     """Kinds by the first words of an opcode; the longest match applies, "other" without a match."""
-    declared: Any = Mapping[str, Kind]
     path = resource_folder("simulated") / "instructions.toml"
-    return read_file(declared, path, "simulated instructions", BoardProfileError)
+    return read_file(Mapping[str, Kind], path, "simulated instructions", BoardProfileError)  # type: ignore[type-abstract]
 
 
 UNIFORM: Final = ("BRA", "BSSY", "BSYNC", "BAR", "CALL", "RET", "DEPBAR", "WARPSYNC", "NOP", "NANOSLEEP", "EXIT")
@@ -117,8 +116,7 @@ def changes_of_unit(entry: InspectedEntry) -> float:
     """Mean number of changes to another unit between the instructions of a loop, in random order [1]."""
     units: defaultdict[str, float] = defaultdict(float)
     for opcode, count in entry.body.items():
-        unit = "uniform" if works_once(opcode) else "lsu" if moves_data(opcode) else kind_of(opcode).pipe
-        units[unit] += count
+        units["uniform" if works_once(opcode) else "lsu" if moves_data(opcode) else kind_of(opcode).pipe] += count
     total = sum(units.values())
     return total - sum(count**2 for count in units.values()) / total
 
@@ -137,19 +135,19 @@ def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
 
 def generated_point(profile: BoardProfile, load: GeneratedLoad, sm_clock_mhz: float, speeds: Array) -> TimedEnergy:
     """Time and energy of one launch at a clock; `speeds` are the SMs' relative times, shape (num_sms,)."""
-    gpu, clock_hz = profile.spec, sm_clock_mhz * HZ_PER_MHZ
+    num_sms, clock_hz = profile.spec.num_sms, sm_clock_mhz * HZ_PER_MHZ
     # equal blocks that start together end together: blocks of each round, and the number of such rounds
-    resident = gpu.num_sms * max(1, load.blocks_per_sm)
+    resident = num_sms * max(1, load.blocks_per_sm)
     whole, rest = divmod(load.launch.blocks, resident)
     rounds = ({resident: whole} if whole else {}) | ({rest: 1} if rest else {})
-    gpu_s, sm_seconds = START_CLOCKS / clock_hz, START_CLOCKS / clock_hz * min(load.launch.blocks, gpu.num_sms)
+    gpu_s, sm_seconds = START_CLOCKS / clock_hz, START_CLOCKS / clock_hz * min(load.launch.blocks, num_sms)
     for blocks, times in rounds.items():
-        sms = min(blocks, gpu.num_sms)
+        sms = min(blocks, num_sms)
         round_s = _turn_s(profile, load, clock_hz, blocks) * load.launch.iterations * float(speeds[:sms].max())
         gpu_s += times * round_s
         sm_seconds += times * round_s * sms
-    busy_share = sm_seconds / gpu_s / gpu.num_sms
-    return KernelTiming(gpu_s=gpu_s, busy_share=busy_share), _energy(profile, load, sm_seconds * clock_hz * SUB_PARTITIONS)
+    timing = KernelTiming(gpu_s=gpu_s, busy_share=sm_seconds / gpu_s / num_sms)
+    return timing, _energy(profile, load, sm_seconds * clock_hz * SUB_PARTITIONS)
 
 
 def _turn_s(profile: BoardProfile, load: GeneratedLoad, clock_hz: float, blocks: int) -> float:
@@ -166,10 +164,11 @@ def _turn_s(profile: BoardProfile, load: GeneratedLoad, clock_hz: float, blocks:
     limits = [float(sum(body.values()) * on_scheduler), *pipes.values(), _latency_clocks(profile, load, clock_hz)]
     lanes = load.launch.active_threads * blocks / load.launch.blocks
     work = load.kernel.work
-    ports = work.transactions.get("shared", 0.0) + work.transactions.get("l1", 0.0)
+    transactions = work.transactions
+    ports = transactions.get("shared", 0.0) + transactions.get("l1", 0.0)
     limits.append(ports * lanes / sms)
     for level in ("l2", "dram"):
-        moved = work.transactions.get(level, 0.0) * SECTOR_BYTES * lanes
+        moved = transactions.get(level, 0.0) * SECTOR_BYTES * lanes
         if moved:
             rate = loaded_bytes_per_s(
                 profile,
@@ -182,8 +181,7 @@ def _turn_s(profile: BoardProfile, load: GeneratedLoad, clock_hz: float, blocks:
             )
             limits.append(moved / rate * clock_hz)
     if load.link:
-        crossed = load.kernel.work.bytes_moved[load.link] * lanes
-        limits.append(crossed / profile.link[load.link].bytes_per_s * clock_hz)
+        limits.append(work.bytes_moved[load.link] * lanes / profile.link[load.link].bytes_per_s * clock_hz)
     clocks = math.pow(sum(limit**OVERLAP_NORM for limit in limits), 1.0 / OVERLAP_NORM)
     return clocks / clock_hz + 0.9e-3 * body.get("NANOSLEEP", 0)  # [s]
 
@@ -230,8 +228,8 @@ def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> tuple[f
     factor = {"random": 1.0, "constant": 0.78, "zero": 0.62}[launch.pattern]
     core_j = sum(planted_body_energy_j(profile, load.entry).values()) * factor * launch.active_threads * launch.iterations
     issued = float(sum(load.entry.body.values())) * turns
-    stalls = max(0.0, slots - issued)
-    core_j += (ISSUE_PJ * issued + CHANGE_PJ * changes_of_unit(load.entry) * turns + STALL_PJ * stalls) * JOULE_PER_PICOJOULE
+    issue_pj = ISSUE_PJ * issued + CHANGE_PJ * changes_of_unit(load.entry) * turns + STALL_PJ * max(0.0, slots - issued)
+    core_j += issue_pj * JOULE_PER_PICOJOULE
     counts, each = load.transactions(), planted_transaction_energy_j(profile)
     core_j += sum(counts[level] * each[level] for level in ("shared", "l1", "l2"))
     if load.link:

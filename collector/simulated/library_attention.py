@@ -1,6 +1,6 @@
 """The simulated library's fused attention: prefill in query tiles, decode in shares of the cache."""
 
-import math
+from math import ceil, prod
 from typing import Final
 
 import numpy as np
@@ -52,7 +52,7 @@ class Tiling:
     """A kernel whose blocks walk over tiles of `keys` keys, each with `rows` queries, padded to `padded_rows`.
 
     `lengths` are the key tiles of blocks in launch order.  A block loads `query_bytes`, and `key_bytes` of the keys and values of `tokens`
-    tokens, the same as `sharing` blocks in a row; `readers` read these from shared memory.  It stores `store_bytes`.  `scores` of the
+    tokens, the same as `sharing` blocks in a row.  It stores `store_bytes`.  `scores` of the
     launch are not padding.
     """
 
@@ -70,7 +70,6 @@ class Tiling:
     key_bytes: float
     query_bytes: float
     store_bytes: float
-    readers: float
     step_clocks: float
     path_share: float
     row_pitch_bytes: float
@@ -78,28 +77,28 @@ class Tiling:
 
 def attention_plan(operator: Operator, profile: BoardProfile) -> KernelPlan:
     """The kernel for fused attention.  Raises RunnerError if the library has none."""
-    gpu = profile.spec
-    if operator.precision not in gpu.tensor_flop_per_clock or operator.precision not in library().cutlass_types:
-        raise RunnerError(f"attention in {operator.precision}: no such kernel on {gpu.name}")
+    gpu, precision = profile.spec, operator.precision
+    if precision not in gpu.tensor_flop_per_clock or precision not in library().cutlass_types:
+        raise RunnerError(f"attention in {precision}: no such kernel on {gpu.name}")
     if operator["head_dim"] > LARGEST_HEAD:
         raise RunnerError(f"attention with head_dim {operator['head_dim']:.0f}: the largest is {LARGEST_HEAD}")
     if operator["heads"] % operator["kv_heads"]:
         raise RunnerError(f"attention: {operator['heads']:.0f} heads cannot share {operator['kv_heads']:.0f} key heads evenly")
-    width, kv_width = (BYTES_PER_ELEMENT[one] for one in (operator.precision, operator.precision_kv or operator.precision))
+    width, kv_width = (BYTES_PER_ELEMENT[one] for one in (precision, operator.kv_precision))
     shape = Shape(width=width, kv_width=kv_width, **{name: int(value) for name, value in operator.named_shape().items()})
-    tiling = _prefill(shape, profile) if operator.operator == "prefill" else _decode(shape, profile)
-    return _lay_out(tiling, shape, operator, profile)
+    tiled = _prefill if operator.operator == "prefill" else _decode
+    return _lay_out(tiled(shape, profile), shape, operator, profile)
 
 
 def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardProfile) -> KernelPlan:
-    gpu, generation, blocks = profile.spec, profile.library.generation, math.prod(tiling.grid)
-    shared_size = _shared_size(shape, tiling.rows, tiling.keys)
+    gpu, generation, blocks = profile.spec, profile.library.generation, prod(tiling.grid)
+    keys, head_dim, shared_size = tiling.keys, shape.head_dim, _shared_size(shape, tiling.rows, tiling.keys)
     resident = max(1, resident_blocks(gpu, tiling.threads, tiling.registers, shared_size))
     tiles, slots, cache_bytes = float(tiling.lengths.mean()), resident * gpu.num_sms, shape.cache_bytes(tiling.tokens)
-    flop = 4.0 * tiling.padded_rows * tiles * tiling.keys * shape.head_dim
+    flop = 4.0 * tiling.padded_rows * tiles * keys * head_dim
     scores, computed = _scores(tiling, generation)
-    useful = 4.0 * computed * shape.head_dim
-    loaded = tiling.key_bytes + tiling.query_bytes
+    useful, loaded = 4.0 * computed * head_dim, tiling.key_bytes + tiling.query_bytes
+    readers = 2 if generation == "hopper" else tiling.threads // WARP_LANES  # of a key tile in shared memory: warp groups, or warps
     lengths = tiling.lengths + 0.6  # loading the queries and writing the result, in key tiles
     relative = lengths / float(lengths.mean())
     uneven = float(np.ptp(relative)) > 0.0
@@ -115,8 +114,8 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
             shared_bytes_per_block=shared_size,
             blocks_per_sm=resident,
             tile_m=tiling.rows,
-            tile_n=tiling.keys,
-            tile_k=shape.head_dim,
+            tile_n=keys,
+            tile_k=head_dim,
             stages=2,
             split_k=tiling.splits,
             working_set_bytes=int(2.0 * shape.query_bytes + cache_bytes),
@@ -126,7 +125,7 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
         lane_ops=SOFTMAX_OPS * scores,
         switched_ops=SOFTMAX_OPS * computed,
         sfu_ops=scores,
-        shared_bytes=(tiling.key_bytes * (1.0 + tiling.readers) + 2.0 * tiling.query_bytes) * blocks,
+        shared_bytes=(tiling.key_bytes * (1.0 + readers) + 2.0 * tiling.query_bytes) * blocks,
         traffic=replayed_traffic(
             profile,
             panels=((lambda block: block // tiling.sharing, cache_bytes / (blocks / tiling.sharing)),),
@@ -141,7 +140,7 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
         step_clocks=tiling.step_clocks,
         load_bytes=loaded,
         store_bytes=tiling.store_bytes,
-        in_flight_bytes=2.0 * tiling.keys * shape.head_dim * shape.kv_width,
+        in_flight_bytes=2.0 * keys * head_dim * shape.kv_width,
         path_share=tiling.path_share,
         asynchronous=generation != "volta",
         epilogue_clocks=600.0,
@@ -161,7 +160,7 @@ def _scores(tiling: Tiling, generation: str) -> tuple[float, float]:
     """
     if generation == "hopper":
         return tiling.scores, tiling.scores
-    padded = tiling.padded_rows * float(tiling.lengths.mean()) * tiling.keys * math.prod(tiling.grid)
+    padded = tiling.padded_rows * float(tiling.lengths.mean()) * tiling.keys * prod(tiling.grid)
     return padded, padded * (2.0 if tiling.splits == 1 and tiling.padded_rows == 64 else 1.0)
 
 
@@ -179,14 +178,15 @@ def _kernel_name(tiling: Tiling, shape: Shape, operator: Operator, generation: s
 
 def _prefill(shape: Shape, profile: BoardProfile) -> Tiling:
     """One block for each tile of queries of each head; it walks over the keys visible to them."""
-    hopper, narrow = profile.library.generation == "hopper", shape.head_dim <= 128
+    hopper, head_dim = profile.library.generation == "hopper", shape.head_dim
+    heads, narrow = shape.heads, head_dim <= 128
     rows = 64 if hopper and shape.queries <= 64 else 128
-    keys = 128 if shape.head_dim <= 64 else 64 if narrow else 32
+    keys = 128 if head_dim <= 64 else 64 if narrow else 32
     threads = 384 if hopper else 128 if narrow else 256
     lengths = _key_tiles(shape, rows, keys)
-    walked, tile_bytes = float(lengths.mean()) * keys, rows * shape.head_dim * shape.width
+    walked, tile_bytes = float(lengths.mean()) * keys, rows * head_dim * shape.width
     return Tiling(
-        grid=(len(lengths), shape.batch, shape.heads),
+        grid=(len(lengths), shape.batch, heads),
         rows=rows,
         padded_rows=rows,
         keys=keys,
@@ -195,16 +195,14 @@ def _prefill(shape: Shape, profile: BoardProfile) -> Tiling:
         lengths=lengths,
         splits=1,
         tokens=shape.context,
-        sharing=len(lengths) * (shape.heads // shape.kv_heads),
-        scores=walked * rows * len(lengths) * shape.batch * shape.heads,
-        key_bytes=2.0 * walked * shape.head_dim * shape.kv_width,
+        sharing=len(lengths) * (heads // shape.kv_heads),
+        scores=walked * rows * len(lengths) * shape.batch * heads,
+        key_bytes=2.0 * walked * head_dim * shape.kv_width,
         query_bytes=tile_bytes,
         store_bytes=tile_bytes,
-        # hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does
-        readers=2.0 if hopper else threads // WARP_LANES,
         step_clocks=900.0,  # scores, maximum, exponentials and product of one key tile, one after the other
         path_share=1.0,
-        row_pitch_bytes=shape.heads * shape.head_dim * shape.width,
+        row_pitch_bytes=heads * head_dim * shape.width,
     )
 
 
@@ -220,16 +218,16 @@ def _key_tiles(shape: Shape, rows: int, keys: int) -> Array:
 def _decode(shape: Shape, profile: BoardProfile) -> Tiling:
     """Blocks for each key head and share of its cache; the query heads that use it are rows of one tile."""
     rows, keys, threads, registers = 64, 64, 128, 200
-    hopper, visible = profile.library.generation == "hopper", min(shape.context, shape.window or shape.context)
+    visible = min(shape.context, shape.window or shape.context)
     queries, heads = shape.queries * (shape.heads // shape.kv_heads), shape.batch * shape.kv_heads
-    key_tiles = math.ceil(visible / keys)
+    key_tiles = ceil(visible / keys)
     resident = max(1, resident_blocks(profile.spec, threads, registers, _shared_size(shape, rows, keys)))
-    tiles = math.ceil(key_tiles / max(1, min(key_tiles, resident * profile.spec.num_sms // heads)))
-    splits = math.ceil(key_tiles / tiles)
+    tiles = ceil(key_tiles / max(1, min(key_tiles, resident * profile.spec.num_sms // heads)))
+    splits = ceil(key_tiles / tiles)
     return Tiling(
         grid=(1, splits, heads),
         rows=rows,
-        padded_rows=math.ceil(queries / rows) * rows,
+        padded_rows=ceil(queries / rows) * rows,
         keys=keys,
         threads=threads,
         registers=registers,
@@ -241,7 +239,6 @@ def _decode(shape: Shape, profile: BoardProfile) -> Tiling:
         key_bytes=shape.cache_bytes(visible) / (heads * splits),
         query_bytes=shape.query_bytes / heads,
         store_bytes=queries * shape.head_dim * (4.0 if splits > 1 else shape.width),
-        readers=2.0 if hopper else threads // WARP_LANES,
         step_clocks=540.0,  # the same for a tile of cached keys
         path_share=0.55,
         row_pitch_bytes=shape.kv_heads * shape.head_dim * shape.kv_width,

@@ -1,6 +1,6 @@
 """The simulated library's matrix kernels: tiles, splits and layouts of GEMM and convolution."""
 
-import math
+from math import ceil, exp, gcd, inf, log2
 from typing import Final
 
 import numpy as np
@@ -121,7 +121,7 @@ class Product:
             return 0.0
         right_along, left_along = self.transpose[0] == "t", self.transpose[1] == "n"
         rows = (self.n, self.k if left_along else self.m, self.k if right_along else self.n)
-        access = math.gcd(16, *(int(row * self.element_bytes) for row in rows))
+        access = gcd(16, *(int(row * self.element_bytes) for row in rows))
         lines = min(tile.tile_m, self.m) * (8 if left_along else 4) + min(tile.tile_n, self.n) * (8 if right_along else 4)
         return lines * self.element_bytes / access / WARP_LANES if access < 16 else 0.0
 
@@ -190,15 +190,15 @@ def _choose(product: Product) -> tuple[Tile, int]:
     """The library's choice of kernel and split: cheapest by its own rough costs, whose small errors are similar for similar shapes."""
     operator, profile, gpu = product.operator, product.profile, product.profile.spec
     kernels = library().tiles[product.kernels]
-    similar = tuple(int(2.0 * math.log2(value)) for value in (product.batch, product.m, product.n, product.k))
+    similar = tuple(int(2.0 * log2(value)) for value in (product.batch, product.m, product.n, product.k))
     errors = stable_stream("tile", profile.gpu, operator.precision, similar).standard_normal(len(kernels) * len(SPLITS)).tolist()
     liking = stable_stream("kernel", profile.gpu, operator.precision, operator.operator).standard_normal(len(kernels)).tolist()
-    best, choice = math.inf, None
+    best, choice = inf, None
     for i, tile in enumerate(kernels):
         resident = product.resident(tile)
         if not resident:
             continue
-        tiles = product.batch * math.ceil(product.m / tile.tile_m) * math.ceil(product.n / tile.tile_n)
+        tiles = product.batch * ceil(product.m / tile.tile_m) * ceil(product.n / tile.tile_n)
         slots, unit, step = resident * gpu.num_sms, product.unit_clocks(tile), product.step(tile)
         loaded = min(tile.tile_m, product.m) + min(tile.tile_n, product.n)
         # share of an SM's port that the library assumes when it compares tiles
@@ -207,14 +207,14 @@ def _choose(product: Product) -> tuple[Tile, int]:
             # reductions are not split below this length [element]
             if split > 1 and (product.k / split < 128 or tiles * split > 2 * slots):
                 continue
-            steps = math.ceil(product.k / (split * step))
-            side_by_side = min(resident, math.ceil(tiles * split / gpu.num_sms))
+            steps = ceil(product.k / (split * step))
+            side_by_side = min(resident, ceil(tiles * split / gpu.num_sms))
             work = side_by_side * steps * step * (max(unit, port) + 0.2 * min(unit, port))
             loop = max(work, steps * product.step_clocks(tile))
-            cost = math.ceil(tiles * split / slots) * (loop + profile.schedule.block_start_clocks + 1000.0)
+            cost = ceil(tiles * split / slots) * (loop + profile.schedule.block_start_clocks + 1000.0)
             if split > 1:
                 cost += SPLIT_CLOCKS + product.outputs * split * 2 * PARTIAL_BYTES / gpu.l2_bytes_per_clock
-            cost *= math.exp(profile.library.choice_spread * errors[i * len(SPLITS) + j] + profile.library.liking_spread * liking[i])
+            cost *= exp(profile.library.choice_spread * errors[i * len(SPLITS) + j] + profile.library.liking_spread * liking[i])
             if cost < best:
                 best, choice = cost, (tile, split)
     if choice is None:
@@ -224,15 +224,15 @@ def _choose(product: Product) -> tuple[Tile, int]:
 
 def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
     """The plan of a kernel: the product cut into tiles and shares of its reduction."""
-    rows, columns = math.ceil(product.m / tile.tile_m), math.ceil(product.n / tile.tile_n)
+    rows, columns = ceil(product.m / tile.tile_m), ceil(product.n / tile.tile_n)
     step, width, area = product.step(tile), product.element_bytes, tile.tile_m * tile.tile_n
-    steps = math.ceil(product.k / (split * step))
+    steps = ceil(product.k / (split * step))
     blocks = product.batch * rows * columns * split
     loaded = (product.m / rows + product.n / columns) * min(steps * step, product.k / split) * width * product.multicast
     fragments = area * (1.0 / tile.warp_m + 1.0 / tile.warp_n)
-    output_bytes = product.outputs * product.output_element_bytes
-    slots = product.resident(tile) * product.profile.spec.num_sms
-    parts = product.batch * split
+    operand_bytes, output_bytes = product.left_bytes + product.right_bytes, product.outputs * product.output_element_bytes
+    resident, parts = product.resident(tile), product.batch * split
+    slots = resident * product.profile.spec.num_sms
     return KernelPlan(
         kernel=PreparedKernel(
             operator=product.operator,
@@ -243,14 +243,14 @@ def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
             block=(tile.warps * WARP_LANES, 1, 1),
             registers_per_thread=tile.registers,
             shared_bytes_per_block=product.shared_bytes(tile),
-            blocks_per_sm=product.resident(tile),
+            blocks_per_sm=resident,
             tile_m=tile.tile_m,
             tile_n=tile.tile_n,
-            tile_k=product.step(tile),
+            tile_k=step,
             stages=tile.stages,
             split_k=split,
             transpose=product.transpose,
-            working_set_bytes=int(product.left_bytes + product.right_bytes + output_bytes),
+            working_set_bytes=int(operand_bytes + output_bytes),
         ),
         on_cuda_cores=product.on_cuda_cores,
         product_flop=product.useful_flop,
@@ -263,7 +263,7 @@ def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
                 (lambda block: _panel(block, rows, columns)[0], product.left_bytes / (parts * rows)),
                 (lambda block: _panel(block, rows, columns)[1], product.right_bytes / (parts * columns)),
             ),
-            compulsory_bytes=product.left_bytes + product.right_bytes,
+            compulsory_bytes=operand_bytes,
             loaded_bytes=loaded * blocks,
             write_bytes=output_bytes,
             blocks=blocks,

@@ -1,8 +1,8 @@
 """The simulated library's memory kernels: element-wise work, copies, row reductions, depthwise convolution."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil, log2
 from typing import Final
 
 from collector.devices.protocols import PreparedKernel
@@ -122,10 +122,10 @@ def _flat(operator: Operator, name: str, reads: float, elements: float, ops: flo
     """One pass over numbers without rows, in vectors; `ops` are the lane instructions of an element beyond moving it."""
     return Stream(
         name=name,
-        blocks=max(1, math.ceil(elements / (VECTOR_THREADS * VECTOR_ELEMENTS))),
+        blocks=max(1, ceil(elements / (VECTOR_THREADS * VECTOR_ELEMENTS))),
         registers=32,
         read_bytes=reads * BYTES_PER_ELEMENT[operator.precision],
-        write_bytes=elements * BYTES_PER_ELEMENT[operator.precision_out or operator.precision],
+        write_bytes=elements * BYTES_PER_ELEMENT[operator.out_precision],
         ops=(MOVE_OPS + ops) * elements,
     )
 
@@ -167,21 +167,21 @@ def _softmax(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
     flat = replace(flat, special=1.02 * rows * dim)
     old = gpu.architecture == "volta"  # its last library is older
     if dim <= (1024 if old else 2048):  # longest row that one warp keeps in its registers (PyTorch softmax)
-        log_elements, rows_per_warp = math.ceil(math.log2(max(dim, 2))), 2 if dim <= 128 else 1
+        log_elements, rows_per_warp = ceil(log2(max(dim, 2))), 2 if dim <= 128 else 1
         return replace(
             flat,
             name=f"(anonymous namespace)::softmax_warp_forward<{kind}, {kind}, float, {log_elements}, false, false>(...)",
-            blocks=math.ceil(rows / (4 * rows_per_warp)),
+            blocks=ceil(rows / (4 * rows_per_warp)),
             registers=min(128, 32 + rows_per_warp * 2**log_elements // 32),
             ops=(MOVE_OPS + 8.5) * rows * max(dim, WARP_LANES),
             hidden_ops=rows * (32.0 * dim + THREAD_OPS * WARP_LANES / rows_per_warp),
             step_clocks=2.0 * 160.0 * rows_per_warp,  # five shuffles and their dependent operations
         )
-    threads = min(1024, 2 ** math.ceil(math.log2(dim / 8))) if old else 1024
+    threads = min(1024, 2 ** ceil(log2(dim / 8))) if old else 1024
     row_bytes = flat.row_pitch_bytes
     # Longer rows are not kept in shared memory [byte].
     in_shared = row_bytes <= 48 * 1024
-    waits = (3.0 if old or not in_shared else 1.0) * math.ceil(dim / threads / 8)
+    waits = (3.0 if old or not in_shared else 1.0) * ceil(dim / threads / 8)
     return replace(
         flat,
         name=f"at::native::(anonymous namespace)::cunn_SoftMaxForward{'Smem' if in_shared else ''}<8, {kind}, float, {kind}>(...)",
@@ -222,7 +222,7 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
     if operator.operator == "batchnorm":
         name = f"at::native::batch_norm_transform_input_channels_last_kernel<{kind}, float, {kind}, 4>(...)"
         return replace(flat, name=name, registers=36, row_pitch_bytes=0.0)
-    waits, layer = _unrolled_waits(math.ceil(dim / VECTOR_ELEMENTS)), operator.operator == "layernorm"
+    waits, layer = _unrolled_waits(ceil(dim / VECTOR_ELEMENTS)), operator.operator == "layernorm"
     refetched = _missed_in_l1(gpu, gpu.warps_per_sm // 4 * flat.row_pitch_bytes) if dim > VECTOR_THREADS * VECTOR_ELEMENTS else 0.0
     vectors = replace(
         flat,
@@ -242,7 +242,7 @@ def _norm(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
     )
     if dim % VECTOR_ELEMENTS == 0:
         return vectors
-    loads = math.ceil(dim / 512) + math.ceil(dim / 256)  # of a thread, one by one, in a kernel for the statistics and one for the result
+    loads = ceil(dim / 512) + ceil(dim / 256)  # of a thread, one by one, in a kernel for the statistics and one for the result
     return replace(
         vectors,
         threads=512,
@@ -257,10 +257,10 @@ def _reduction(operator: Operator, kind: str, gpu: GpuSpec) -> Stream:
     """Lanes of a warp for a row, a block for rows that give each thread 16 elements, several from 256 on (PyTorch sum)."""
     rows, dim, flat = _rows(operator, -2.5)
     vector = 16.0 / BYTES_PER_ELEMENT[operator.precision] if dim >= 128 else 1.0
-    lanes = min(WARP_LANES, 2 ** int(math.log2(dim / vector))) if dim < 16 * REDUCE_THREADS else REDUCE_THREADS
+    lanes = min(WARP_LANES, 2 ** int(log2(dim / vector))) if dim < 16 * REDUCE_THREADS else REDUCE_THREADS
     each = dim / lanes
-    several = max(math.ceil(each / 256), min(4 * gpu.num_sms // rows, math.ceil(each / 16))) if each >= 256 and lanes > WARP_LANES else 1
-    blocks, waits = math.ceil(rows * several * lanes / REDUCE_THREADS), math.ceil(each / several / max(vector, 4.0))
+    several = max(ceil(each / 256), min(4 * gpu.num_sms // rows, ceil(each / 16))) if each >= 256 and lanes > WARP_LANES else 1
+    blocks, waits = ceil(rows * several * lanes / REDUCE_THREADS), ceil(each / several / max(vector, 4.0))
     return replace(
         flat,
         name=f"at::native::reduce_kernel<512, 1, at::native::ReduceOp<{kind}, ...>>(...)",

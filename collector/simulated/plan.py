@@ -17,6 +17,8 @@ from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.values import frozen
 
+Names = Mapping[str, str]
+
 
 class Tile(NamedTuple):
     """A matrix kernel: output tile, reduction step (for 2-byte operands), pipeline depth, warps, registers of a thread, tile of a warp."""
@@ -40,11 +42,11 @@ class Library:
     attention_efficiency: Mapping[str, float]
     elementwise: Mapping[str, tuple[float, float]]
     copy: Mapping[str, tuple[float, float, float, float]]
-    pytorch_types: Mapping[str, str]
-    cutlass_types: Mapping[str, str]
-    matrix_names: Mapping[str, str]
-    attention_names: Mapping[str, str]
-    attention_library: Mapping[str, str]
+    pytorch_types: Names
+    cutlass_types: Names
+    matrix_names: Names
+    attention_names: Names
+    attention_library: Names
 
 
 @cache
@@ -53,16 +55,8 @@ def library() -> Library:
     return read_file(Library, resource_folder("simulated") / "library.toml", "simulated library", BoardProfileError)
 
 
-@frozen
-class Traffic:
-    """Bytes that a launch moves across DRAM, with operands left in the L2 by the launch before, and without."""
-
-    warm: float
-    cold: float
-
-    def moved(self, l2_state: str) -> float:
-        """The bytes, with operands "warm" or cold."""
-        return self.warm if l2_state == "warm" else self.cold
+Traffic = Mapping[str, float]
+"""Bytes that a launch moves across DRAM, with operands left in the L2 by the launch before ("warm"), and without ("cold")."""
 
 
 @frozen
@@ -149,5 +143,4 @@ def steady_noise(*key: object) -> float:
 
 def sm_speeds(schedule: ScheduleProfile, num_sms: int, seed: int) -> Array:
     """Relative time of a block on each SM: some sit farther from the L2, shape (num_sms,)."""
-    stream = np.random.default_rng([seed, num_sms])
-    return np.clip(1.0 + schedule.sm_spread * stream.standard_normal(num_sms), 0.9, 1.1)
+    return np.clip(1.0 + schedule.sm_spread * np.random.default_rng([seed, num_sms]).standard_normal(num_sms), 0.9, 1.1)

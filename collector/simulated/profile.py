@@ -31,6 +31,7 @@ Period = Annotated[float, Span(1e-4, 1e4)]
 """Periods; a simulated second of shorter ones takes minutes."""
 UpdatePeriod = Annotated[float, Span(1e-4, 3.0)]
 """The first update comes within 1.5 s and a period, before anything polls."""
+Column = Annotated[tuple[Positive, ...], LEAST_ONE]
 TimeConstant = Annotated[float, Span(1e-9, 1e4)]
 
 
@@ -101,8 +102,8 @@ class ClockProfile:
 
     boost_mhz: Figure
     idle_mhz: Figure
-    sm_clock_mhz: Annotated[tuple[Positive, ...], LEAST_ONE]
-    voltage_v: Annotated[tuple[Positive, ...], LEAST_ONE]
+    sm_clock_mhz: Column
+    voltage_v: Column
     voltage_step_v: Positive
     load_line_ohm: Figure
     droop_share: Share
@@ -300,7 +301,7 @@ _gpu = cache(load_gpu)
 
 def board_names() -> tuple[str, ...]:
     """Names of the shipped simulated boards, sorted."""
-    return resource_names("simulated-boards", ".toml")
+    return resource_names("simulated-boards")
 
 
 def load_board(name_or_path: str) -> BoardProfile:

@@ -1,7 +1,6 @@
 """Duration of a launch: blocks placed on SMs, each limited by its SM and the loaded memory path."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -61,7 +60,7 @@ def loaded_bytes_per_s(
     return low
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pace:
     """A kernel at a clock; `dram_share` are DRAM bytes per byte that the blocks load and store."""
 
@@ -79,7 +78,8 @@ class Pace:
 
     def round_s(self, blocks: int) -> float:
         """Time for `blocks` resident blocks, spread over the SMs, to run side by side [s]."""
-        plan, gpu, memory = self.plan, self.profile.spec, self.profile.memory
+        plan, profile, clock_hz = self.plan, self.profile, self.clock_hz
+        gpu, memory = profile.spec, profile.memory
         sms = min(blocks, gpu.num_sms)
         resident = math.ceil(blocks / gpu.num_sms)
         warps = resident * -(-plan.kernel.block[0] // WARP_LANES)
@@ -90,45 +90,47 @@ class Pace:
             clocks[:2] = 0.0, clocks[:2].sum()
         clocks = clocks / min(1.0, warps / 4)  # sub-partitions of an SM; fewer warps than these leave units idle
         busiest = float(clocks.max())
-        compute_s = max(busiest + (float(clocks.sum()) - busiest) / (1.0 + warps), plan.steps * plan.step_clocks) / self.clock_hz
+        compute_s = max(busiest + (float(clocks.sum()) - busiest) / (1.0 + warps), plan.steps * plan.step_clocks) / clock_hz
         in_flight = blocks * plan.in_flight_bytes
         rate = loaded_bytes_per_s(
-            self.profile,
+            profile,
             in_flight=in_flight if plan.asynchronous else min(in_flight, sms * memory.outstanding_bytes),
             dram_share=self.dram_share,
-            clock_hz=self.clock_hz,
+            clock_hz=clock_hz,
             sms=sms,
             path_share=plan.path_share,
-            fixed_s=self.profile.schedule.block_start_clocks / self.clock_hz / max(1.0, plan.steps),
+            fixed_s=profile.schedule.block_start_clocks / clock_hz / max(1.0, plan.steps),
         )
         memory_s = blocks * plan.load_bytes / rate
         # number of independent pieces of work beyond which overlap does not improve: barriers and shared queues remain
         depth = 1.0 + min(resident * plan.steps, 12.0)
         work_s = max(compute_s, memory_s) + min(compute_s, memory_s) / depth
-        port = memory.path_bytes_per_clock * STORE_PATH_SHARE * sms * self.clock_hz
+        port = memory.path_bytes_per_clock * STORE_PATH_SHARE * sms * clock_hz
         to_dram = memory.dram_share * gpu.dram_bytes_per_s / max(min(1.0, self.dram_share), 1e-9)
-        end_s = plan.epilogue_clocks / self.clock_hz + blocks * plan.store_bytes * (1.0 / port + 1.0 / to_dram)
+        end_s = plan.epilogue_clocks / clock_hz + blocks * plan.store_bytes * (1.0 / port + 1.0 / to_dram)
         return work_s + (self.start_s + end_s) / resident
 
 
 def kernel_timing(profile: BoardProfile, plan: KernelPlan, l2_state: str, sm_clock_mhz: float, speeds: Array) -> KernelTiming:
     """GPU time of one launch at a clock; `speeds` are the SMs' relative block times, shape (num_sms,)."""
-    clock_hz, gpu, memory = sm_clock_mhz * 1e6, profile.spec, profile.memory
-    moved = plan.traffic.moved(l2_state)
-    pace = Pace(profile, plan, clock_hz, moved / max(1.0, plan.blocks * (plan.load_bytes + plan.store_bytes)))
-    slots = gpu.num_sms * plan.kernel.blocks_per_sm
-    if plan.longest_block:
-        placed, busy = _place_unequal(pace, slots)
-    elif plan.blocks <= slots:
-        busy = min(1.0, plan.blocks / gpu.num_sms)
-        placed = pace.round_s(plan.blocks) * float(speeds[: min(plan.blocks, gpu.num_sms)].max())
-        placed *= 1.0 + profile.schedule.block_spread * _largest_of(plan.blocks)
+    clock_hz, blocks, num_sms, memory = sm_clock_mhz * 1e6, plan.blocks, profile.spec.num_sms, profile.memory
+    dram_share = plan.traffic[l2_state] / max(1.0, blocks * (plan.load_bytes + plan.store_bytes))
+    pace = Pace(profile=profile, plan=plan, clock_hz=clock_hz, dram_share=dram_share)
+    slots = num_sms * plan.kernel.blocks_per_sm
+    if plan.longest_block and blocks > slots:
+        placed, busy = pace.round_s(slots) * plan.placed_rounds, blocks / slots / plan.placed_rounds
+    elif plan.longest_block:
+        placed, busy = pace.round_s(blocks) * plan.longest_block, min(1.0, blocks / num_sms) / plan.longest_block
+    elif blocks <= slots:
+        busy = min(1.0, blocks / num_sms)
+        placed = pace.round_s(blocks) * float(speeds[: min(blocks, num_sms)].max())
+        placed *= 1.0 + profile.schedule.block_spread * _largest_of(blocks)
     else:
         placed, busy = _place_equal(pace, slots, speeds)
-    placed = max(placed, plan.blocks * profile.schedule.dispatch_clocks / clock_hz)
-    side_by_side = min(plan.kernel.blocks_per_sm, math.ceil(plan.blocks / gpu.num_sms))
+    placed = max(placed, blocks * profile.schedule.dispatch_clocks / clock_hz)
+    side_by_side = min(plan.kernel.blocks_per_sm, math.ceil(blocks / num_sms))
     hidden_start = pace.start_s * (1.0 - 1.0 / side_by_side)
-    written = plan.follow_up_bytes / (memory.path_bytes_per_clock * STORE_PATH_SHARE * gpu.num_sms)
+    written = plan.follow_up_bytes / (memory.path_bytes_per_clock * STORE_PATH_SHARE * num_sms)
     total = placed + hidden_start + (plan.follow_up_clocks + written) / clock_hz
     if profile.faults.hidden_slowdown and plan.has_pitch(profile.faults.hidden_pitch_bytes):
         total *= 1.0 + profile.faults.hidden_slowdown
@@ -143,38 +145,30 @@ def _largest_of(count: int) -> float:
 def _place_equal(pace: Pace, slots: int, speeds: Array) -> tuple[float, float]:
     """Makespan [s] and busy share of equal blocks: each free slot takes the next block."""
     plan, num_sms, full_s = pace.plan, pace.profile.spec.num_sms, pace.round_s(slots)
-    rounds, left = divmod(plan.blocks, slots)
+    blocks = plan.blocks
+    rounds, left = divmod(blocks, slots)
     if plan.spread_tail and left:
         # a persistent kernel cannot divide its last wave more finely than this [wave]
         share = max(left / slots, 0.2) + 0.04  # cost of dividing the last wave, in waves
-        total = (rounds + share) * full_s * float(speeds.mean())
-        return total, 1.0
+        return (rounds + share) * full_s * float(speeds.mean()), 1.0
     tail_s = pace.round_s(left) if left else full_s
     # greatest number of rounds with blocks placed one by one; beyond, starts have spread so far that work flows evenly
     if rounds > 30:
-        start = plan.blocks * full_s / (plan.kernel.blocks_per_sm * float((1.0 / speeds).sum()))
+        start = blocks * full_s / (plan.kernel.blocks_per_sm * float((1.0 / speeds).sum()))
         drain = 0.5 * pace.round_s(max(1, slots // 2))
         return start + drain, (start + 0.5 * drain) / (start + drain)
     own = full_s * speeds
-    count = np.arange(max(0, rounds - 3), rounds + 4, dtype=np.float64)
+    first = max(0, rounds - 3)
+    count = np.arange(first, rounds + 4, dtype=np.float64)
     starts = own[:, None] * count[None, :]
     order = np.sort(starts, axis=None)
-    before = int(count[0]) * num_sms
-    last = order[max(0, math.ceil(plan.blocks / plan.kernel.blocks_per_sm) - before - 1)]
-    begun = (starts <= last).sum(axis=1) + int(count[0])
+    last = order[max(0, math.ceil(blocks / plan.kernel.blocks_per_sm) - first * num_sms - 1)]
+    begun = (starts <= last).sum(axis=1) + first
     final = begun == begun.max()
     in_tail = final & (left > 0)
     luck = pace.profile.schedule.block_spread
     full_end = own * begun + full_s * luck * _largest_of(slots)
     tail_end = own * (begun - 1) + tail_s * (speeds + luck * _largest_of(left))
     makespan = float(np.where(in_tail, np.maximum(tail_end, full_end - own), full_end).max())
-    worked = plan.blocks / slots * full_s * float(speeds.mean())
+    worked = blocks / slots * full_s * float(speeds.mean())
     return makespan, min(1.0, (worked if not left else rounds * full_s + min(left, num_sms) / num_sms * tail_s) / makespan)
-
-
-def _place_unequal(pace: Pace, slots: int) -> tuple[float, float]:
-    """Makespan [s] and busy share of blocks of different lengths."""
-    plan = pace.plan
-    if plan.blocks <= slots:
-        return pace.round_s(plan.blocks) * plan.longest_block, min(1.0, plan.blocks / pace.profile.spec.num_sms) / plan.longest_block
-    return pace.round_s(slots) * plan.placed_rounds, plan.blocks / slots / plan.placed_rounds

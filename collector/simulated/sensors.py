@@ -28,14 +28,15 @@ class PollClock:
 
     def until(self, now_s: float) -> Array:
         """Polls since the last call up to now [s], shape (n,)."""
-        while self._times[-1] <= now_s:
+        times = self._times
+        while times[-1] <= now_s:
             steps = self._period_s + self._spread_s * self._random.standard_exponential(CHUNK)
             if self._call_s:  # the host rests four times as long as a call took
                 steps = np.maximum(steps, 5.0 * self._call_s * self._random.uniform(*CALL_SHARES, CHUNK))
-            self._times = np.concatenate([self._times, self._times[-1] + np.cumsum(steps)])
-        count = int(np.searchsorted(self._times, now_s, side="right"))
-        due, self._times = self._times[:count], self._times[count:]
-        return due
+            times = np.concatenate([times, times[-1] + np.cumsum(steps)])
+        count = int(np.searchsorted(times, now_s, side="right"))
+        self._times = times[count:]
+        return times[:count]
 
 
 class SimulatedSensor:
@@ -46,17 +47,17 @@ class SimulatedSensor:
         self._profile = world.profile.sensor
         *seeds, polls, setting = world.sensor_seed.spawn(5)
         self._timing, self._noise, self._skip = (np.random.default_rng(seed) for seed in seeds)
-        start = np.random.default_rng(setting).random(3)
+        rate, phase, wander = np.random.default_rng(setting).random(3).tolist()
         # largest relative error of a sensor's clock against the host's: ±300 ppm (assumed from published recordings)
-        self._period_s = self._profile.update_period_s * (1.0 + 3e-4 * (2.0 * float(start[0]) - 1.0))
+        self._period_s = self._profile.update_period_s * (1.0 + 3e-4 * (2.0 * rate - 1.0))
         # updates begin this long after the trace, so that every window lies within it
-        self._phase_s = 1.5 + self._period_s * float(start[1])
-        self._wander_phase = 2.0 * np.pi * float(start[2])
+        self._phase_s = 1.5 + self._period_s * phase
+        self._wander_phase = 2.0 * np.pi * wander
         self._drawn = 0
         self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s, world.profile.faults.call_s)
         self._stamps = np.random.default_rng(polls.spawn(1)[0])
-        self._pending = np.zeros((3, 0))  # times, noise, and whether the update is missing
-        self._seen = np.zeros((3, 0))  # update times and the values of both fields
+        # Updates to come: times, noise, and whether each is missing; updates made: times, and the values of both fields.
+        self._pending = self._seen = np.zeros((3, 0))
 
     def name(self) -> str:
         """Name of the source."""
@@ -68,45 +69,48 @@ class SimulatedSensor:
 
     def read(self) -> tuple[PowerReadings, ...]:
         """Every poll since the last call, repeats included."""
-        self._update(self._world.now_s)
-        due = self._polls.until(self._world.now_s)
+        world = self._world
+        self._update(world.now_s)
+        due = self._polls.until(world.now_s)
         shown = self._seen[1:, np.searchsorted(self._seen[0], due, side="right") - 1]
         # the host stamps a poll this long before the driver answers
-        early_s = 5e-5 + 0.5 * self._world.profile.faults.call_s * self._stamps.uniform(*CALL_SHARES, len(due))
+        early_s = 5e-5 + 0.5 * world.profile.faults.call_s * self._stamps.uniform(*CALL_SHARES, len(due))
         host_ns = np.round((due - early_s) / NS).astype(np.int64)
         self._seen = self._seen[:, -64:]  # no later reading can show the others
         return tuple(PowerReadings(field=name, host_ns=host_ns, power_w=power) for name, power in zip(self.fields(), shown, strict=False))
 
     def read_energy(self) -> EnergyReading:
         """The energy counter: the energy through the sensor, updated with its readings."""
-        self._world.rest(self._world.profile.faults.call_s)
-        self._update(self._world.now_s)
+        world = self._world
+        world.rest(world.profile.faults.call_s)
+        self._update(world.now_s)
         last = self._seen[0, -1]
-        energy = self._profile.gain * float(self._world.trace.energy_j(np.array([last]))[0]) + self._profile.offset_w * last
-        return EnergyReading(host_ns=self._world.now_ns, energy_j=np.floor(energy / 1e-3) * 1e-3)
+        energy = self._profile.gain * float(world.trace.energy_j(np.array([last]))[0]) + self._profile.offset_w * last
+        return EnergyReading(host_ns=world.now_ns, energy_j=np.floor(energy / 1e-3) * 1e-3)
 
     def _draw(self) -> Array:
         """The next CHUNK updates: times, noise, and missing ones; shape (3, CHUNK)."""
-        profile = self._profile
+        profile, period_s = self._profile, self._period_s
         jitter = self._timing.standard_normal(CHUNK) * profile.jitter_s
         if profile.clock == "rigid":
-            nominal = self._phase_s + self._period_s * np.arange(self._drawn, self._drawn + CHUNK)
+            nominal = self._phase_s + period_s * np.arange(self._drawn, self._drawn + CHUNK)
             wander = profile.wander_s * np.sin(2.0 * np.pi * nominal / max(profile.wander_period_s, 1e-9) + self._wander_phase)
-            times = nominal + wander + np.clip(jitter, -0.2 * self._period_s, 0.2 * self._period_s)
+            times = nominal + wander + np.clip(jitter, -0.2 * period_s, 0.2 * period_s)
         else:
-            times = self._phase_s + np.cumsum(np.maximum(self._period_s + jitter, 0.25 * self._period_s))
+            times = self._phase_s + np.cumsum(np.maximum(period_s + jitter, 0.25 * period_s))
             self._phase_s = float(times[-1])
         self._drawn += CHUNK
         return np.stack([times, self._noise.standard_normal(CHUNK) * profile.noise_w, self._skip.random(CHUNK) < profile.skip_share])
 
     def _update(self, now_s: float) -> None:
         """Makes all updates up to now."""
-        while not self._pending.size or self._pending[0, -1] <= now_s:
-            self._pending = np.hstack([self._pending, self._draw()])
-        count = int(np.searchsorted(self._pending[0], now_s, side="right"))
+        pending = self._pending
+        while not pending.size or pending[0, -1] <= now_s:
+            pending = np.hstack([pending, self._draw()])
+        count = int(np.searchsorted(pending[0], now_s, side="right"))
+        (times, noise, skipped), self._pending = pending[:, :count], pending[:, count:]
         if not count:
             return
-        (times, noise, skipped), self._pending = self._pending[:, :count], self._pending[:, count:]
         profile = self._profile
         end = times - profile.delay_s
         if profile.kind == "boxcar":
@@ -141,8 +145,7 @@ class SimulatedMeter:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        seed = world.sensor_seed.spawn(1)[0]
-        self._noise = np.random.default_rng(seed)
+        self._noise = np.random.default_rng(world.sensor_seed.spawn(1)[0])
         self._read_samples = int(world.now_s * METER_RATE_HZ)
 
     def name(self) -> str:

@@ -80,4 +80,4 @@ def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> tup
     core_j += (plan.l2_bytes + plan.scattered_bytes) * each["l2"] + plan.shared_bytes * each["shared"]
     if plan.has_pitch(profile.faults.hidden_pitch_bytes):
         core_j += plan.l2_bytes * profile.faults.hidden_pj_per_byte * JOULE_PER_PICOJOULE
-    return core_j, plan.traffic.moved(l2_state) * each["dram"]
+    return core_j, plan.traffic[l2_state] * each["dram"]

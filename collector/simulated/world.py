@@ -13,13 +13,7 @@ from collector.simulated.generated import copy_point, generated_point
 from collector.simulated.plan import KernelPlan, sm_speeds
 from collector.simulated.profile import BoardProfile, TransientProfile
 from collector.simulated.scheduler import TimedEnergy, kernel_timing
-from collector.simulated.silicon import (
-    clock_tree_w,
-    launch_energy,
-    relative_voltage,
-    rest_power_w,
-    voltage_v,
-)
+from collector.simulated.silicon import clock_tree_w, launch_energy, relative_voltage, rest_power_w, voltage_v
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.values import frozen
 from microbench.loads.copies import CopyLoad
@@ -58,9 +52,8 @@ class World:
         self.profile = profile
         self.gpu = gpu = profile.spec
         streams = np.random.SeedSequence([seed, gpu.num_sms]).spawn(4)
-        self.sensor_seed, self._noise_seed = streams[0], streams[1]
-        self._noise = np.random.default_rng(self._noise_seed)
-        self._foreign = np.random.default_rng(self._noise_seed.spawn(1)[0])
+        self.sensor_seed, noise = streams[:2]
+        self._noise, self._foreign = np.random.default_rng(noise), np.random.default_rng(noise.spawn(1)[0])
         self.shared = False
         self._speeds = sm_speeds(profile.schedule, gpu.num_sms, seed)
         self.clocks_mhz: list[float] = gpu.clocks_mhz().tolist()
@@ -127,11 +120,9 @@ class World:
         schedule, faults = self.profile.schedule, self.profile.faults
         start_ns = self.now_ns
         stale, throttle, _ = self._noise.random(3).tolist()  # three, so that the results of a seed stay unchanged
-        stale, throttle = stale < faults.stale_share, throttle < faults.throttle_share
         speed = math.exp(schedule.run_spread * float(self._noise.standard_normal()))
         self.shared = faults.foreign_share > 0.0 and bool(self._foreign.random() < faults.foreign_share)
-        slow_down = faults.foreign_slowdown if self.shared else 1.0
-        foreign_w = faults.foreign_w if self.shared else 0.0
+        slow_down, foreign_w = (faults.foreign_slowdown, faults.foreign_w) if self.shared else (1.0, 0.0)
         reported = np.exp(schedule.segment_spread * self._noise.standard_normal(segments))
         self.rest(schedule.launch_lag_s)
         begin_s = self.now_s
@@ -140,7 +131,7 @@ class World:
         settled = False
         while done < launches:
             held = 0.0 if done == 0.0 else 1.0 if not faults.limit_lag_s else -math.expm1(-times[-1] / faults.limit_lag_s)
-            clock, mask = self._governed_clock(kernel, held, speed, faults.throttle_factor if throttle else 1.0)
+            clock, mask = self._governed_clock(kernel, held, speed, faults.throttle_factor if throttle < faults.throttle_share else 1.0)
             point = kernel(clock)
             period = max((point.gpu_s + schedule.launch_gap_s) * speed, schedule.host_launch_s) * slow_down
             part = min(launches - done, step_s / period)
@@ -153,7 +144,7 @@ class World:
             counts.append(done)
             step_s = min(2.0 * step_s, LONGEST_STEP_S) if settled else step_s
             settled = held > SETTLED_SHARE if faults.limit_lag_s else True
-        if stale:
+        if stale < faults.stale_share:
             self.frozen_s.append((begin_s, self.now_s))
         edges = np.interp(np.linspace(0.0, launches, segments + 1), counts, times)
         segment_s = np.diff(edges) / (launches / segments) * reported
@@ -161,7 +152,7 @@ class World:
 
     def _work_out(self, launch: Launch, sm_clock_mhz: float) -> OperatingPoint:
         """Time and power of a launch, with the sag of voltage and clock that its own current causes."""
-        profile = self.profile
+        profile, constants = self.profile, self.profile.power
         at_rest = next_volt = self._voltage_v(sm_clock_mhz)
         next_clock = sm_clock_mhz
         for _ in range(3):
@@ -169,10 +160,10 @@ class World:
             timing, (core_j, dram_j) = launch(clock)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
             duty = timing.gpu_s / period
-            running = profile.power.ungated_share + (1.0 - profile.power.ungated_share) * timing.busy_share
-            core_w = clock_tree_w(profile, profile.power.sm_clock_w, volt, clock) * running * duty
+            running = constants.ungated_share + (1.0 - constants.ungated_share) * timing.busy_share
+            core_w = clock_tree_w(profile, constants.sm_clock_w, volt, clock) * running * duty
             core_w += core_j * relative_voltage(profile, volt) ** 2 / period
-            added_w = core_w + dram_j / period + profile.power.active_w * duty
+            added_w = core_w + dram_j / period + constants.active_w * duty
             next_volt = at_rest - profile.clock.load_line_ohm * core_w / at_rest
             next_clock = sm_clock_mhz * (1.0 - profile.clock.droop_share * min(1.0, core_w / self.gpu.power_limit_w))
         return OperatingPoint(gpu_s=timing.gpu_s, period_s=period, voltage_v=volt, added_w=added_w)
@@ -261,9 +252,10 @@ class PowerTrace:
 
     def extend(self, until_s: float, power_w: float) -> None:
         """Extends the trace from its end to `until_s` with the silicon at `power_w`."""
-        if self.end_s == self._rows[self._count - 1, _START]:
-            self._rows[self._count - 1, _POWER] = power_w
-        elif self._rows[self._count - 1, _POWER] != power_w:
+        last = self._rows[self._count - 1]
+        if self.end_s == last[_START]:
+            last[_POWER] = power_w
+        elif last[_POWER] != power_w:
             if self._count == len(self._rows):
                 self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
             self._rows[self._count] = self._states(np.array([self.end_s]))

@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import (
-    CSV,
-    JSON,
-    POSITIVE,
-    QUIET,
-    STRICT,
-    TEXT_FORMATS,
-    Options,
-    answer_form,
-    whole_numbers,
-    with_options,
-)
-from estimator.commands.reporting import say
+from estimator.commands.options import CSV, JSON, QUIET, STRICT, TEXT_FORMATS, Options, answer_form, positive, whole_numbers, with_options
+from estimator.commands.reporting import say, show
 from estimator.options.command_line import named_file, output_option
 from estimator.vocabulary.errors import EstimatorError
 
@@ -30,8 +19,8 @@ FORM_NAMES: Final = ("occupancy", "rounds", "linear")
 SIMGRID: Final = "simgrid"
 """Form of output: SimGrid's results on the platform of the chosen models, and the work to execute there."""
 
-FILTERS: Final = {"kernel": "kernel", "block_threads": "block_threads", "sm_clock_mhz": "freq_mhz"}
-"""Fields of a model and the options that select models by them."""
+HEAD: Final = ("kernel", "block_threads", "sm_clock_mhz")
+"""Fields that tell models apart, and the options that select models by them."""
 
 Row = dict[str, object]
 
@@ -42,7 +31,7 @@ Row = dict[str, object]
     click.option("--bundle", "bundle_name", metavar="NAME|FILE", required=True, type=named_file, help="Calibration to use."),
     click.option("--blocks", callback=whole_numbers, metavar="N,N,…", help="Grids to estimate."),
     click.option("--block-threads", type=click.IntRange(1, 1024), metavar="N", help="Where a kernel has models of several block sizes."),
-    click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock, where there are models of several."),
+    positive("--freq", "sm_clock_mhz", metavar="MHZ", help="SM clock, where there are models of several."),
     click.option(
         "--form",
         type=click.Choice((*FORM_NAMES, SIMGRID)),
@@ -83,25 +72,25 @@ def blocks_command(**options: Any) -> int:
         rows = [_simulated(model, count, chosen) for model in chosen for count in grids]
     else:
         rows = [_estimated(model, count, form) for model in chosen for count in grids]
-    click.echo(rows_text(rows, answer), nl=False)
+    show(rows_text(rows, answer))
     warnings = [f"{', '.join(map(str, outside))} blocks lie outside the measured grids"] if outside else []
     return say(warnings, simulated_notes(bundle), options)
 
 
 def _chosen(models: "list[BlockModel]", options: Options) -> "list[BlockModel]":
     """The models that the options select; clocks agree to half a MHz.  Raises EstimatorError if no model matches."""
-    for field, option in FILTERS.items():
-        wanted, there = options[option], sorted({getattr(model, field) for model in models})
+    for field in HEAD:
+        wanted, there = options[field], sorted({getattr(model, field) for model in models})
         if wanted is not None:
             own = [(model, getattr(model, field)) for model in models]
-            models = [model for model, value in own if value == wanted or (option == "freq_mhz" and abs(value - wanted) <= 0.5)]
+            models = [model for model, value in own if value == wanted or (field == "sm_clock_mhz" and abs(value - wanted) <= 0.5)]
         if not models:
             raise EstimatorError(f"no block-count model with {field} {wanted}; there are {', '.join(map(str, there))}")
     return models
 
 
 def _head(model: "BlockModel") -> Row:
-    return {"kernel": model.kernel, "block_threads": model.block_threads, "sm_clock_mhz": model.sm_clock_mhz}
+    return {name: getattr(model, name) for name in HEAD}
 
 
 def _estimated(model: "BlockModel", count: int, form: "Form") -> Row:

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from estimator.commands.options import JSON, QUIET, with_options
-from estimator.commands.reporting import say
+from estimator.commands.options import JSON, QUIET, flag, with_options
+from estimator.commands.reporting import say, show
 from estimator.options.command_line import DONE, named_file
 
 
@@ -16,7 +16,7 @@ from estimator.options.command_line import DONE, named_file
 )
 @with_options(
     click.argument("bundles", metavar="[BUNDLE]...", nargs=-1, type=named_file),
-    click.option("--card", is_flag=True, help="What each BUNDLE was fitted on, how well, and for what it holds."),
+    flag("--card", help="What each BUNDLE was fitted on, how well, and for what it holds."),
     QUIET,
     JSON,
 )
@@ -30,11 +30,11 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     if options["card"]:
         if not bundles:
             raise click.UsageError("--card: name at least one BUNDLE")
-        cards = json_text([card_document(load_bundle(name)) for name in bundles]) if as_json else "\n".join(map(card_text, bundles))
-        click.echo(cards, nl=False)
+        texts = [json_text([card_document(load_bundle(name)) for name in bundles])] if as_json else map(card_text, bundles)
+        show("\n".join(texts))
         return DONE
     rows = listed_bundles(bundles)
-    click.echo(json_text(rows) if as_json else bundle_table(rows), nl=False)
+    show(json_text(rows) if as_json else bundle_table(rows))
     return say([str(row["error"]) for row in rows if row["error"] is not None], (), options)
 
 
@@ -48,4 +48,4 @@ def gpus_command(gpus: Sequence[str], **options: Any) -> None:
     from estimator.display.text import json_text
 
     found = list(listed_gpus(gpus, lambda line: say([], [line], options)))
-    click.echo(json_text(list(map(asdict, found))) if options["as_json"] else gpu_table(found), nl=False)
+    show(json_text(list(map(asdict, found))) if options["as_json"] else gpu_table(found))

@@ -67,7 +67,6 @@ def _served(options: Options) -> "list[Variant]":
 def _traced(options: Options, runtime: str) -> "list[Variant]":
     from estimator.tracing.models import TraceRequest
     from estimator.tracing.torch_trace import trace_calls
-    from estimator.transforms.variation import Variant
 
     sizes = {name: options[name] for name in ("batch", "sequence")}
     asked = [name for name, values in sizes.items() if values]
@@ -78,11 +77,7 @@ def _traced(options: Options, runtime: str) -> "list[Variant]":
     ):
         request = TraceRequest(batch=b, sequence=s, precision=name, attention=form, runtime=runtime, **given)
         with stdout_on_stderr():
-            traced = trace_calls(request, asked)
-        b, s = (traced.sizes.get(size, 0) for size in sizes)
-        tokens = b if options["phase"] == "decode" else b * s
-        forms = {"precision": traced.precision, "attention": traced.attention}
-        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, **forms))
+            found.append(trace_calls(request, asked))
     return found
 
 
@@ -132,7 +127,7 @@ def _able(asked: "list[Asked]", options: Options) -> "list[Asked]":
     from estimator.questions.sweeping import joined_sweeps
     from estimator.uncertainty.validity import why_no_time
 
-    points = joined_sweeps(list(answered([at_clocks(one, None) for one in asked])))
+    points = joined_sweeps(answered([at_clocks(one, None) for one in asked]))
     found, left_out = [], []
     for one, case, latency_s in zip(asked, points.cases, points.latency_s.tolist(), strict=True):
         if math.isfinite(latency_s) and not case.too_large:
@@ -156,10 +151,15 @@ def boards(options: Options, *needs: Need) -> "list[list[Choice]]":
 
 def _choice(options: Options, bundle: "Bundle", gpu: "GpuSpec | None") -> "Choice":
     from estimator.engine.board import power_limit
+    from estimator.vocabulary.specifications import parse_clocks
 
     board = gpu or bundle.gpu
     power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
-    clocks, idle_power = _clocks(board, options["freqs"]), None
+    clocks: Clocks = None
+    idle_power = None
+    if options["freqs"] is not None:
+        with as_wrong_usage("--freqs"):
+            clocks = parse_clocks(options["freqs"], board)
     if options["idle_power"]:
         watt, at = options["idle_power"]
         idle_power = (watt, at or max(clocks or (board.usual_clock_mhz,)))
@@ -219,15 +219,6 @@ def _boards(options: Options, needs: Sequence[Need]) -> "list[list[tuple[Bundle,
     return [[board(bundles[name], word) for name, word in own] for own in pairs]
 
 
-def _clocks(gpu: "GpuSpec", text: str | None) -> Clocks:
-    from estimator.vocabulary.specifications import parse_clocks
-
-    if text is None:
-        return None
-    with as_wrong_usage("--freqs"):
-        return parse_clocks(text, gpu)
-
-
 def check_finite(points: "Sweep") -> None:
     """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.  Raises EstimatorError."""
     from estimator.uncertainty.validity import why_no_time
@@ -235,5 +226,4 @@ def check_finite(points: "Sweep") -> None:
     for number, latency_s in zip(points.case.tolist(), points.latency_s.tolist(), strict=True):
         case = points.cases[number]
         if not math.isfinite(latency_s):
-            reason = why_no_time(case.warnings)
-            raise EstimatorError(f"{case.workload} has no finite time on {case.gpu}: {reason}")
+            raise EstimatorError(f"{case.workload} has no finite time on {case.gpu}: {why_no_time(case.warnings)}")

@@ -11,17 +11,18 @@ import click
 from estimator.commands.options import (
     CSV,
     JSON,
-    POSITIVE,
     QUIET,
     STRICT,
     TEXT_FORMATS,
     Number,
     Options,
     answer_form,
+    flag,
+    positive,
     whole_numbers,
     with_options,
 )
-from estimator.commands.reporting import say
+from estimator.commands.reporting import say, show
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file
 from estimator.vocabulary.errors import CountsError
 
@@ -31,11 +32,8 @@ if TYPE_CHECKING:
     from estimator.counts.counted_energy import CountedEnergy
     from estimator.counts.modules import Topology
 
-DOMAINS: Final = ("on-package", "on-board", "switched")
-TOPOLOGIES: Final = ("ring", "switch")
 MOST_MODULES: Final = 4096
 """Most modules of a run."""
-GIGA: Final = 1e9
 Row = dict[str, object]
 
 
@@ -44,12 +42,12 @@ Row = dict[str, object]
 )
 @with_options(
     click.argument("counts", metavar="[COUNTS]...", nargs=-1, type=named_file),
-    click.option("--metrics", is_flag=True, help="The metrics to ask of ncu, for its --metrics."),
+    flag("--metrics", help="The metrics to ask of ncu, for its --metrics."),
     click.option("--bundle", "bundle_name", metavar="NAME|FILE", type=named_file, help="Energies of a bundle."),
     click.option("--energies", metavar="NAME|FILE", type=named_file, help="Published energies: tesla-k40, or a TOML file."),
-    click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock of the run; without it that of the energies."),
+    positive("--freq", "freq_mhz", metavar="MHZ", help="SM clock of the run; without it that of the energies."),
     click.option("--constant-w", type=Number(0.0, 1e6), metavar="W", help="Power of the board at rest instead of the bundle's."),
-    click.option("--dram-pj-per-bit", type=POSITIVE, metavar="PJ", help="Another DRAM: 21.1 for HBM."),
+    positive("--dram-pj-per-bit", metavar="PJ", help="Another DRAM: 21.1 for HBM."),
     click.option(
         "--modules",
         callback=whole_numbers,
@@ -58,11 +56,9 @@ Row = dict[str, object]
         metavar="N,N,…",
         help="Modules of the run; several: --link-gbps.",
     ),
-    click.option("--integration", type=click.Choice(DOMAINS), help="How they hang together."),
-    click.option(
-        "--link-gbps", type=POSITIVE, metavar="GB/S", help="COUNTS are of one module; predict N with links of this bandwidth each."
-    ),
-    click.option("--topology", type=click.Choice(TOPOLOGIES), help="Of the links; ring, or switch for --integration switched."),
+    click.option("--integration", type=click.Choice(("on-package", "on-board", "switched")), help="How they hang together."),
+    positive("--link-gbps", metavar="GB/S", help="COUNTS are of one module; predict N with links of this bandwidth each."),
+    click.option("--topology", type=click.Choice(("ring", "switch")), help="Of the links; ring, or switch for --integration switched."),
     click.option("--local-share", type=Number(0.0, 1.0), metavar="S", help="Assumed share of DRAM traffic that stays local; else 1/N."),
     click.option("--against", metavar="COUNTS", type=named_file, help="The same work on one module: prints the scaling efficiency."),
     click.option("--delay-exponent", type=Number(0.0, 10.0), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
@@ -111,14 +107,13 @@ def counts_command(**options: Any) -> int:
     if options["against"] is not None:
         _, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
         others |= scaling(alone, total, modules, exponent)
-    foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
     warnings = (*outside, *warnings)
     *nested, whole = (_row(row, exponent) | {"parts_j": dict(row.parts_j)} for row in (*rows, total))
     flat = [_row(row, exponent) | {f"{part}_j": joule for part, joule in row.parts_j.items()} for row in (*rows, total)]
     others |= {
         "sm_clock_mhz": clock,
         "simulated": bundle is not None and bundle.simulated,
-        "validity": validity_of(None, [*outside, *foreign]),
+        "validity": validity_of(None, [*outside, *(name for kernel in kernels for name in table.energies.spread_j(kernel.activity))]),
     }
     head = {"energies": table.name, "source": table.source, "modules": modules, "delay_exponent": exponent}
     if form == "json":
@@ -128,7 +123,7 @@ def counts_command(**options: Any) -> int:
         text = rows_csv([row | {"energies": table.name, "validity": others["validity"]} for row in flat[:-1]])
     else:
         text = rows_table(flat) + document_text(head | others)
-    click.echo(text, nl=False)
+    show(text)
     return say(warnings, simulated_notes(bundle) if bundle else (), options) or DONE_WITH_WARNINGS * (not total.complete)
 
 
@@ -153,7 +148,7 @@ def _scaled(kernels: "list[CountedKernel]", table: "EnergyTable", constant_w: fl
 
     domain, exponent, share = options["integration"], options["delay_exponent"], options["local_share"]
     topology: Topology = options["topology"] or ("switch" if domain == "switched" else "ring")
-    links = Links(bytes_per_s=options["link_gbps"] * GIGA, topology=topology, local_share=share)
+    links = Links(bytes_per_s=1e9 * options["link_gbps"], topology=topology, local_share=share)
     _, one, warnings = counted_energies(kernels, table, constant_w=constant_w)
     rows = []
     for modules in options["modules"]:
@@ -163,7 +158,7 @@ def _scaled(kernels: "list[CountedKernel]", table: "EnergyTable", constant_w: fl
         given = {"topology": topology, "link_gbps": options["link_gbps"], "local_share": 1.0 / modules if share is None else share}
         row = _row(total, exponent) | parts | scaling(one, total, modules, exponent) | given
         rows.append({"modules": modules, **{name: value for name, value in row.items() if name not in ("name", "launches")}})
-    click.echo(rows_text(rows, form), nl=False)
+    show(rows_text(rows, form))
     local = "spread evenly over the modules" if share is None else f"{100 * share:g} % local"
     assumed = f"assumed: the DRAM's traffic is {local}, and nothing else than links limits the scaling"
     return say(warnings, (assumed,), options) or DONE_WITH_WARNINGS * (not one.complete)
@@ -205,5 +200,5 @@ def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, flo
 
 
 def _row(row: "CountedEnergy", delay_exponent: float) -> Row:
-    fields = ("name", "launches", "time_s", "power_w", "energy_j", "energy_std_j")
-    return {name: getattr(row, name) for name in fields} | {"energy_delay": row.energy_delay(delay_exponent)}
+    own = {name: getattr(row, name) for name in ("name", "launches", "time_s", "power_w", "energy_j", "energy_std_j")}
+    return own | {"energy_delay": row.energy_delay(delay_exponent)}

@@ -1,7 +1,6 @@
 """The commands `estimate` and `estimate explain`, and the words that select sub-commands."""
 
 import sys
-from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +10,7 @@ import click
 from estimator import __version__
 from estimator.commands.combinations import check_finite, questions
 from estimator.commands.options import CHART_FORMATS, KERNELS, QUESTION, TEXT_FORMATS, answer_form, answer_options, with_options
-from estimator.commands.reporting import deliver, report
+from estimator.commands.reporting import Forms, deliver, report
 from estimator.options.command_line import WRONG_USAGE, run_command
 from estimator.vocabulary.errors import EstimatorError
 
@@ -50,7 +49,7 @@ def estimate_command(**options: Any) -> int:
     def results() -> "list[Estimate]":
         return [result for prediction in predictions for result in estimates_of(prediction)]
 
-    forms: dict[str, Callable[[], str | Iterable[str]]] = {
+    forms: Forms = {
         "json": lambda: json_of_each([result_document(result) for result in results()]),
         "csv": lambda: csv_pieces([points]),
         "txt": lambda: "\n".join([sweep_table(points), *(kernel_table(result, most) for result in ([] if most == 0 else results()))]),
@@ -75,11 +74,12 @@ def explain_command(**options: Any) -> int:
     from estimator.questions.explanation import explain
     from estimator.questions.judging import judged
 
-    check_finite(judged(asked[0]).points)
-    answer = explain(asked[0])
+    (question,) = asked
+    check_finite(judged(question).points)
+    answer = explain(question)
     result = answer.result
     forms = {
-        "txt": lambda: explanation_text(answer, options["kernels"], asked[0].bundle.simulated),
+        "txt": lambda: explanation_text(answer, options["kernels"], question.bundle.simulated),
         "json": lambda: json_text(explanation_document(answer)),
         "csv": lambda: explanation_csv(answer),
         **pictures(answer, options["chart"]),
@@ -107,12 +107,12 @@ COMMANDS: Final = {
 
 def run(given: list[str]) -> int:
     """Run `estimate` with these words and return its exit status."""
-    if given and given[0] in COMMANDS:
-        module, _, name = COMMANDS[given[0]].partition(":")
-        command = getattr(import_module(module), name)
-        return run_command(command, given[1:], f"estimate {given[0]}", (EstimatorError,))
-    if given and given[0].isalpha() and not Path(given[0]).exists():
+    word = given[0] if given else ""
+    if word in COMMANDS:
+        module, _, name = COMMANDS[word].partition(":")
+        return run_command(getattr(import_module(module), name), given[1:], f"estimate {word}", (EstimatorError,))
+    if word.isalpha() and not Path(word).exists():
         known = ", ".join(COMMANDS)
-        sys.stderr.write(f"estimate: {given[0]}: no file and no sub-command of this name; sub-commands, each with --help: {known}\n")
+        sys.stderr.write(f"estimate: {word}: no file and no sub-command of this name; sub-commands, each with --help: {known}\n")
         return WRONG_USAGE
     return run_command(estimate_command, given, "estimate", (EstimatorError,))

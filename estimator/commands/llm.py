@@ -11,12 +11,12 @@ from estimator.commands.options import (
     BOARD,
     CHART_FORMATS,
     KV,
-    POSITIVE,
     WEIGHTS,
     WHERE,
     Options,
     answer_form,
     answer_options,
+    positive,
     whole_numbers,
     with_options,
 )
@@ -44,34 +44,34 @@ TOKENS: Final = click.IntRange(1, 10**8)
     click.option("--prompt", type=TOKENS, required=True, metavar="N", help="Tokens of a prompt."),
     click.option("--output", type=click.IntRange(2, 10**8), required=True, metavar="N", help="Tokens of an answer."),
     click.option("--batch", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Requests in flight at any time."),
-    click.option("--rate", type=POSITIVE, metavar="R", help="Requests per second instead."),
+    positive("--rate", metavar="R", help="Requests per second instead."),
     click.option("--tensor-parallel", metavar="LIST", default="1", callback=whole_numbers, help="GPUs that share every layer."),
     click.option("--expert-parallel", type=click.IntRange(1, 4096), default=1, metavar="N", help="Groups of GPUs that share the experts."),
     WEIGHTS,
     KV,
     click.option("--engine", metavar="NAME", type=named_file, help="vllm, tensorrt-llm, sglang, one with its version, or a TOML file."),
     click.option("--best", type=click.Choice(GOALS), help="Only the point of least energy, or of most tokens."),
-    click.option("--ttft-limit", type=POSITIVE, metavar="MS", help="With --best: mean time to the first token under load."),
-    click.option("--tpot-limit", type=POSITIVE, metavar="MS", help="With --best: time per output token."),
+    positive("--ttft-limit", metavar="MS", help="With --best: mean time to the first token under load."),
+    positive("--tpot-limit", metavar="MS", help="With --best: time per output token."),
     *BOARD,
     *answer_options(CHART_FORMATS, ("energy", "tokens", "latency", "power")),
 )
 def llm_command(**options: Any) -> int:
     """Tokens/s, latencies, power and energy per token of a language model as an engine serves it; CONFIG: config.json, or a name."""
-    form = answer_form(options, CHART_FORMATS)
-    if options["batch"] and options["rate"]:
+    form, best, batch, rate = answer_form(options, CHART_FORMATS), options["best"], options["batch"], options["rate"]
+    if batch and rate:
         raise click.UsageError("--batch and --rate exclude each other: requests in flight, or requests per second")
-    if not (options["batch"] or options["rate"] or options["best"]):
+    if not (batch or rate or best):
         raise click.UsageError("name --batch (requests in flight) or --rate (requests per second)")
-    if options["best"] is None and (options["ttft_limit"] or options["tpot_limit"]):
+    if best is None and (options["ttft_limit"] or options["tpot_limit"]):
         raise click.UsageError("--ttft-limit and --tpot-limit choose among points: add --best")
     from estimator.display.answers import picture_forms
     from estimator.display.serving import served_csv, served_svg, served_text
     from estimator.display.text import json_of_each
 
     found, without = answers(options)
-    points = [best_of(found, options)] if options["best"] else found
-    if options["best"] and not (options["batch"] or options["rate"]):
+    points = [best_of(found, options)] if best else found
+    if best and not (batch or rate):
         tried = f"--best looks at {', '.join(map(str, USUAL_BATCHES))} requests in flight; --batch LO:HI:STEP names others"
         without.append((points[0].model, tried))
     forms = {

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,9 @@ SIZE: Final = "([1-9][0-9]{0,8})"
 Options = Mapping[str, Any]
 """The arguments that click passes to a command: the value of each option by its name, of the type declared here."""
 
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
+"""What click calls with the value of an option."""
+
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
@@ -51,32 +55,41 @@ class Number(click.FloatRange):
 
 POSITIVE = Number(0.0, min_open=True)
 
+flag = partial(click.option, is_flag=True)
+positive = partial(click.option, type=POSITIVE)
+"""Options without a value, and of a positive number."""
+
 EFFICIENCY = Number(1e-3, 1.5)
 """Share of a published rate (`estimator.engine.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""
 
 
-def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def converted(convert: Callable[[Any], Any]) -> Callback:
+    """The callback of an option whose whole value a function converts; click adds the option to a BadParameter."""
+    return lambda _context, _parameter, value: convert(value)
+
+
+def key_values(values: tuple[str, ...]) -> dict[str, str]:
     """KEY=VALUE texts as a mapping, each key once."""
     settings: dict[str, str] = {}
     for text in values:
         key, equals, value = text.partition("=")
         if not (key and equals and value):
-            raise click.BadParameter(f"{text!r} must read KEY=VALUE", context, parameter)
+            raise click.BadParameter(f"{text!r} must read KEY=VALUE")
         if key in settings:
-            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
+            raise click.BadParameter(f"{key!r} is given twice")
         settings[key] = value
     return settings
 
 
-def _shares(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
-    return {key: EFFICIENCY.convert(text, parameter, context) for key, text in key_values(context, parameter, values).items()}
+def _shares(values: tuple[str, ...]) -> dict[str, float]:
+    return {key: EFFICIENCY(text) for key, text in key_values(values).items()}
 
 
-def words(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+def words(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Comma-separated words, each once."""
     found = tuple(dict.fromkeys(word.strip() for text in texts for word in text.split(",")))
     if "" in found:
-        raise click.BadParameter(f"{','.join(texts)!r} holds an empty name", context, parameter)
+        raise click.BadParameter(f"{','.join(texts)!r} holds an empty name")
     return found
 
 
@@ -89,14 +102,9 @@ def precision_word(text: str) -> str:
     return text
 
 
-def _precisions(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(precision_word, words(context, parameter, texts)))
-
-
-def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]]:
-    return lambda context, parameter, texts: tuple(
-        click.Choice(known).convert(word, parameter, context) for word in words(context, parameter, texts)
-    )
+def each_word(convert: Callable[[str], str]) -> Callback:
+    """The callback of an option with comma-separated words, each of which a function or a type of click checks."""
+    return converted(lambda texts: tuple(map(convert, words(texts))))
 
 
 def _reading(text: str) -> tuple[float, float | None]:
@@ -118,10 +126,11 @@ def whole_numbers(context: click.Context, parameter: click.Parameter, text: str 
     """Whole numbers from 1 on: "1,8,32" or LO:HI:STEP."""
     if text is None:
         return ()
+    option = parameter.opts[0]
     from estimator.vocabulary.specifications import parse_whole_numbers
 
-    with as_wrong_usage(parameter.opts[0]):
-        return parse_whole_numbers(text, parameter.opts[0].removeprefix("--"))
+    with as_wrong_usage(option):
+        return parse_whole_numbers(text, option.removeprefix("--"))
 
 
 def _sizes(text: str) -> "Sizes":
@@ -174,7 +183,7 @@ WHERE: Final = (
         "gpus",
         metavar="NAME|FILE,…",
         multiple=True,
-        callback=words,
+        callback=converted(words),
         help="GPUs (estimate gpus); 'own': the bundle's.",
     ),
     click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]; else the usual one."),
@@ -182,21 +191,25 @@ WHERE: Final = (
 """Options of every estimate: bundles, GPUs, clocks."""
 
 BOARD: Final = (
-    click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
-    click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
-    click.option("--power-cap", type=POSITIVE, metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
+    click.option(
+        "--set", "figures", multiple=True, callback=converted(key_values), metavar="KEY=VALUE", help="Change a figure: num_sms=132."
+    ),
+    click.option(
+        "--efficiency", multiple=True, callback=converted(_shares), metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."
+    ),
+    positive("--power-cap", metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
     click.option("--idle-power", type=_reading, metavar="W[@MHZ]", help="Power of your board at rest, awake, at its highest asked clock."),
 )
 """Settings of a board."""
 
 WEIGHTS: Final = click.option("--weights", metavar="NAME", help="Format of a model's weights instead of the config's: bf16, fp8, w8a8, …")
 KV: Final = click.option("--kv", metavar="NAME", help="Format of a served model's cache instead of the config's: bf16, fp8.")
-MASTER: Final = click.option("--master", is_flag=True, help="train: weights and moments in fp32 beside those in 16 bits (mixed precision).")
+MASTER: Final = flag("--master", help="train: weights and moments in fp32 beside those in 16 bits (mixed precision).")
 IMAGE_SIZE: Final = click.option(
     "--image-size", type=click.IntRange(1, 10**7), metavar="PIXELS", help="Height and width instead of the model's own."
 )
-CHANNELS_LAST: Final = click.option(
-    "--channels-last", is_flag=True, help="Images and convolutions in the layout of tensor cores (memory_format=torch.channels_last)."
+CHANNELS_LAST: Final = flag(
+    "--channels-last", help="Images and convolutions in the layout of tensor cores (memory_format=torch.channels_last)."
 )
 
 QUESTION: Final = (
@@ -214,14 +227,14 @@ QUESTION: Final = (
         "--precision",
         metavar="NAME,…",
         multiple=True,
-        callback=_precisions,
+        callback=each_word(precision_word),
         help="Compute in bf16, fp16, fp32, fp8, …; `sweep` takes several.",
     ),
     click.option(
         "--attention",
         metavar="eager,flash",
         multiple=True,
-        callback=_some_of(ATTENTION_FORMS),
+        callback=each_word(click.Choice(ATTENTION_FORMS)),
         help="Attention as separate kernels or fused; `sweep` takes both.",
     ),
     click.option("--model", metavar="CONFIG|MODULE:CALLABLE", type=named_file, help="This model instead of files (wattprint[torch])."),
@@ -230,7 +243,7 @@ QUESTION: Final = (
         "--runtime",
         metavar="eager,compiled,serving",
         multiple=True,
-        callback=_some_of(RUNTIMES),
+        callback=each_word(click.Choice(RUNTIMES)),
         help="Of a model: eager, compiled, serving (as an engine runs it).",
     ),
     WEIGHTS,
@@ -251,10 +264,10 @@ KERNELS: Final = click.option(
     "--kernels", type=kernel_count, default="10", show_default=True, metavar="N|all", help="Kernels in the table."
 )
 
-JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units.")
-CSV: Final = click.option("--csv", "as_csv", is_flag=True, help="CSV lines, SI units.")
-STRICT: Final = click.option("--strict", is_flag=True, help="Exit status 3 if any warning holds.")
-QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
+JSON: Final = flag("--json", "as_json", help="One JSON document, SI units.")
+CSV: Final = flag("--csv", "as_csv", help="CSV lines, SI units.")
+STRICT: Final = flag("--strict", help="Exit status 3 if any warning holds.")
+QUIET: Final = flag("-q", "--quiet", help="No warnings or notes on stderr.")
 
 
 def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[Decorator, ...]:

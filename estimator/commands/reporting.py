@@ -23,13 +23,22 @@ MOST_NAMED: Final = 6
 """Most names in one line."""
 
 
-def deliver(form: str, forms: Mapping[str, Callable[[], str | bytes | Iterable[str]]], out: Path | None) -> None:
+Forms = Mapping[str, Callable[[], str | bytes | Iterable[str]]]
+"""An answer by the form in which it is written."""
+
+
+def show(text: str | bytes) -> None:
+    """Write a text to stdout as it is."""
+    click.echo(text, nl=False)
+
+
+def deliver(form: str, forms: Forms, out: Path | None) -> None:
     """Write the answer in one of its forms to a file atomically, or to stdout.  Raises UnwrittenError."""
     answer = forms[form]()
     pieces: Iterable[str | bytes] = [answer] if isinstance(answer, str | bytes) else answer
     if out is None:
         for piece in pieces:
-            click.echo(piece, nl=False)
+            show(piece)
         return
     from estimator.vocabulary.whole_file import open_whole
 

@@ -1,27 +1,18 @@
 """The commands `estimate sweep`, `best` and `compare`: answers of many points."""
 
 import math
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from estimator.commands.combinations import check_finite, questions
-from estimator.commands.options import (
-    CHART_FORMATS,
-    POSITIVE,
-    QUESTION,
-    TEXT_FORMATS,
-    answer_form,
-    answer_options,
-    with_options,
-)
-from estimator.commands.reporting import deliver, report
+from estimator.commands.options import CHART_FORMATS, QUESTION, TEXT_FORMATS, answer_form, answer_options, flag, positive, with_options
+from estimator.commands.reporting import Forms, deliver, report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from estimator.questions.sweeping import Sweep
+    from estimator.questions.sweeping import Remarks, Sweep
 
 GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
 CHARTS: Final = ("energy", "latency", "power", "front")
@@ -40,8 +31,8 @@ def sweep_command(**options: Any) -> int:
     from estimator.questions.choosing import answered
     from estimator.questions.sweeping import joined_sweeps
 
-    warnings: list[tuple[str, str]] = []
-    notes: list[tuple[str, str]] = []
+    warnings: Remarks = []
+    notes: Remarks = []
     unusable = False
 
     def pieces() -> "Iterator[Sweep]":
@@ -52,12 +43,12 @@ def sweep_command(**options: Any) -> int:
             notes.extend(points.notes)
             yield points
 
-    forms: dict[str, Callable[[], str | bytes | Iterable[str]]] = {
+    forms: Forms = {
         "csv": lambda: csv_pieces(pieces()),  # piece by piece, so that only one is in memory
         "json": lambda: json_pieces(pieces()),
     }
     if form not in forms:
-        points = joined_sweeps(list(pieces()))
+        points = joined_sweeps(pieces())
         forms = {"txt": lambda: sweep_table(points), **pictures(points, options["chart"])}
     deliver(form, forms, options["out"])
     return report(warnings, notes, options, unusable=unusable)
@@ -71,8 +62,8 @@ def sweep_command(**options: Any) -> int:
     click.option(
         "--goal", type=click.Choice(GOALS), default="energy", show_default=True, help="What is to be least; edp: energy · latency."
     ),
-    click.option("--power-limit", type=POSITIVE, metavar="W", help="Only points of at most this mean power; the board stays as it is."),
-    click.option("--latency-limit", type=POSITIVE, metavar="MS", help="Latency of an iteration that must be kept [ms]."),
+    positive("--power-limit", metavar="W", help="Only points of at most this mean power; the board stays as it is."),
+    positive("--latency-limit", metavar="MS", help="Latency of an iteration that must be kept [ms]."),
     *answer_options(CHART_FORMATS, CHARTS),
 )
 def best_command(**options: Any) -> int:
@@ -105,7 +96,7 @@ def best_command(**options: Any) -> int:
 @click.command(epilog="Ratios are against the first; errors that both share (board, coefficients, host) fall out of them.")
 @with_options(
     *QUESTION,
-    click.option("--baselines", is_flag=True, help="Beside each the time of a roofline."),
+    flag("--baselines", help="Beside each the time of a roofline."),
     *answer_options(TEXT_FORMATS),
 )
 def compare_command(**options: Any) -> int:
@@ -124,10 +115,10 @@ def compare_command(**options: Any) -> int:
     asked = [at_clocks(one, (clock,)) if clock else one for one in questions(options) for clock in one.sm_clock_mhz or (0.0,)]
     if len(asked) == 1 and (options["figures"] or options["efficiency"]):
         asked = [*questions({**options, "figures": {}, "efficiency": {}}), *asked]
-    least = 1 if options["baselines"] else 2
-    if not least <= len(asked) <= 50:
+    least, count = 1 if options["baselines"] else 2, len(asked)
+    if not least <= count <= 50:
         raise click.UsageError(
-            f"{len(asked)} to compare; name {least} to {50}: "
+            f"{count} to compare; name {least} to {50}: "
             "workloads, --gpu h100,l40s, --bundle, --precision fp32,bf16, …; or change the board with --set"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, key_values, precision_word
+from estimator.commands.options import CHANNELS_LAST, IMAGE_SIZE, MASTER, QUIET, WEIGHTS, converted, flag, key_values, precision_word
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, output_option
-from estimator.tracing.models import ATTENTION_FORMS, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest
+from estimator.tracing.models import ATTENTION_FORMS, LOGITS, PHASES, RUNTIMES, SIZES, TraceRequest, load_model_config, model_names
 from estimator.transforms.rescaling import LARGEST_SIZE
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 SIZE: Final = click.IntRange(1, LARGEST_SIZE)
 
 
-def configuration(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
+def configuration(values: tuple[str, ...]) -> dict[str, object]:
     """KEY=VALUE texts as a mapping; a value that is valid JSON is parsed."""
     settings: dict[str, object] = {}
-    for key, text in key_values(context, parameter, values).items():
+    for key, text in key_values(values).items():
         try:
             settings[key] = json.loads(text)
         except (ValueError, RecursionError):
@@ -33,7 +33,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
     epilog="Needs PyTorch and Transformers: pip install 'wattprint[torch]'. Nothing is downloaded and no GPU is asked for.",
 )
 @click.argument("model", metavar="MODEL", required=False, type=named_file)
-@click.option("--list", "list_models", is_flag=True, help="Names of the models that are shipped.")
+@flag("--list", "list_models", help="Names of the models that are shipped.")
 @click.option("--batch", type=SIZE, help="Sequences or images; else 1.")
 @click.option("--sequence", type=SIZE, help="Tokens; decode: all attended to; else 512, or as many as fit.")
 @click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, AdamW.")
@@ -52,9 +52,9 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @IMAGE_SIZE
 @CHANNELS_LAST
-@click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
+@click.option("--set", "settings", multiple=True, callback=converted(configuration), metavar="KEY=VALUE", help="Change the configuration.")
 @output_option(metavar="FILE", help="Write the workload there and a summary to stdout.")
-@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
+@flag("--json", "as_json", help="The summary as one JSON document; the workload itself is always JSON.")
 @QUIET
 def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, model: str | None, **request: Any) -> int:
     """Operators of MODEL, a PyTorch model built without weights on the meta device, as a workload file.
@@ -64,10 +64,13 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
     """
     if list_models == (model is not None):
         raise click.UsageError("name a MODEL, or ask for --list")
+    from estimator.commands.reporting import say, show, stdout_on_stderr
+    from estimator.display.text import document_text, json_text, rows_text
+
     if model is None:
-        return _list_models(as_json)
-    from estimator.commands.reporting import say, stdout_on_stderr
-    from estimator.display.text import document_text, json_text
+        rows = [{"name": name, "title": load_model_config(name).title} for name in model_names()]
+        show(rows_text(rows, "json" if as_json else "txt"))
+        return DONE
     from estimator.formats import write_workload
     from estimator.formats.own import own_text
     from estimator.tracing.torch_trace import trace_calls
@@ -76,36 +79,27 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
     with stdout_on_stderr():
         workload = trace_calls(TraceRequest(model=model, **given), given.keys() & set(SIZES)).workload
     if out is None:
-        click.echo(own_text(workload), nl=False)
+        show(own_text(workload))
     else:
         write_workload(workload, out)
         summary = _summary(workload)
-        click.echo(json_text(summary) if as_json else document_text(summary), nl=False)
+        show(json_text(summary) if as_json else document_text(summary))
     warnings = [f"{item.name} ×{item.count} is of no known kind; it is left out of estimates" for item in workload.unknown]
     warnings += workload.warnings
     say(warnings, workload.notes, {"quiet": quiet})
     return DONE_WITH_WARNINGS if workload.unknown else DONE
 
 
-def _list_models(as_json: bool) -> int:
-    from estimator.display.text import rows_text
-    from estimator.tracing.models import load_model_config, model_names
-
-    rows = [{"name": name, "title": load_model_config(name).title} for name in model_names()]
-    click.echo(rows_text(rows, "json" if as_json else "txt"), nl=False)
-    return DONE
-
-
 def _summary(workload: "Workload") -> "Document":
     """Kernels, flop and bytes of a workload, and the memory that it needs."""
     from estimator.vocabulary.work import workload_work
 
-    work = workload_work(workload)
+    work, held = workload_work(workload), workload.footprint
     return {
         "workload": workload.name,
         "kernels": sum(workload.counts),
         "kinds": len(workload.operators),
         "flop": work.flop,
         "moved_byte": work.read_byte + work.write_byte,
-        "memory": None if workload.footprint is None else asdict(workload.footprint) | {"total_byte": workload.footprint.total_byte},
+        "memory": None if held is None else asdict(held) | {"total_byte": held.total_byte},
     }

@@ -11,9 +11,9 @@ Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; doc
 
 import codecs
 import csv
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from math import nan, sqrt
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -47,7 +47,7 @@ class TableFile:
     instructions_nj: Annotated[Mapping[str, Positive], LEAST_ONE]
     transactions_nj: Annotated[Mapping[Annotated[str, Words(tuple(TRANSACTION_BYTES))], Positive], LEAST_ONE]
     stall_nj: Positive | None = None
-    constant_w: Annotated[float, Span(1e-12, 1e9, nan=True)] = math.nan
+    constant_w: Annotated[float, Span(1e-12, 1e9, nan=True)] = nan
 
 
 @frozen
@@ -58,18 +58,19 @@ class EnergyTable:
     source: str
     vocabulary: Vocabulary
     energies: InstructionEnergies
-    constant_w: float = math.nan
+    constant_w: float = nan
 
     def with_dram(self, pj_per_bit: float) -> "EnergyTable":
         """The table with another DRAM: GPUJoule replaces GDDR5 by HBM with 21.1 pJ/bit.  Raises CountsError without an energy of DRAM."""
+        energies = self.energies
         term = f"{TRANSACTION}dram"
-        if term not in self.energies.terms:
+        if term not in energies.terms:
             raise CountsError(f"{self.name} has no energy of DRAM to put another in its place")
-        place = self.energies.terms.index(term)
-        values, covariance = self.energies.values.copy(), self.energies.covariance.copy()
+        place = energies.terms.index(term)
+        values, covariance = energies.values.copy(), energies.covariance.copy()
         values[place] = pj_per_bit * 8e-12 * TRANSACTION_BYTES["dram"]
         covariance[place, :] = covariance[:, place] = 0.0
-        return replace(self, energies=replace(self.energies, values=values, covariance=covariance))
+        return replace(self, energies=replace(energies, values=values, covariance=covariance))
 
 
 def load_energy_table(name_or_path: str) -> EnergyTable:
@@ -77,7 +78,7 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
     if names_file(name_or_path):
         path = Path(name_or_path)
     else:
-        names = resource_names("energies", ".toml")
+        names = resource_names("energies")
         if name_or_path not in names:
             raise CountsError(f"no table of energies {name_or_path!r}; there are {', '.join(names)}")
         path = resource_folder("energies") / f"{name_or_path}.toml"
@@ -88,16 +89,15 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
     energies = InstructionEnergies(
         terms=tuple(values),
         values=np.array(list(values.values())) * 1e-9,
-        covariance=np.eye(len(values)) * (0.01e-9 / math.sqrt(12.0)) ** 2,  # figures are rounded to 0.01 nJ
+        covariance=np.eye(len(values)) * (0.01e-9 / sqrt(12.0)) ** 2,  # figures are rounded to 0.01 nJ
         identified=(True,) * len(values),
-        reference_voltage_v=math.nan,
-        reference_clock_mhz=math.nan,
-        temperature_c=math.nan,
+        reference_voltage_v=nan,
+        reference_clock_mhz=nan,
+        temperature_c=nan,
         scatter=0.0,
         rows=0,
     )
-    own = {name: getattr(file, name) for name in ("name", "source", "vocabulary", "constant_w")}
-    return EnergyTable(**own, energies=energies)
+    return EnergyTable(name=file.name, source=file.source, vocabulary=file.vocabulary, constant_w=file.constant_w, energies=energies)
 
 
 MOST_COUNT: Final = 1e24
@@ -138,7 +138,7 @@ class ActivityFile:
 THREAD_METRIC: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
 """Metric of instructions of a kind executed by threads; older and newer versions write smsp instead of sm."""
 
-THREAD_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
+THREAD_KINDS: Final = {
     "sass": {
         "fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA", "dadd": "DADD", "dmul": "DMUL", "dfma": "DFMA",
         "hadd": "HADD2", "hmul": "HMUL2", "hfma": "HFMA2", "integer": "IADD3", "bit": "LOP3", "conversion": "F2F",
@@ -152,7 +152,7 @@ THREAD_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
 """Class of energy by kind of instruction; for a metric that sums several classes, the most frequent one."""
 
 TENSOR_METRIC: Final = "sm__inst_executed_pipe_tensor_op_{}.sum"
-TENSOR_KINDS: Final[Mapping[str, str]] = {"hmma": "HMMA.16816.F32", "imma": "IMMA.16832.S8.S8", "dmma": "DMMA.884", "gmma": "HGMMA"}
+TENSOR_KINDS: Final = {"hmma": "HMMA.16816.F32", "imma": "IMMA.16832.S8.S8", "dmma": "DMMA.884", "gmma": "HGMMA"}
 """Matrix instructions of a warp, by the pipe's operation."""
 
 TIME: Final = "gpu__time_duration.sum"
@@ -160,7 +160,7 @@ ISSUED: Final = "smsp__inst_executed.sum"
 ACTIVE: Final = "smsp__cycles_active.sum"
 BUSY: Final = "smsp__issue_active.sum"
 
-TRANSACTION_METRICS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
+TRANSACTION_METRICS: Final = {
     "shared": (("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",), 1.0),
     "l1": (("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"), 0.25),
     "l2": (("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum"), 1.0),
@@ -216,7 +216,7 @@ def profiled_activity(kernel: "ProfiledKernel", vocabulary: Vocabulary, at: str)
     missing: list[str] = []
 
     def metric(name: str) -> float:
-        value = next((kernel.metrics[one] for one in (name, name.replace("sm__", "smsp__", 1)) if one in kernel.metrics), math.nan)
+        value = next((kernel.metrics[one] for one in (name, name.replace("sm__", "smsp__", 1)) if one in kernel.metrics), nan)
         if not 0 <= value <= MOST_COUNT:  # nan: no count, or a count in an unknown unit
             missing.append(name)
             return 0.0
@@ -249,15 +249,15 @@ def profiled_activity(kernel: "ProfiledKernel", vocabulary: Vocabulary, at: str)
 
 
 def _counted(entry: KernelEntry, at: str, vocabulary: Vocabulary) -> CountedKernel:
-    instructions = dict(entry.instructions or {})
+    instructions, opcodes = dict(entry.instructions or {}), entry.opcodes or {}
     if entry.opcodes is not None and vocabulary != "sass":
         raise CountsError(f"{at}.opcodes: these energies are of PTX types; give instructions by type instead")
-    for opcode, count in (entry.opcodes or {}).items():
+    for opcode, count in opcodes.items():
         if name := sass_class(opcode):
             instructions[name] = instructions.get(name, 0.0) + count * entry.lanes
     activity = Activity(
         instructions=instructions,
-        issued=entry.issued or sum((entry.opcodes or {}).values()),
+        issued=entry.issued or sum(opcodes.values()),
         transactions=entry.transactions or {},
         stalls=entry.stalls or 0.0,
         time_s=entry.time_s,
@@ -325,5 +325,5 @@ def _value(text: str, unit: str) -> float:
     try:
         number = float(text.replace(",", ""))
     except ValueError:
-        return math.nan
-    return number * SCALES.get(unit.strip().lower(), math.nan)
+        return nan
+    return number * SCALES.get(unit.strip().lower(), nan)

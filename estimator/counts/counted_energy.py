@@ -33,7 +33,7 @@ class Integration:
     shared_constant: float = 0.0
 
 
-INTEGRATIONS: Final[Mapping[str, Integration]] = {
+INTEGRATIONS: Final = {
     "on-package": Integration(link_pj_per_bit=0.54, shared_constant=0.5),
     "on-board": Integration(link_pj_per_bit=10.0),
     "switched": Integration(link_pj_per_bit=20.0),
@@ -68,11 +68,10 @@ class CountedEnergy:
 
 def scaling(one: CountedEnergy, several: CountedEnergy, modules: int, exponent: float) -> dict[str, float]:
     """Speed-up, energy ratio and EDⁱPSE [%] of `modules` modules relative to one."""
-    efficiency = 100.0 * one.energy_delay(exponent) / (math.pow(modules, exponent) * several.energy_delay(exponent))
     return {
         "speedup": one.time_s / several.time_s,
         "energy_ratio": several.energy_j / one.energy_j,
-        "scaling_efficiency_percent": efficiency,
+        "scaling_efficiency_percent": 100.0 * one.energy_delay(exponent) / (math.pow(modules, exponent) * several.energy_delay(exponent)),
     }
 
 
@@ -108,9 +107,7 @@ def counted_energies(
             spread[name] = spread.get(name, 0.0) + std * kernel.launches
     total = CountedEnergy(
         name="total",
-        launches=math.fsum(row.launches for row in rows),
-        time_s=math.fsum(row.time_s for row in rows),
-        energy_j=math.fsum(row.energy_j for row in rows),
+        **{name: math.fsum(getattr(row, name) for row in rows) for name in ("launches", "time_s", "energy_j")},
         energy_std_j=_std(table.energies, np.sum(weights, axis=0), spread.values()),
         parts_j={part: math.fsum(row.parts_j[part] for row in rows) for part in PARTS},
         complete=not lacking,
@@ -158,9 +155,10 @@ def _foreign(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
     """Remarks on classes without their own energy.  Raises CountsError if no other energy can replace it."""
     energies = table.energies
     counted = sorted({name for kernel in kernels for name in kernel.activity.instructions})
-    if missing := [name for name in counted if not energies.price(name).name]:
+    prices = {name: energies.price(name).name for name in counted}
+    if missing := [name for name, price in prices.items() if not price]:
         raise CountsError(f"{table.name} has no energy of {', '.join(missing[:8])}; it knows {', '.join(energies.classes)}")
-    rare = [name for name in counted if energies.price(name).name == RARE != name]
+    rare = [name for name, price in prices.items() if price == RARE != name]
     warnings = [f"no energy of their own, taken at that of rare ones: {', '.join(rare[:8])}"] if rare else []
     doubtful = {name: energies.doubt(name) for name in counted if name not in rare and energies.doubt(name)}
     return [*warnings, *(f"energy of {name} is of low confidence: {doubt}" for name, doubt in doubtful.items())]

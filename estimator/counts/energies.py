@@ -11,9 +11,9 @@ Core terms hold at one voltage and scale with V²; DRAM does not.
 Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 4; stalls and issue by slots instead of cycles, lanes separate from the issue.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from math import isfinite, nan, sqrt
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 import numpy as np
@@ -63,8 +63,8 @@ class Activity:
     stalls: float
     time_s: float
     loops: float = 0.0
-    voltage_v: float = math.nan
-    sm_clock_mhz: float = math.nan
+    voltage_v: float = nan
+    sm_clock_mhz: float = nan
     kelvin: float = 0.0
 
 
@@ -112,6 +112,10 @@ class Expansion:
     low_confidence: Annotated[str, "why the energy is of low confidence or not known"] = field(default="", metadata=WHEN_GIVEN)
 
 
+Figure = tuple[float, float]
+"""A value and its standard deviation."""
+
+
 @frozen
 class InstructionEnergies:
     """Fitted energies of one board.
@@ -142,10 +146,9 @@ class InstructionEnergies:
     def weights(self, activity: Activity) -> Array:
         """Occurrences of each term in an activity, scaled by the voltage; shape (t,)."""
         volt = _ratio(activity.voltage_v, self.reference_voltage_v) ** 2
-        clock = _ratio(activity.sm_clock_mhz, self.reference_clock_mhz)
-        return term_weights(activity, self.terms, volt, clock)
+        return term_weights(activity, self.terms, volt, _ratio(activity.sm_clock_mhz, self.reference_clock_mhz))
 
-    def energy_j(self, activity: Activity) -> tuple[float, float]:
+    def energy_j(self, activity: Activity) -> Figure:
         """Energy above the board at rest and its standard deviation [J]; `price` sets the energy of classes that were not measured.
 
         Raises BundleError for a class without a price.
@@ -155,7 +158,7 @@ class InstructionEnergies:
             raise BundleError(f"no energy of {', '.join(missing[:5])} in this bundle; measure it with `collect --campaign instructions`")
         weights = self.weights(activity)
         variance = float(weights @ self.covariance @ weights) + sum(std**2 for std in self.spread_j(activity).values())
-        return float(weights @ self.values), math.sqrt(max(0.0, variance))
+        return float(weights @ self.values), sqrt(max(0.0, variance))
 
     def price(self, name: str) -> Price:
         """The price of a class."""
@@ -176,18 +179,18 @@ class InstructionEnergies:
         price = self.price(name)
         return price.reason or self.doubts.get(price.name, "")
 
-    def per_thread_j(self, classes: Mapping[str, float], issued: float) -> tuple[float, float]:
+    def per_thread_j(self, classes: Mapping[str, float], issued: float) -> Figure:
         """Energy of instructions of one thread in a full warp with their share of the issue, and its standard deviation [J]."""
         return self.energy_j(Activity(instructions=classes, issued=issued / LANES, transactions={}, stalls=0.0, time_s=0.0))
 
-    def epi_j(self, name: str) -> tuple[float, float]:
+    def epi_j(self, name: str) -> Figure:
         """Energy per instruction of a class and thread in a full warp, issue included, and its standard deviation [J]."""
         return self.per_thread_j({name: 1.0}, 1.0)
 
-    def term(self, name: str) -> tuple[float, float]:
+    def term(self, name: str) -> Figure:
         """A term and its standard deviation; nan for a term that was not fitted."""
         if name not in self.terms:
-            return math.nan, math.nan
+            return nan, nan
         place = self.terms.index(name)
         return float(self.values[place]), float(np.sqrt(self.covariance[place, place]))
 
@@ -216,7 +219,7 @@ def term_weights(activity: Activity, terms: Sequence[str], volt: float, clock: f
 
 
 def _ratio(value: float, reference: float) -> float:
-    return value / reference if math.isfinite(value) and math.isfinite(reference) else 1.0
+    return value / reference if isfinite(value) and isfinite(reference) else 1.0
 
 
 LINKS: Final = "links"
@@ -296,7 +299,7 @@ def section_of(energies: InstructionEnergies) -> Document:
     transactions = {}
     for level, size in TRANSACTION_BYTES.items():
         value, std = energies.term(TRANSACTION + level)
-        if math.isfinite(value):
+        if isfinite(value):
             transactions[level] = {"bytes": size, "ept_j": value, "std_j": std, "pj_per_bit": value * 1e12 / (8 * size)}
     own = {name: getattr(energies, name) for name in InstructionEnergies.__annotations__ if name in EnergySection.__required_keys__}
     section: Document = plain({**own, "instructions": instructions, "transactions": transactions})

@@ -54,11 +54,9 @@ def loop_classes(body: Mapping[str, float]) -> tuple[dict[str, float], float]:
     """Instructions of one iteration of a measured loop by class without loop control, and the number of all issued instructions."""
     left = dict(body)
     for part in LOOP_PARTS:
-        for base in part:
-            found = next((opcode for opcode in sorted(left) if opcode.partition(".")[0] == base and left[opcode] >= 1), None)
-            if found is not None:
-                left[found] -= 1
-                break
+        found = next((one for base in part for one in sorted(left) if one.partition(".")[0] == base and left[one] >= 1), None)
+        if found is not None:
+            left[found] -= 1
     counts: dict[str, float] = {}
     for opcode, count in left.items():
         name = sass_class(opcode)

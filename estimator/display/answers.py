@@ -15,6 +15,9 @@ from estimator.questions.choosing import energy_per_request_j, pareto_front
 from estimator.questions.explanation import Explanation
 from estimator.questions.sweeping import LABELS, Sweep
 
+Pictures = dict[str, Callable[[], str | bytes]]
+"""A chart by the format of its file."""
+
 MOST_LINES: Final = 6
 """Most cases in one chart; its legend counts the others."""
 
@@ -32,7 +35,7 @@ def clock_svg(points: Sweep, quantity: str, chosen_mhz: float | None = None) -> 
     """
     column, label = CLOCK_CHARTS[quantity]
     series, edges, cases = [], [], points.present()  # left-out cases have no point
-    for number in cases[:MOST_LINES]:
+    for number in list(cases)[:MOST_LINES]:
         own = points.select(points.case == number)
         own = own.select(np.argsort(own.asked_clock_mhz, kind="stable"))
         value, low, high = (getattr(own, name) for name in (column, f"{column}_low", f"{column}_high"))
@@ -62,7 +65,7 @@ def front_svg(points: Sweep) -> str:
 def case_name(points: Sweep, number: int) -> str:
     """Short name of a case by the labels that differ from other cases."""
     case = points.cases[number]
-    told = [name for name in LABELS if len({getattr(points.cases[other], name) for other in points.present()}) > 1]
+    told = [name for name in LABELS if len({getattr(other, name) for other in points.present().values()}) > 1]
     short = {"batch": "b", "sequence": "s"}
     words = [f"{short.get(name, '')}{getattr(case, name)}" for name in told if name != "workload" or not {"batch", "sequence"} & set(told)]
     return " ".join(word for word in words if word) or case.workload
@@ -80,12 +83,12 @@ EXPLANATION_CHARTS: Final[dict[str, Callable[[Explanation], str]]] = {
 }
 
 
-def pictures(answer: Sweep | Explanation, name: str) -> dict[str, Callable[[], str | bytes]]:
+def pictures(answer: Sweep | Explanation, name: str) -> Pictures:
     """A chart of an answer by the format of its file."""
     return picture_forms(lambda: SWEEP_CHARTS[name](answer) if isinstance(answer, Sweep) else EXPLANATION_CHARTS[name](answer))
 
 
-def picture_forms(chart: Callable[[], str]) -> dict[str, Callable[[], str | bytes]]:
+def picture_forms(chart: Callable[[], str]) -> Pictures:
     """A chart by the format of its file."""
     return {"svg": lambda: standalone_svg(chart()), "png": lambda: picture_png(chart())}
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import bundle_heads, bundle_names, bundle_path, load_bundle
-from estimator.display.text import UNKNOWN, Document, document_text, rows_table
+from estimator.display.text import UNKNOWN, Document, document_text, fields_of, rows_table
 from estimator.engine.board import board_tables
 from estimator.uncertainty.forecast import forecast_of
 from estimator.uncertainty.nearest import asked_gpu, known_gpu, nearest_bundle
@@ -144,7 +144,7 @@ def listed_gpus(given: Sequence[str], warn: Callable[[str], object]) -> Iterator
         further = forecast.ln_std if forecast and any(forecast.ln_std) else ()  # an anchored bundle states its own errors
         latency, power = (math.exp(NORMAL_90 * std) for std in further) if further else (None, None)
         yield ListedGpu(
-            **{field: getattr(gpu, field) for field in ("name", "short_names", "memory", "power_limit_w", "asleep_w")},
+            **fields_of(gpu, ("name", "short_names", "memory", "power_limit_w", "asleep_w")),
             memory_bytes=gpu.dram_bytes,
             idle_power_w=float(tables.rest_w(np.array([gpu.sm_clock_max_mhz]))[0]),
             idle_power_from="table" if tables.idle_w else "rule",

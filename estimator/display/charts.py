@@ -56,9 +56,10 @@ class Axis:
 
     def place(self, values: Array) -> Array:
         """Positions of values, 0 at `low`, 1 at `high`."""
+        low, high = self.low, self.high
         if self.logarithmic:
-            return (np.log10(values) - log10(self.low)) / (log10(self.high) - log10(self.low))
-        return (values - self.low) / (self.high - self.low)
+            values, low, high = np.log10(values), log10(low), log10(high)
+        return (values - low) / (high - low)
 
     def ticks(self) -> list[float]:
         """Round values along the axis."""
@@ -79,11 +80,12 @@ def axis_over(label: str, values: Sequence[Array], *, logarithmic: bool = False)
     joined = joined[joined > 0] if logarithmic else joined
     low, high = (float(joined.min()), float(joined.max())) if joined.size else (1.0, 10.0)
     if logarithmic:
-        return Axis(
-            label=label, low=10.0 ** floor(log10(low)), high=10.0 ** max(ceil(log10(high)), floor(log10(low)) + 1), logarithmic=True
-        )
-    margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
-    return Axis(label=label, low=max(low - margin, 0.0) if low >= 0 else low - margin, high=high + margin, logarithmic=False)
+        first = floor(log10(low))
+        low, high = 10.0**first, 10.0 ** max(ceil(log10(high)), first + 1)
+    else:
+        margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
+        low, high = max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
+    return Axis(label=label, low=low, high=high, logarithmic=logarithmic)
 
 
 def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, diagonal: bool = False) -> str:
@@ -104,13 +106,14 @@ def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y:
     """A chart of lines through points in ascending x with their bands, broken at values that are not finite; more: lines left out."""
     areas, body = "", ""
     for number, line in enumerate(series):
+        across = line.x
         if line.band is not None:
             low, high = line.band
             for part in _stretches(np.isfinite(low) & np.isfinite(high)):
-                corners = [*_corners(x, y, line.x[part], high[part]), *reversed(_corners(x, y, line.x[part], low[part]))]
+                corners = [*_corners(x, y, across[part], high[part]), *reversed(_corners(x, y, across[part], low[part]))]
                 areas += f'<polygon class="b{number}" points="{" ".join(corners)}"/>'
-        for part in _stretches(np.isfinite(line.x) & np.isfinite(line.y)):
-            body += f'<polyline class="l{number}" points="{" ".join(_corners(x, y, line.x[part], line.y[part]))}"/>'
+        for part in _stretches(np.isfinite(across) & np.isfinite(line.y)):
+            body += f'<polyline class="l{number}" points="{" ".join(_corners(x, y, across[part], line.y[part]))}"/>'
     return _frame(title, description, areas + body, x, y, [part.name for part in series] + [f"{more} more"] * (more > 0), "l")
 
 

@@ -14,6 +14,8 @@ from estimator.display.text import (
     Units,
     aligned,
     csv_lines,
+    fields_of,
+    indented,
     percent,
     quantity_texts,
     seconds,
@@ -38,8 +40,8 @@ MARK: Final = " *"
 def result_document(result: "Estimate") -> Document:
     """One result as JSON data."""
     return {
-        **{name: getattr(result, name) for name in SUMMARY_FIELDS},
-        "kernels": [{name: getattr(kernel, name) for name in KERNEL_FIELDS} for kernel in result.kernels],
+        **fields_of(result, SUMMARY_FIELDS),
+        "kernels": [fields_of(kernel, KERNEL_FIELDS) for kernel in result.kernels],
         "warnings": result.warnings,
         "notes": result.notes,
     }
@@ -57,7 +59,7 @@ def kernel_table(result: "Estimate", most: int | None) -> str:
             [
                 f"{kernel.count * kernel.latency_s / total:.1%}",
                 f"{kernel.count:g}",
-                *quantity_texts({name: getattr(kernel, name) for name in KERNEL_FIELDS}),
+                *quantity_texts(fields_of(kernel, KERNEL_FIELDS)),
                 *(f"{100.0 * share:.0f}" for share in kernel.utilization.values()),
                 _named(kernel),
             ]
@@ -99,39 +101,37 @@ def explanation_document(answer: "Explanation") -> Document:
     return {
         **summary,
         "host_s": result.host_s,
-        **{name: getattr(answer, name) for name in ("waiting_s", "capped_s", "limits_s", "energy_parts_j")},
-        "kernels": [{name: getattr(kernel, name) for name in (*EXPLAINED_FIELDS, "limits", "phases_s")} for kernel in answer.kernels],
+        **fields_of(answer, ("waiting_s", "capped_s", "limits_s", "energy_parts_j")),
+        "kernels": [fields_of(kernel, (*EXPLAINED_FIELDS, "limits", "phases_s")) for kernel in answer.kernels],
     }
 
 
 def explanation_csv(answer: "Explanation") -> str:
     """CSV with a line for every kernel: its fields, the share of its time by limit, then what the answer rests on."""
     limits, basis = list(answer.limits_s), ("gpus", "bundle", "gpu", "validity")
-    own = [getattr(answer.result, name) for name in basis]
-    rows = (
-        [*(getattr(kernel, name) for name in EXPLAINED_FIELDS), *(kernel.limits[name] for name in limits), *own]
-        for kernel in answer.kernels
-    )
+    own = fields_of(answer.result, basis).values()
+    rows = ([*fields_of(kernel, EXPLAINED_FIELDS).values(), *(kernel.limits[name] for name in limits), *own] for kernel in answer.kernels)
     return csv_lines(rows, header=[*EXPLAINED_FIELDS, *(f"share {name}" for name in limits), *basis])
 
 
 def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -> str:
     """Tables of the result, the limits, the parts of energy, and the longest kernels (`most`; None: all)."""
-    result, shown = answer.result, answer.kernels[:most]
+    result, kernels = answer.result, answer.kernels
+    shown = kernels[:most]
     fitted = f"bundle {result.bundle}{', fitted on a simulated board' if simulated else ''}"
     too_large = "" if result.fits else f": {TOO_LARGE.format(result.gpu)}"
     text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({fitted}, {result.validity}){too_large}\n"
-    text += f"  {', '.join(quantity_texts({name: getattr(result, name) for name in PREDICTED}))}\n"
-    text += "".join(f"  {line}\n" for line in together([result.gpus]))
+    text += f"  {', '.join(quantity_texts(fields_of(result, PREDICTED)))}\n"
+    text += indented(together([result.gpus]))
     clocks = f"{result.sm_clock_mhz:.0f} instead of {result.asked_clock_mhz:g} MHz"
     more = {"waiting for the host's launches": answer.waiting_s, f"of these by the power limit: {clocks}": answer.capped_s}
     text += "time: what limits\n" + _parts(answer.limits_s, result.latency_s, "time", TIME_UNITS, more)
     if answer.energy_parts_j:
         text += "energy: what draws\n" + _parts(answer.energy_parts_j, result.energy_j, "energy", ENERGY_UNITS, {})
-    joule = sum(kernel.energy_j for kernel in answer.kernels) or math.nan
+    joule = sum(kernel.energy_j for kernel in kernels) or math.nan
     table = aligned([EXPLAINED_HEADS, *(_explained_cells(kernel, joule) for kernel in shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
-    left = sum(kernel.time_share for kernel in answer.kernels[len(shown) :])
-    return f"{text}kernels, the longest first\n{table}" + _below(shown, len(answer.kernels), left)
+    left = sum(kernel.time_share for kernel in kernels[len(shown) :])
+    return f"{text}kernels, the longest first\n{table}" + _below(shown, len(kernels), left)
 
 
 def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, more: Mapping[str, float]) -> str:

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from estimator.display.answers import MOST_LINES
 from estimator.display.charts import Series, axis_over, line_svg
-from estimator.display.text import ENERGY_UNITS, MOST_ROWS, POWER_UNITS, TIME_UNITS, Units, aligned, percent, rows_csv, together
+from estimator.display.text import ENERGY_UNITS, MOST_ROWS, POWER_UNITS, TIME_UNITS, aligned, indented, percent, rows_csv, together
 from estimator.display.text import with_uncertainty as quantity
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.documents import printable
@@ -18,9 +18,8 @@ from estimator.vocabulary.errors import OperatingPointError
 if TYPE_CHECKING:
     from estimator.serving.answers import ServedEstimate
 
-RATE_UNITS: Final = ((1.0, ""),)
-HEADLINE: Final[dict[str, tuple[str, Units]]] = {
-    "tokens_per_s": ("tokens/s", RATE_UNITS),
+HEADLINE: Final = {
+    "tokens_per_s": ("tokens/s", ((1.0, ""),)),
     "ttft_s": ("TTFT", TIME_UNITS),
     "tpot_s": ("TPOT", TIME_UNITS),
     "power_w": ("power", POWER_UNITS),
@@ -103,7 +102,7 @@ def _full(answer: "ServedEstimate") -> str:
     shares = ", ".join(f"{name} {percent(share)}" for name, share in answer.parts.items() if share > LEAST_SHARE and name != "prompts")
     memory, free = answer.memory, f"caches of up to {answer.memory.sequences} requests in {answer.memory.free_byte / GIB:.1f} GiB"
     text += aligned(rows, left_columns=(0, 2)) + f"  time: {shares}; prompts take {percent(answer.parts['prompts'])}\n"
-    text += "".join(f"  {line}\n" for line in together([answer.gpus]))
+    text += indented(together([answer.gpus]))
     return f"{text}  memory of a GPU: weights {memory.weights_byte / GIB:.1f} GiB, {free}\n"
 
 
@@ -114,23 +113,16 @@ def _verdict(answer: "ServedEstimate") -> str:
 def _table(answers: Sequence["ServedEstimate"]) -> str:
     """A line for each of the first answers; labels that all share stand above."""
     values = {name: list(dict.fromkeys(getattr(answer, name) for answer in answers)) for name in LABELS}
-    values = {name: found for name, found in values.items() if found != [None]}
-    shown = [name for name, found in values.items() if len(found) > 1]
-    fixed = ", ".join(
-        f"{name.removesuffix('_mhz').replace('_', ' ')} {printable(str(found[0]))}" for name, found in values.items() if len(found) == 1
-    )
-    columns = {"ttft_loaded_s" if name == "ttft_s" else name: heading for name, heading in HEADLINE.items()}
-    words = ["TTFT under load" if name == "ttft_loaded_s" else word for name, (word, _) in columns.items()]
-    rows = [[*(name.removesuffix("_mhz").replace("_", " ") for name in shown), *words, "verdict"]]
+    labels = {name: name.removesuffix("_mhz").replace("_", " ") for name, found in values.items() if found != [None]}
+    shown = [name for name in labels if len(values[name]) > 1]
+    fixed = ", ".join(f"{label} {printable(str(values[name][0]))}" for name, label in labels.items() if name not in shown)
+    columns = HEADLINE | {"ttft_s": ("TTFT under load", TIME_UNITS)}
+    rows = [[*map(labels.__getitem__, shown), *(word for word, _ in columns.values()), "verdict"]]
     for answer in answers[:MOST_ROWS]:
-        numbers = [quantity(getattr(answer, name), math.nan, units).strip() for name, (_, units) in columns.items()]
-        rows.append(
-            [
-                *(f"{value:g}" if isinstance(value := getattr(answer, name), float) else str(value) for name in shown),
-                *numbers,
-                _verdict(answer),
-            ]
-        )
+        own = [f"{value:g}" if isinstance(value, float) else str(value) for value in (getattr(answer, name) for name in shown)]
+        under_load = replace(answer, ttft_s=answer.ttft_loaded_s)
+        numbers = [quantity(getattr(under_load, name), math.nan, units).strip() for name, (_, units) in columns.items()]
+        rows.append([*own, *numbers, _verdict(answer)])
     rest = f"  … {len(answers) - MOST_ROWS} more points (--csv or --json for all)\n" if len(answers) > MOST_ROWS else ""
-    rest += "".join(f"  {line}\n" for line in together(answer.gpus for answer in answers))
+    rest += indented(together(answer.gpus for answer in answers))
     return f"{fixed}\n" + aligned(rows, left_columns=(len(rows[0]) - 1,)) + rest

@@ -14,6 +14,7 @@ from estimator.display.text import (
     Document,
     aligned,
     csv_lines,
+    indented,
     known,
     percent,
     plain,
@@ -49,16 +50,17 @@ def json_pieces(pieces: Iterable[Sweep]) -> Iterator[str]:
 
 def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     """A table with a line for each of the first `most` points; columns with one value for all points are listed above it."""
+    count = len(points)
     simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
-    rows, (shown, fixed) = list(points.select(np.arange(len(points))[:most])), _differing(points)
+    rows, (shown, fixed) = list(points.select(np.arange(count)[:most])), _differing(points)
     tokens = any(math.isfinite(row["tokens_per_j"]) for row in rows)
     table = [[*shown, "asked", "SM clock", "latency", "power", "energy", *["tokens/J"] * tokens]]
     for row in rows:
         table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[plain(row["tokens_per_j"], ".4g")] * tokens])
-    rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
+    rest = [f"… {count - most} more points (--csv or --json for all)"] if count > most else []
     remarks = [*rest, *together([row["gpus"] for row in rows]), *_elsewhere(rows)]
     head = f"{fixed}{simulated}{_too_large(points)}\n".lstrip("\n")
-    return head + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
+    return head + aligned(table, range(len(shown))) + indented(remarks)
 
 
 def _elsewhere(rows: Sequence[Point]) -> list[str]:
@@ -86,7 +88,7 @@ def _differing(points: Sweep) -> tuple[list[str], str]:
 
 def _too_large(points: Sweep) -> str:
     """The end of a headline if models do not fit into memory: on which boards, and how many of several."""
-    cases = [points.cases[i] for i in points.present()]
+    cases = points.present().values()
     large = [case for case in cases if case.too_large]
     which = f" ({len(large)} of {len(cases)})" if len(cases) > 1 else ""
     gpus = ", ".join(dict.fromkeys(case.gpu for case in large))
@@ -98,19 +100,20 @@ def _too_large(points: Sweep) -> str:
 
 def best_document(answer: "Best") -> Document:
     """The answer as JSON data: the best point, points that do not differ significantly, gains over the usual clock, the front."""
+    points = answer.points
     return {
         "goal": answer.goal,
-        "best": next(iter(answer.points.select(np.array([answer.index])))),
+        "best": next(iter(points.select(np.array([answer.index])))),
         "indistinguishable": {
             "low_clock_mhz": answer.clocks_mhz[0],
             "high_clock_mhz": answer.clocks_mhz[1],
-            "clocks_mhz": answer.points.asked_clock_mhz[answer.alike].tolist(),
+            "clocks_mhz": points.asked_clock_mhz[answer.alike].tolist(),
         },
         "usual_clock_mhz": answer.usual_clock_mhz,
         "over_usual_clock": {name: asdict(gain) for name, gain in answer.gains.items()},
-        "points": len(answer.points),
+        "points": len(points),
         "points_within_limits": int(answer.fits.sum()),
-        "front": list(answer.points.select(answer.front)),
+        "front": list(points.select(answer.front)),
     }
 
 
@@ -124,15 +127,16 @@ def gain_text(gain: "Gain") -> str:
 
 def best_text(answer: "Best") -> str:
     """The answer for people."""
-    case, (low, high) = answer.points.cases[answer.points.case[answer.index]], answer.clocks_mhz
+    points = answer.points
+    case, (low, high) = points.cases[points.case[answer.index]], answer.clocks_mhz
     settings = "".join(f", {word}" for word in (case.precision, case.attention and f"{case.attention} attention") if word)
     texts = [
-        f"least {answer.goal}: {answer.points.asked_clock_mhz[answer.index]:g} MHz, {printable(case.workload)} on {case.gpu}{settings}",
-        sweep_table(answer.points.select(np.array([answer.index]))).rstrip("\n"),
+        f"least {answer.goal}: {points.asked_clock_mhz[answer.index]:g} MHz, {printable(case.workload)} on {case.gpu}{settings}",
+        sweep_table(points.select(np.array([answer.index]))).rstrip("\n"),
         f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)",
         f"against {answer.usual_clock_mhz:g} MHz: " + ", ".join(f"{name} × {gain_text(gain)}" for name, gain in answer.gains.items()),
         f"front between latency and energy: {len(answer.front)} of {int(answer.fits.sum())} points",
-        sweep_table(answer.points.select(answer.front), 12).partition("\n")[2] if len(answer.front) else "",
+        sweep_table(points.select(answer.front), 12).partition("\n")[2] if len(answer.front) else "",
     ]
     return "\n".join(texts)
 
@@ -170,5 +174,4 @@ def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], rooflines
             table.append([*blank, "ratio", *map(gain_text, comparisons[number - 1].ratios.values())])
         for roofline_s in rooflines_s[number : number + 1]:
             table.append([*blank, "roofline", seconds(roofline_s), percent(roofline_s / sides.latency_s[number]), ""])
-    remarks = "".join(f"  {line}\n" for line in together(sides.label("gpus")))
-    return f"{fixed}{_too_large(sides)}\n" + aligned(table, range(len(blank))) + remarks
+    return f"{fixed}{_too_large(sides)}\n" + aligned(table, range(len(blank))) + indented(together(sides.label("gpus")))

@@ -3,8 +3,8 @@
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from math import floor, isfinite, log10, nan
 from typing import Any, Final
 
 from estimator.vocabulary.documents import printable
@@ -12,12 +12,14 @@ from estimator.vocabulary.documents import printable
 Units = Sequence[tuple[float, str]]
 Document = dict[str, object]
 """An object of JSON data."""
+Rows = Sequence[Mapping[str, object]]
+"""Lines of a table, each with its fields by name."""
 
 TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 POWER_UNITS: Final = ((1.0, "W"),)
 ENERGY_UNITS: Final = ((1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"))
 
-QUANTITIES: Final[dict[str, Units]] = {"latency_s": TIME_UNITS, "power_w": POWER_UNITS, "energy_j": ENERGY_UNITS}
+QUANTITIES: Final = {"latency_s": TIME_UNITS, "power_w": POWER_UNITS, "energy_j": ENERGY_UNITS}
 """Predicted quantities and their units for people; each field has a `…_std`, `…_low` and `…_high`."""
 
 PREDICTED: Final = tuple(f"{name}{end}" for name in QUANTITIES for end in ("", "_std"))
@@ -39,7 +41,7 @@ def known(value: Any) -> Any:
         return {name: known(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [known(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def json_of_each(documents: Sequence[object]) -> str:
@@ -54,7 +56,7 @@ def json_text(document: object) -> str:
 
 def plain(value: float, form: str, unit: str = "") -> str:
     """A number in a form of Python's format language."""
-    return f"{value:{form}}{unit}" if math.isfinite(value) else UNKNOWN
+    return f"{value:{form}}{unit}" if isfinite(value) else UNKNOWN
 
 
 def percent(share: float) -> str:
@@ -64,25 +66,25 @@ def percent(share: float) -> str:
 
 def with_uncertainty(value: float, std: float, units: Units) -> str:
     """A quantity in the unit that suits its size, with its standard deviation if known."""
-    if not math.isfinite(value):
+    if not isfinite(value):
         return UNKNOWN
     scale, unit = next((pair for pair in units if abs(value) >= pair[0]), units[-1] if value else units[0])
     scaled, error = value / scale, std / scale
     if scaled and not LEAST_PLAIN <= abs(scaled) < MOST_PLAIN:
-        return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e}{f' ± {error:.1e}' if math.isfinite(std) else ''} {unit}"
-    whole_digits = max(1, math.floor(math.log10(abs(scaled))) + 1) if scaled else 1
-    spread = f" ± {error:{'.2g' if error < 99.5 else '.0f'}}" if math.isfinite(std) else ""
+        return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e}{f' ± {error:.1e}' if isfinite(std) else ''} {unit}"
+    whole_digits = max(1, floor(log10(abs(scaled))) + 1) if scaled else 1
+    spread = f" ± {error:{'.2g' if error < 99.5 else '.0f'}}" if isfinite(std) else ""
     return f"{scaled:.{max(0, SIGNIFICANT_DIGITS - whole_digits)}f}{spread} {unit}"
 
 
 def seconds(value: float) -> str:
     """A time without its uncertainty."""
-    return with_uncertainty(value, math.nan, TIME_UNITS)
+    return with_uncertainty(value, nan, TIME_UNITS)
 
 
 def quantity_texts(values: Mapping[str, float]) -> list[str]:
     """Texts of latency, power and energy, each with its standard deviation if `values` has one."""
-    return [with_uncertainty(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
+    return [with_uncertainty(values[name], values.get(f"{name}_std", nan), units) for name, units in QUANTITIES.items()]
 
 
 def together(gpus: Iterable[int]) -> list[str]:
@@ -93,10 +95,20 @@ def together(gpus: Iterable[int]) -> list[str]:
     return [f"power and energy of all {which} together"] if most > 1 else []
 
 
+def indented(lines: Iterable[str]) -> str:
+    """Lines below a table or a headline."""
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def fields_of(value: object, names: Iterable[str]) -> dict[str, Any]:
+    """Fields of a value by name."""
+    return {name: getattr(value, name) for name in names}
+
+
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int]) -> str:
     """Rows of text in columns, right-aligned except `left_columns`, with two blanks between them."""
     left = set(left_columns)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = (
         "  ".join(cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows
@@ -125,23 +137,23 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def rows_csv(rows: Sequence[Mapping[str, object]]) -> str:
+def rows_csv(rows: Rows) -> str:
     """Rows as CSV, with a column for every field."""
     columns = _columns(rows)
     return csv_lines((map(row.get, columns) for row in rows), header=columns)
 
 
-def rows_table(rows: Sequence[Mapping[str, object]]) -> str:
+def rows_table(rows: Rows) -> str:
     """Rows as a table for people, with a column for every field."""
     columns = _columns(rows)
     return aligned([columns, *([cell_text(row.get(column)) for column in columns] for row in rows)], range(len(columns)))
 
 
-def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
+def _columns(rows: Rows) -> list[str]:
     return list(dict.fromkeys(column for row in rows for column in row))
 
 
-def rows_text(rows: Sequence[Mapping[str, object]], form: str) -> str:
+def rows_text(rows: Rows, form: str) -> str:
     """Rows in a form: "json", "csv" or "txt"."""
     return {"json": json_text, "csv": rows_csv, "txt": rows_table}[form](rows)
 

@@ -135,7 +135,7 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
     return AttentionColumns(
         **shape,
         element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
-        kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
+        kv_byte=np.array([BYTES_PER_ELEMENT[o.kv_precision] for o in operators]),
         framework=framework,
         padded=framework | np.array([early and o.library != "trtllm" for o in operators]),
         flop_per_clock=rate * np.where(tensor & framework, FRAMEWORK_RATE.get(gpu.architecture, 1.0), 1.0),

@@ -110,7 +110,7 @@ def group_key(operator: Operator) -> str:
     if operator.family == "communication":
         parts.append(f"n{operator['num_gpus']:.0f}")
     elif operator.family in CACHED:
-        parts.append(operator.precision_kv or operator.precision)
+        parts.append(operator.kv_precision)
     if operator.family == "attention":
         parts.append(f"d{operator['head_dim']:.0f}")
     if operator.family in CACHED:

@@ -269,7 +269,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     elif rows:
         passes = 1.0 + min(1.0, Stream.ROWS_UNDER_WAY * dim * width / gpu.shared_bytes_per_sm)
     return (
-        read * width, written * BYTES_PER_ELEMENT[operator.precision_out or operator.precision], elements, weight,
+        read * width, written * BYTES_PER_ELEMENT[operator.out_precision], elements, weight,
         instructions * elements + Stream.THREAD_INSTRUCTIONS * threads * rows,
         elements * (Stream.SECTOR_BYTES - width) * (name == "transpose"), special, shared, rows, dim,
         blocks or max(elements / Stream.BLOCK_ELEMENTS, 1.0), resident, steps, plain, passes, lanes,

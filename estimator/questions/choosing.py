@@ -80,10 +80,11 @@ def best(
     questions = [
         at_clocks(one, tuple((one.gpu or one.bundle.gpu).clocks_mhz().tolist())) if one.sm_clock_mhz is None else one for one in given
     ]
-    points = joined_sweeps(list(answered(questions)))
+    points = joined_sweeps(answered(questions))
     value = np.where(np.isfinite(points.power_w) | math.isinf(power_limit_w), value_of(points, goal), np.nan)
-    if all(QUANTITIES[goal]) and all(points.label("batch")):
-        value /= points.label("batch")
+    batches = points.label("batch")
+    if all(QUANTITIES[goal]) and all(batches):
+        value /= batches
     if not np.isfinite(value).any():
         timed = np.isfinite(points.latency_s).any()
         reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings)
@@ -103,6 +104,7 @@ def best(
     own = points.case == number
     answer, first = judged(questions[number]), int(np.flatnonzero(own)[0])
     alike = first + _alike(answer, index - first, goal, fits[own])
+    clocks_mhz = points.asked_clock_mhz[alike]
     usual = judged(at_clocks(questions[number], None))
     return Best(
         points=points,
@@ -110,7 +112,7 @@ def best(
         index=index,
         goal=goal,
         alike=alike,
-        clocks_mhz=(float(points.asked_clock_mhz[alike].min()), float(points.asked_clock_mhz[alike].max())),
+        clocks_mhz=(float(clocks_mhz.min()), float(clocks_mhz.max())),
         usual_clock_mhz=float(usual.points.asked_clock_mhz[0]),
         gains={name: gain(answer, index - first, usual, name) for name in COMPARED},
         front=np.flatnonzero(fits)[pareto_front(points.select(fits))],

@@ -1,7 +1,7 @@
 """Workload + bundle + clocks → Estimates: each is one point of the engine's columns, with its warnings and notes; the roofline."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Unpack
@@ -13,7 +13,7 @@ from estimator.engine.board import Settings, open_board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.power import module_activity
 from estimator.questions.judging import Asked, predicted
-from estimator.questions.sweeping import VALUES, Values, table
+from estimator.questions.sweeping import VALUES, Lines, Values, table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import Validity
 from estimator.vocabulary.errors import require
@@ -107,9 +107,10 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     points = table([Variant(workload=prepared.workloads[0])], prediction)
     (case,), count = points.cases, len(points)
     points = replace(points, cases=(case,) * count, case=np.arange(count))  # each point has remarks of its own
-    validity, warnings, notes = points.validity(), _by_number(points.warnings_of(), count), _by_number(points.notes_of(), count)
-    found = [
-        Estimate(
+    validity, warnings, notes = points.validity(), _by_number(points.warnings_of()), _by_number(points.notes_of())
+    found = []
+    for i, row in enumerate(zip(*(getattr(points, name).tolist() for name in VALUES), strict=True)):
+        one = Estimate(
             workload=case.workload,
             bundle=case.bundle,
             gpu=case.gpu,
@@ -118,22 +119,20 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
             host_s=float(prepared.host_s[0]),
             validity=validity[i],
             fits=not case.too_large,
-            usable=case.usable and math.isfinite(points.latency_s[i]),
-            warnings=warnings[i],
-            notes=notes[i],
+            usable=case.usable and bool(np.isfinite(points.latency_s[i])),
+            warnings=tuple(warnings[i]),
+            notes=tuple(notes[i]),
         )
-        for i, row in enumerate(zip(*(getattr(points, name).tolist() for name in VALUES), strict=True))
-    ]
-    for i, one in enumerate(found):
         vars(one)["_kernels"] = prediction, i
+        found.append(one)
     return found
 
 
-def _by_number(lines: Iterable[tuple[int, str]], count: int) -> list[tuple[str, ...]]:
-    """The lines of each of `count` points, from lines with the point's index."""
-    found: list[tuple[str, ...]] = [()] * count
+def _by_number(lines: Lines) -> defaultdict[int, list[str]]:
+    """The lines of each point."""
+    found: defaultdict[int, list[str]] = defaultdict(list)
     for i, line in lines:
-        found[i] += (line,)
+        found[i].append(line)
     return found
 
 

@@ -36,6 +36,10 @@ LIMIT_OF_PHASE: Final = {
 """Limits of all phases but math.  Latency: dependent steps, independent of the rates; launch: a kernel's fixed cost."""
 
 
+Amounts = Mapping[str, float]
+"""Parts of a time or an energy by name."""
+
+
 @frozen
 class KernelExplanation:
     """One operator of a workload, all its launches together.
@@ -53,8 +57,8 @@ class KernelExplanation:
     time_share: float
     energy_j: float
     limit: str
-    limits: Mapping[str, float]
-    phases_s: Mapping[str, float]
+    limits: Amounts
+    phases_s: Amounts
     ideal_s: float
     outside_validity: bool
 
@@ -73,8 +77,8 @@ class Explanation:
 
     result: Estimate
     kernels: tuple[KernelExplanation, ...]
-    limits_s: Mapping[str, float]
-    energy_parts_j: Mapping[str, float]
+    limits_s: Amounts
+    energy_parts_j: Amounts
     waiting_s: float
     capped_s: float
 
@@ -84,27 +88,31 @@ def explain(asked: Asked) -> Explanation:
     prediction = predicted(asked)
     prepared, (result, *_) = prediction.prepared, estimates_of(prediction)
     parts_j = {part: watt * result.latency_s for part, watt in prediction.power_parts_w(0).items()}
-    held = _held_share(parts_j, result)
+    counts = prepared.counts
+    total_j = sum(parts_j.values())
+    # A board at its limit alternates between two clocks; the parts use their mean.
+    held = result.energy_j / total_j if total_j > 0.0 and np.isfinite(total_j) else 1.0
     times, watts = prediction.kernels(0)
-    seconds = prepared.counts * times
+    seconds = counts * times
     energy_j = seconds * watts * held
-    phases_s = _phases_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ) * prepared.counts[:, None]
+    phases_s = _phases_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ) * counts[:, None]
     limits = _limits(prepared, phases_s)
-    ideal_s = prepared.counts * ideal_seconds(prepared.phases, prepared.board.gpu, result.sm_clock_mhz * HZ_PER_MHZ)
+    ideal_s = counts * ideal_seconds(prepared.phases, prepared.board.gpu, result.sm_clock_mhz * HZ_PER_MHZ)
     total_s, kernels = max(float(seconds.sum()), TINY), []
     for i in np.argsort(-seconds, kind="stable").tolist():
-        shares = dict(zip(LIMITS, (limits[i] / (seconds[i] or 1.0)).tolist(), strict=True))  # what is saved has negative times
+        count, time_s, joule, ideal = (float(column[i]) for column in (counts, seconds, energy_j, ideal_s))
+        shares = dict(zip(LIMITS, (limits[i] / (time_s or 1.0)).tolist(), strict=True))  # what is saved has negative times
         kernels.append(
             KernelExplanation(
                 operator=prepared.operators[i].label,
-                count=float(prepared.counts[i]),
-                time_s=float(seconds[i]),
-                time_share=float(seconds[i]) / total_s,
-                energy_j=float(energy_j[i]),
+                count=count,
+                time_s=time_s,
+                time_share=time_s / total_s,
+                energy_j=joule,
                 limit=max(shares, key=lambda name: shares[name]),
                 limits=shares,
                 phases_s={name: value for name, value in zip(PHASES, phases_s[i].tolist(), strict=True) if value},
-                ideal_s=float(ideal_s[i]),
+                ideal_s=ideal,
                 outside_validity=result.kernels[i].outside_validity,
             )
         )
@@ -126,16 +134,17 @@ def _phases_s(prepared: Prepared, clock_hz: float) -> Array:
 
     Time is homogeneous of degree 1 in the phases, hence t = Σ θ ∂t/∂θ over the coefficients of the phases.
     """
-    total = kernel_seconds(prepared.phases, prepared.coefficients, clock_hz)
+    coefficients = prepared.coefficients
+    total = kernel_seconds(prepared.phases, coefficients, clock_hz)
     parts = np.zeros((len(total), len(PHASES)))
     for column, name in enumerate(PHASES):
         place = COLUMN["epsilon_s" if name == "epsilon" else name]
-        if np.any(prepared.coefficients[:, place]):
-            more, less = prepared.coefficients.copy(), prepared.coefficients.copy()
+        if np.any(coefficients[:, place]):
+            more, less = coefficients.copy(), coefficients.copy()
             more[:, place] *= np.exp(STEP)
             less[:, place] *= np.exp(-STEP)
             change = kernel_seconds(prepared.phases, more, clock_hz) - kernel_seconds(prepared.phases, less, clock_hz)
-            parts[:, column] = np.where(prepared.coefficients[:, place] > 0.0, np.maximum(change, 0.0) / (2.0 * STEP), 0.0)
+            parts[:, column] = np.where(coefficients[:, place] > 0.0, np.maximum(change, 0.0) / (2.0 * STEP), 0.0)
     scale = total * np.exp(prepared.log_correction) * prepared.board.scale / np.maximum(parts.sum(axis=1), TINY)
     result: Array = parts * scale[:, None]
     return result
@@ -157,15 +166,12 @@ def _limits(prepared: Prepared, phases_s: Array) -> Array:
         useful = np.where((quantised > 0.0) & (phases.ideal_math > 0.0), np.minimum(phases.ideal_math / quantised, 1.0), 1.0)
     unbalanced = np.minimum(1.0 - phases.occupied, 1.0 - useful)
     on_tensor = phases.events[:, EVENTS.index("tensor")] > 0.0
-    useful_s = math_s * useful
-    result[:, LIMITS.index("tensor cores")] += np.where(on_tensor, useful_s, 0.0)
-    result[:, LIMITS.index("CUDA cores")] += np.where(on_tensor, 0.0, useful_s)
-    result[:, LIMITS.index("load imbalance")] += math_s * unbalanced
-    result[:, LIMITS.index("tile quantisation")] += math_s * (1.0 - useful - unbalanced)
+    parts = {
+        "tensor cores": np.where(on_tensor, math_s * useful, 0.0),
+        "CUDA cores": np.where(on_tensor, 0.0, math_s * useful),
+        "load imbalance": math_s * unbalanced,
+        "tile quantisation": math_s * (1.0 - useful - unbalanced),
+    }
+    for name, own_s in parts.items():
+        result[:, LIMITS.index(name)] += own_s
     return result
-
-
-def _held_share(parts_j: Mapping[str, float], result: Estimate) -> float:
-    """Energy of the estimate over the sum of its parts; a board at its limit alternates between two clocks, the parts use their mean."""
-    total = sum(parts_j.values())
-    return result.energy_j / total if total > 0.0 and np.isfinite(total) else 1.0

@@ -4,7 +4,7 @@ Points are columns of numbers, and the common data of the points of one workload
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Generic, TypeVar, Unpack
 
@@ -25,6 +25,11 @@ from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArra
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.work import missing_work, workload_warnings
 from estimator.vocabulary.workload import Workload
+
+Remarks = list[tuple[str, str]]
+"""Lines, each after its workload."""
+Lines = list[tuple[int, str]]
+"""Lines, each after the index of its case."""
 
 LABELS: Final = ("workload", "bundle", "gpu", "gpus", "batch", "sequence", "precision", "attention")
 """Columns that identify the case of a point."""
@@ -129,7 +134,7 @@ class Sweep(Values[Array]):
     @property
     def unusable(self) -> bool:
         """Whether any point should not be used: it has no time, its model does not fit into memory, or a part of it is not modelled."""
-        return not (np.isfinite(self.latency_s).all() and all(self.cases[i].usable for i in self.present()))
+        return not (np.isfinite(self.latency_s).all() and all(case.usable for case in self.present().values()))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The columns of every point by name, so that `pandas.DataFrame(points)` has a row for each."""
@@ -153,23 +158,22 @@ class Sweep(Values[Array]):
 
     def select(self, index: IntArray | BoolArray) -> "Sweep":
         """The points `index`, a list of indices or a mask; all cases stay."""
-        arrays = {name: getattr(self, name)[index] for name in (*VALUES, "case", "above_limit")}
-        return Sweep(cases=self.cases, **arrays)
+        return Sweep(cases=self.cases, **{name: getattr(self, name)[index] for name in (*VALUES, "case", "above_limit")})
 
     def label(self, name: str) -> list[Any]:
         """A field of every point's case."""
         values = [getattr(case, name) for case in self.cases]
-        return [values[i] for i in self.case.tolist()]
+        return list(map(values.__getitem__, self.case.tolist()))
 
     @property
-    def warnings(self) -> list[tuple[str, str]]:
+    def warnings(self) -> Remarks:
         """(workload, line) for every difference between a point, or its case, and the fitted data of its bundle.
 
         Of several clocks outside the fitted range the first one is named.  A limit that does not hold and memory come first.
         """
-        return [(self.cases[i].workload, line) for i, line in self.warnings_of()]
+        return self._named(self.warnings_of())
 
-    def warnings_of(self) -> list[tuple[int, str]]:
+    def warnings_of(self) -> Lines:
         """The warnings, each with the index of its case."""
         lines = [(i, STAYS_ABOVE.format(self.cases[i].power_limit_w)) for _, i in self._first(self.above_limit)]
         lines += self._case_lines("warnings")
@@ -179,9 +183,9 @@ class Sweep(Values[Array]):
         large = {line for case in self.cases for line in case.too_large}
         return sorted(lines, key=lambda one: one[1] not in large)
 
-    def present(self) -> list[int]:
-        """Indices of the cases that have a point, in their order."""
-        return sorted(set(self.case.tolist()))
+    def present(self) -> dict[int, Case]:
+        """The cases that have a point, by their indices, in their order."""
+        return {i: self.cases[i] for i in sorted(set(self.case.tolist()))}
 
     def outside_clock(self) -> BoolArray:
         """Whether the requested or the lowered clock of a point is outside the fitted range, shape (n,)."""
@@ -194,12 +198,12 @@ class Sweep(Values[Array]):
         return ["extrapolated" if beyond and one == "measured" else one for one, beyond in found]
 
     @property
-    def notes(self) -> list[tuple[str, str]]:
+    def notes(self) -> Remarks:
         """(workload, line) for every note; of several points that wait for the host the first one is named."""
-        return [(self.cases[i].workload, line) for i, line in self.notes_of()]
+        return self._named(self.notes_of())
 
     @np.errstate(all="ignore")
-    def notes_of(self) -> list[tuple[int, str]]:
+    def notes_of(self) -> Lines:
         """The notes, each with the index of its case."""
         waits = np.maximum(1.0 - self.gpu_s / self.latency_s, 0.0).round(2)
         host_ln = np.sqrt(launch_weight(self.launch_bound_share)) * self.label("launch_ln_std")
@@ -212,14 +216,17 @@ class Sweep(Values[Array]):
             lines.append((i, f"the GPU waits {waits[first]:.0%} of the time for the host's launches, {cost}{doubt}"))
         return lines
 
+    def _named(self, lines: Lines) -> Remarks:
+        return [(self.cases[i].workload, line) for i, line in lines]
+
     def _first(self, points: BoolArray) -> list[tuple[int, int]]:
         """The first of these points of every case, with the index of the case."""
         index = np.flatnonzero(points)[::-1]
         first = dict(zip(self.case[index].tolist(), index.tolist(), strict=True))
         return [(first[i], i) for i in sorted(first)]
 
-    def _case_lines(self, kind: str) -> list[tuple[int, str]]:
-        return [(i, line) for i in self.present() for line in getattr(self.cases[i], kind)]
+    def _case_lines(self, kind: str) -> Lines:
+        return [(i, line) for i, case in self.present().items() for line in getattr(case, kind)]
 
     def per_request(self) -> dict[str, Array]:
         """Requests and tokens of an iteration, and costs of each, shape (n,); nan where the batch or the tokens are unknown."""
@@ -234,8 +241,9 @@ class Sweep(Values[Array]):
         }
 
 
-def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
+def joined_sweeps(sweeps: Iterable[Sweep]) -> Sweep:
     """Several sweeps joined into one."""
+    pieces = list(sweeps)
     if not pieces:
         raise OperatingPointError("nothing to sweep: name at least one workload and one bundle")
     offsets = np.cumsum([0, *(len(piece.cases) for piece in pieces[:-1])])
@@ -244,11 +252,15 @@ def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
     return Sweep(cases=tuple(case for piece in pieces for case in piece.cases), case=case, **arrays)
 
 
+Workloads = Workload | Variant | Sequence[Workload | Variant]
+Gpus = GpuSpec | Sequence[GpuSpec] | None
+
+
 def sweep(
-    workloads: Workload | Variant | Sequence[Workload | Variant],
+    workloads: Workloads,
     bundle: Bundle | Sequence[Bundle],
     *,
-    gpu: GpuSpec | Sequence[GpuSpec] | None = None,
+    gpu: Gpus = None,
     **settings: Unpack[BoardSettings],
 ) -> Sweep:
     """Every workload with every bundle, on every GPU, at every clock; clocks vary fastest, then workloads, GPUs, bundles.
@@ -258,14 +270,14 @@ def sweep(
 
     Raises OperatingPointError for a clock outside a GPU's range and for impossible settings.
     """
-    return joined_sweeps(list(sweep_chunks(workloads, bundle, gpu=gpu, **settings)))
+    return joined_sweeps(sweep_chunks(workloads, bundle, gpu=gpu, **settings))
 
 
 def sweep_chunks(
-    workloads: Workload | Variant | Sequence[Workload | Variant],
+    workloads: Workloads,
     bundle: Bundle | Sequence[Bundle],
     *,
-    gpu: GpuSpec | Sequence[GpuSpec] | None = None,
+    gpu: Gpus = None,
     most_numbers: int = MOST_NUMBERS,
     **settings: Unpack[BoardSettings],
 ) -> Iterator[Sweep]:
@@ -344,7 +356,8 @@ def columns_of(prediction: Prediction) -> dict[str, Array]:
 def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
     """The case of workload i."""
     prepared, workload = prediction.prepared, variant.workload
-    bundle, gpu = prepared.board.bundle, prepared.board.gpu
+    board = prepared.board
+    bundle, gpu = board.bundle, board.gpu
     own = prepared.kernels_of(i)
     blocks, kinds = prepared.blocks_of(i)
     shares = zip(kinds, prediction.usual_shares[blocks].tolist(), strict=True)
@@ -364,13 +377,13 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         tokens=variant.tokens,
         precision=variant.precision,
         attention=variant.attention,
-        power_limit_w=prepared.board.limit_w,
+        power_limit_w=board.limit_w,
         fitted_clocks_mhz=bundle.clocks_mhz,
         validity=validity_of(prepared.forecast, (*cannot, *unseen_kinds)),
         warnings=(*workload_warnings(workload), *cannot, *(() if prepared.forecast is None else (prepared.forecast.text,)), *unseen_kinds),
         notes=(*bundle_notes(bundle), *run.notes),
         too_large=too_large,
         missing=missing_work(workload).share if workload.unknown else 0.0,
-        launch_s=prepared.board.launch_s,
-        launch_ln_std=prepared.board.launch_ln_std,
+        launch_s=board.launch_s,
+        launch_ln_std=board.launch_ln_std,
     )

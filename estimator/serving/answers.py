@@ -1,9 +1,9 @@
 """What a served model costs: times of a request, tokens, power and energy, with the limits of 90 % intervals."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
+from math import exp, floor, inf, log10, nan
 from pathlib import Path
 from typing import Final, Unpack, get_args
 
@@ -19,7 +19,7 @@ from estimator.serving.intervals import measures
 from estimator.serving.limit import settled_states
 from estimator.serving.steps import NODE_GPUS, cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
-from estimator.tracing.models import WIDENED
+from estimator.tracing.models import WIDENED, Fields
 from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
 from estimator.vocabulary.quantities import NORMAL_90
@@ -34,6 +34,8 @@ FASTEST_PCIE: Final = 6.4e10
 ROUNDING: Final = 1e-6
 """Relative difference that is a rounding error."""
 
+NEAR_OVERLOAD: Final = "within its interval this rate overloads: then requests pile up, and the upper limits of times do not hold"
+
 
 @frozen
 class Serving:
@@ -47,7 +49,7 @@ class Serving:
     engine           "vllm", "vllm-0.12", …, a TOML file, or an Engine; None: not stated
     """
 
-    model: str | Path | Mapping[str, object]
+    model: str | Path | Fields
     prompt: int
     output: int
     batch: int | None = None
@@ -114,29 +116,29 @@ class ServedEstimate:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
-    ttft_s: float = math.nan
-    ttft_s_low: float = math.nan
-    ttft_s_high: float = math.nan
-    ttft_loaded_s: float = math.nan
-    tpot_s: float = math.nan
-    tpot_s_low: float = math.nan
-    tpot_s_high: float = math.nan
-    slot_s: float = math.nan
-    slot_s_low: float = math.nan
-    slot_s_high: float = math.nan
-    tokens_per_s: float = math.nan
-    tokens_per_s_low: float = math.nan
-    tokens_per_s_high: float = math.nan
-    power_w: float = math.nan
-    power_w_low: float = math.nan
-    power_w_high: float = math.nan
-    energy_per_token_j: float = math.nan
-    energy_per_token_j_low: float = math.nan
-    energy_per_token_j_high: float = math.nan
-    prompt_energy_j: float = math.nan
-    output_energy_j: float = math.nan
-    running: float = math.nan
-    busy: float = math.nan
+    ttft_s: float = nan
+    ttft_s_low: float = nan
+    ttft_s_high: float = nan
+    ttft_loaded_s: float = nan
+    tpot_s: float = nan
+    tpot_s_low: float = nan
+    tpot_s_high: float = nan
+    slot_s: float = nan
+    slot_s_low: float = nan
+    slot_s_high: float = nan
+    tokens_per_s: float = nan
+    tokens_per_s_low: float = nan
+    tokens_per_s_high: float = nan
+    power_w: float = nan
+    power_w_low: float = nan
+    power_w_high: float = nan
+    energy_per_token_j: float = nan
+    energy_per_token_j_low: float = nan
+    energy_per_token_j_high: float = nan
+    prompt_energy_j: float = nan
+    output_energy_j: float = nan
+    running: float = nan
+    busy: float = nan
 
 
 def serve_llm(serving: Serving, bundle: Bundle, **settings: Unpack[Settings]) -> ServedEstimate:
@@ -178,20 +180,20 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
             for _, batch, _, mhz in points
         ]
     copies = served.layout.copies
-    asked = np.array(batches or (math.nan,)) / copies
+    asked = np.array(batches or (nan,)) / copies
     slots = np.fmax(np.fmin(asked, min(memory.sequences, SEQUENCES[-1])), 1.0)
     rate, nodes = serving.rate and serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
     costs, place, cycle, parts = settled_states(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
         reason = why_no_time([line for _, line in costs.points.warnings])
         raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
-    most_w = board.held.power_w * served.layout.tensor_parallel * math.exp(NORMAL_90 * board.held.ln_std)
+    most_w = board.held.power_w * served.layout.tensor_parallel * exp(NORMAL_90 * board.held.ln_std)
     above = cycle.power_w[0] > LIMIT_TOLERANCE * board.held.power_w * served.layout.tensor_parallel
     clocks_mhz, columns = parts.pop("sm_clock_mhz"), measures(cycle, copies, asked, most_w)
     found, remarks = [], cache(_remarks)
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
-        state, near = _overload(serving, values["tokens_per_s"]), _near_overload(serving, values["tokens_per_s_low"])
+        state, near = (_overload(serving, values[name]) for name in ("tokens_per_s", "tokens_per_s_low"))
         step = int(np.searchsorted(costs.decode.at, values["running"] / copies * (1.0 - ROUNDING)))
         settled_mhz = clocks_mhz[clock, i].item()
         validity, warnings, notes = remarks(costs, min(step, len(costs.decode.at) - 1), place[clock], settled_mhz, above[clock, i])
@@ -204,7 +206,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 asked_clock_mhz=mhz,
                 sm_clock_mhz=settled_mhz,
                 state=state,
-                warnings=(*((state,) if state else _crowded(batch, values["running"], memory) + near), *warnings),
+                warnings=(*((state,) if state else _crowded(batch, values["running"], memory) + (NEAR_OVERLOAD,) * bool(near)), *warnings),
                 notes=(*_notes(serving, served, board, values["busy"]), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),
@@ -218,15 +220,16 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
 
 def _served(serving: Serving, batches: Sequence[int]) -> Served:
     """The model under its engine.  Raises EstimatorError for what is missing or impossible."""
-    if (serving.rate is None) == (not batches):
+    rate = serving.rate
+    if (rate is None) == (not batches):
         raise OperatingPointError("say either how many requests are in flight (batch) or how many come per second (rate)")
     sizes = [(name, getattr(serving, name)) for name in ("prompt", "output", "tensor_parallel", "expert_parallel")]
     for name, value in (*sizes, *(("batch", one) for one in batches)):
         low = 1 + (name == "output")
         if type(value) is not int or value < low:
             raise OperatingPointError(f"{name} = {value!r:.40} ({type(value).__name__}): an int of at least {low} is needed")
-    if serving.rate is not None and not 0.0 < real(serving.rate, "rate", "requests per second") < math.inf:
-        raise OperatingPointError(f"rate = {serving.rate!r}: requests per second must be a positive number")
+    if rate is not None and not 0.0 < real(rate, "rate", "requests per second") < inf:
+        raise OperatingPointError(f"rate = {rate!r}: requests per second must be a positive number")
     config = read_config(serving.model)
     model = read_architecture(config)
     if model.longest and serving.prompt + serving.output > model.longest:
@@ -289,14 +292,8 @@ def _overload(serving: Serving, tokens_per_s: float) -> str:
 
 def _down(value: float) -> float:
     """A positive number with three digits, rounded down."""
-    digit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return math.floor(value / digit) * digit
-
-
-def _near_overload(serving: Serving, least_tokens_per_s: float) -> tuple[str, ...]:
-    if not _overload(serving, least_tokens_per_s):
-        return ()
-    return ("within its interval this rate overloads: then requests pile up, and the upper limits of times do not hold",)
+    digit = 10.0 ** (floor(log10(value)) - 2)
+    return floor(value / digit) * digit
 
 
 def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ...]:

@@ -4,12 +4,12 @@ Source of the fields and of their defaults: the configuration classes of Transfo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from estimator.tracing.models import load_model_config
+from estimator.tracing.models import Fields, load_model_config
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import FaultError, Span, Words, read, read_file
 from estimator.vocabulary.resources import resource_folder
@@ -29,7 +29,7 @@ class Kind:
     latent: bool = False
     gated_attention: bool = False
     scan: Literal["", "mamba", "beside", "delta"] = ""
-    defaults: Mapping[str, object] = field(default_factory=dict)
+    defaults: Fields = field(default_factory=dict)
 
 
 @cache
@@ -95,7 +95,7 @@ MOST: Final = 2**24
 """Largest size or number of tokens of an architecture that is read [1] (assumed)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Experts:
     """Routed experts: how many, how many each token takes, their inner size; inner size of the shared ones; layers that have experts."""
 
@@ -262,11 +262,12 @@ class Architecture:
             raise WorkloadError(
                 f"tensor parallelism {tensor} and expert parallelism {expert}: one must divide the other; both are at least 1"
             )
-        own = self.experts or Experts(1, 1, 0, 0, 0)
+        scan = self.scan
+        own = self.experts or Experts(count=1, chosen=1, inter=0, shared_inter=0, layers=0)
         rests = {
             f"{self.heads} heads": self.heads % tensor,
             f"{self.kv_heads} key heads": max(self.kv_heads, tensor) % min(self.kv_heads, tensor),
-            f"{self.scan.heads} heads of states" if self.scan else "": self.scan and self.scan.heads % tensor,
+            f"{scan.heads} heads of states" if scan else "": scan and scan.heads % tensor,
             f"the inner size {self.inter}": self.dense_layers and self.inter % tensor,
             f"{own.count} experts" if self.experts else "a model without experts": own.count % expert,
             f"the inner size {own.inter} of an expert": own.inter % (layout.gpus // expert) + own.shared_inter % tensor,
@@ -286,7 +287,7 @@ def _pair(prefix: str, wide: int, hidden: int, inter: int, layers: int, copies: 
 # Reading ------------------------------------------------------------------------------------------------------------------------------
 
 
-def read_config(source: str | Path | Mapping[str, object]) -> Mapping[str, object]:
+def read_config(source: str | Path | Fields) -> Fields:
     """Fields of a config.json: a file, a folder that holds one, the name of a shipped configuration, or the fields themselves.
 
     Raises WorkloadError.
@@ -298,16 +299,20 @@ def read_config(source: str | Path | Mapping[str, object]) -> Mapping[str, objec
     return _text_part({"name": name, "model_type": found.model_type, **found.config, **found.weights})
 
 
-def _text_part(config: Mapping[str, object]) -> Mapping[str, object]:
+def _text_part(config: Fields) -> Fields:
     """The fields of a model that also reads images, with those of its language model in place of its own."""
     text = config.get("text_config") or config.get("llm_config")
     return {**config, **text} if isinstance(text, Mapping) else config
 
 
+Types = tuple[str, ...]
+"""What each layer is; empty if the configuration does not state it."""
+
+
 class _Fields:
     """Checked access to the fields of a configuration, under any of their names."""
 
-    def __init__(self, values: Mapping[str, object]) -> None:
+    def __init__(self, values: Fields) -> None:
         self.values = values
 
     def own(self, name: str) -> str:
@@ -330,7 +335,7 @@ class _Fields:
         return bool(read(bool, self.get(name, default), self.own(name)))
 
 
-def read_architecture(source: str | Path | Mapping[str, object]) -> Architecture:
+def read_architecture(source: str | Path | Fields) -> Architecture:
     """The architecture that a configuration describes (`read_config`).
 
     Raises WorkloadError for an unknown architecture, listing the known ones, and for a configuration without the fields that it needs.
@@ -350,24 +355,25 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         raise FaultError(f"{fault}; known: {', '.join(kinds())}")
     kind = kinds()[model]
     fields = _filled(kind, fields)
+    number = fields.number
     unserved = next(filter(fields.get, UNSERVED), "")
     if unserved:
         raise FaultError("changes what the layers do in a way that is not served", unserved)
     types = _types(kind, fields)
-    layers = fields.number("num_hidden_layers", len(types) or None)
+    layers = number("num_hidden_layers", len(types) or None)
     scan, attended = _scan(kind, fields, types, layers), sum(one in ATTENDING for one in types) if types else layers
-    heads, hidden = fields.number("num_attention_heads"), fields.number("hidden_size")
+    heads, hidden = number("num_attention_heads"), number("hidden_size")
     latent = _latent(fields) if kind.latent else None
-    head_dim = latent.plain_dim + latent.rope_dim if latent else fields.number("head_dim", hidden // heads or None)
-    longest, window = _longest(fields), fields.number("sliding_window", 0)
+    head_dim = latent.plain_dim + latent.rope_dim if latent else number("head_dim", hidden // heads or None)
+    longest, window = _longest(fields), number("sliding_window", 0)
     window_layers = _window_layers(kind, fields, types, layers) * bool(window)
     single = fields.truth("multi_query") and not fields.truth("new_decoder_architecture")
-    kv_heads = heads if latent else 1 if single else fields.number("num_key_value_heads", heads)
+    kv_heads = heads if latent else 1 if single else number("num_key_value_heads", heads)
     if heads % kv_heads:
         raise FaultError(f"= {kv_heads} must divide {heads} heads", "num_key_value_heads")
-    if fields.number("word_embed_proj_dim", hidden) != hidden:
+    if number("word_embed_proj_dim", hidden) != hidden:
         raise FaultError("differs from hidden_size; such a projection is not served", "word_embed_proj_dim")
-    experts = _experts(kind, fields, layers) if kind.routed and fields.number("num_experts", 0 if kind.scan else None) else None
+    experts = _experts(kind, fields, layers) if kind.routed and number("num_experts", 0 if kind.scan else None) else None
     dense = layers - (experts.layers if experts else 0)
     if set(types) & set(INNER):  # a layer holds one thing alone
         dense, layers = types.count("mlp"), layers // 2
@@ -383,8 +389,8 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        inter=fields.number("intermediate_size_mlp", fields.number("intermediate_size", None if kind.gated and dense else 4 * hidden)),
-        vocab=fields.number("vocab_size"),
+        inter=number("intermediate_size_mlp", number("intermediate_size", None if kind.gated and dense else 4 * hidden)),
+        vocab=number("vocab_size"),
         tied=fields.truth("tie_word_embeddings"),
         window=window if window_layers else 0,
         window_layers=window_layers,
@@ -397,16 +403,17 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
 
 
 def _experts(kind: Kind, fields: _Fields, layers: int) -> Experts:
+    number = fields.number
     none = None if kind.latent else 0  # models with latent attention state all sizes
-    inter = fields.number("moe_intermediate_size", None if kind.latent else fields.get("intermediate_size"))
-    first, step = fields.number("first_k_dense_replace", none), fields.number("decoder_sparse_step", 1) * fields.number("moe_layer_freq", 1)
+    inter = number("moe_intermediate_size", None if kind.latent else fields.get("intermediate_size"))
+    first, step = number("first_k_dense_replace", none), number("decoder_sparse_step", 1) * number("moe_layer_freq", 1)
     dense = read(tuple[Annotated[int, Span()], ...], fields.get("mlp_only_layers", ()), "mlp_only_layers")
-    count = fields.number("num_experts")
+    count = number("num_experts")
     return Experts(
         count=count,
-        chosen=fields.number("num_experts_per_tok", most=count),
+        chosen=number("num_experts_per_tok", most=count),
         inter=inter,
-        shared_inter=fields.number("shared_expert_intermediate_size", fields.number("n_shared_experts", none) * inter),
+        shared_inter=number("shared_expert_intermediate_size", number("n_shared_experts", none) * inter),
         layers=sum(i >= first and (i + 1) % step == 0 and i not in dense for i in range(layers)),
     )
 
@@ -424,61 +431,62 @@ def _longest(fields: _Fields) -> int:
     if not isinstance(scaling, Mapping) or "yarn" not in (scaling.get("type"), scaling.get("rope_type")):
         return stated
     factor = read(Annotated[float, Span(1.0, 1e4)], scaling.get("factor", 1.0), "rope_scaling", "factor")
-    trained = _Fields(scaling).number("original_max_position_embeddings", stated)
-    return int(max(stated, factor * trained))
+    return int(max(stated, factor * _Fields(scaling).number("original_max_position_embeddings", stated)))
 
 
 def _filled(kind: Kind, fields: _Fields) -> _Fields:
     return _Fields({**fields.values, **{name: one for name, one in kind.defaults.items() if fields.get(name) is None}})
 
 
-def layer_types(config: Mapping[str, object]) -> tuple[str, ...]:
+def layer_types(config: Fields) -> Types:
     """The type of every layer; () if the configuration states none.  Raises FaultError."""
     kind = kinds().get(str(config.get("model_type")))
     return _types(kind, _filled(kind, _Fields(config))) if kind else ()
 
 
-def _types(kind: Kind, fields: _Fields) -> tuple[str, ...]:
+def _types(kind: Kind, fields: _Fields) -> Types:
     """`layer_types` from fields with their defaults."""
+    scan = kind.scan
     listed, letters = fields.get("layer_types"), read(str, fields.get("hybrid_override_pattern", ""), "hybrid_override_pattern")
-    known = (*ATTENDING, *((*SCANNING, *INNER) if kind.scan else ()))
-    if letters and kind.scan:
+    known = (*ATTENDING, *((*SCANNING, *INNER) if scan else ()))
+    if letters and scan:
         listed = [LETTERS.get(one, one) for one in letters]
-    elif listed is None and kind.scan:
+    elif listed is None and scan:
         layers, every = fields.number("num_hidden_layers"), fields.number("full_attention_interval", 0)
         places = read(tuple[Annotated[int, Span()], ...], fields.get("attn_layer_indices", ()), "attn_layer_indices")
         attending = range(every - 1, layers, every) if every else places
         listed = [ATTENDING[0] if i in attending else SCANNING[0] for i in range(layers)] if attending else []
     types = read(tuple[Annotated[str, Words(known)], ...], listed or (), "layer_types")
     layers = fields.number("num_hidden_layers", len(types) or None)
-    if kind.scan in ("mamba", "delta") and not types:
+    if scan in ("mamba", "delta") and not types:
         raise FaultError("lacks the field 'layer_types', which serving needs")
     if types and len(types) < layers:
         raise FaultError(f"names {len(types)} of {layers} layers", "layer_types")
     return types[:layers]
 
 
-def _scan(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> Scan | None:
+def _scan(kind: Kind, fields: _Fields, types: Types, layers: int) -> Scan | None:
     count = layers if kind.scan == "beside" else sum(one in SCANNING for one in types)
     if not count:
         return None
-    heads, groups = fields.number("mamba_n_heads"), fields.number("mamba_n_groups")
+    number = fields.number
+    heads, groups = number("mamba_n_heads"), number("mamba_n_groups")
     if heads % groups:
         raise FaultError(f"= {groups} must divide {heads} heads of states", fields.own("mamba_n_groups"))
     return Scan(
         layers=count,
         heads=heads,
         key_heads=groups,
-        value_dim=fields.number("mamba_d_head"),
-        key_dim=fields.number("mamba_d_state"),
-        taps=fields.number("mamba_d_conv"),
-        chunk=fields.number("mamba_chunk_size", 256),
+        value_dim=number("mamba_d_head"),
+        key_dim=number("mamba_d_state"),
+        taps=number("mamba_d_conv"),
+        chunk=number("mamba_chunk_size", 256),
         state_byte=4 if fields.get("mamba_ssm_dtype") == "float32" else 2,
         delta=kind.scan == "delta",
     )
 
 
-def _window_layers(kind: Kind, fields: _Fields, types: tuple[str, ...], layers: int) -> int:
+def _window_layers(kind: Kind, fields: _Fields, types: Types, layers: int) -> int:
     if types:
         return sum(one in BOUNDED for one in types)
     if kind.window == "upper":

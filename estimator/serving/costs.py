@@ -103,28 +103,29 @@ def step_costs(served: Served, board: Board, nodes: Sequence[int]) -> StepCosts:
     Raises EstimatorError for a model that cannot be divided so.
     """
     engine, prompt = served.engine, served.prompt
-    beside = (0, *nodes)
-    ends = [min(start + engine.chunk, prompt) for start in range(0, prompt, engine.chunk)]
+    chunk = engine.chunk
+    beside, decoding = (0, *nodes), len(nodes)
+    ends = [min(start + chunk, prompt) for start in range(0, prompt, chunk)]
     # A step takes the prompts that come in during it: one alone would add a whole tile of rows, however few its own are.
-    together = [min(max(one / (served.output - 1), 1.0), max(engine.chunk / prompt, 1.0)) for one in beside]
+    together = [min(max(one / (served.output - 1), 1.0), max(chunk / prompt, 1.0)) for one in beside]
     steps = [Step(sequences=one, context=served.context) for one in nodes]
     for end in ends:
-        piece = ((end - 1) % engine.chunk + 1, end)
+        piece = ((end - 1) % chunk + 1, end)
         for one, count in zip(beside, together, strict=True):
             steps.append(Step(prompts=(piece,), together=count, sequences=one * engine.mixes, context=served.context))
     workloads = [step_workload(served.architecture, served.weights, served.layout, step, engine.library) for step in steps]
     prediction = predict(workloads, replace(board, held=board.held._replace(power_w=UNLIMITED_W)))
-    costs, alone_s = _costs(prediction), prediction.latency_s[len(nodes) :: len(beside)].sum(axis=0)
+    costs, alone_s = _costs(prediction), prediction.latency_s[decoding :: len(beside)].sum(axis=0)
     if np.any(alone_s > LAG_S):
         late, limited = np.maximum(1.0 - LAG_S / alone_s, 0.0), _costs(predict(workloads, board))
         for name, values in costs.items():
-            values[..., len(nodes) :, :] += late * (limited[name] - values)[..., len(nodes) :, :]
-    decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., : len(nodes), :] for name, values in costs.items()})
-    clocks_mhz, waiting = prediction.sm_clock_mhz[: len(nodes)].T, waiting_power(board.gpu.architecture)
+            values[..., decoding:, :] += late * (limited[name] - values)[..., decoding:, :]
+    decode = Costs(at=np.array(nodes, dtype=np.float64), **{name: values[..., :decoding, :] for name, values in costs.items()})
+    clocks_mhz, waiting = prediction.sm_clock_mhz[:decoding].T, waiting_power(board.gpu.architecture)
     rest_w = board.tables.rest_w(clocks_mhz)
     return StepCosts(
         decode=decode,
-        prompt=_added({name: values[..., len(nodes) :, :] for name, values in costs.items()}, decode, np.array(together), engine.mixes),
+        prompt=_added({name: values[..., decoding:, :] for name, values in costs.items()}, decode, np.array(together), engine.mixes),
         points=table([Variant(workload=workload) for workload in workloads], prediction),
         sm_clock_mhz=clocks_mhz,
         waiting_w=rest_w + waiting.share * np.maximum(board.limit_w - rest_w, 0.0),

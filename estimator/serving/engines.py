@@ -97,7 +97,7 @@ def waiting_power(architecture: str) -> Waiting:
 
 def engine_names() -> tuple[str, ...]:
     """Names of the shipped engines with their versions, sorted by these."""
-    return tuple(sorted(resource_names("engines", ".toml"), key=lambda name: (name.rpartition("-")[0], _version(name))))
+    return tuple(sorted(resource_names("engines"), key=lambda name: (name.rpartition("-")[0], _version(name))))
 
 
 def load_engine(name: str | Path | Engine | None = None) -> Engine:
@@ -113,7 +113,7 @@ def load_engine(name: str | Path | Engine | None = None) -> Engine:
         return read_file(Engine, Path(name), "engine", OperatingPointError)
     if asked in engine_names():
         return _shipped(asked)
-    own = [one for one in engine_names() if asked == one.rpartition("-")[0] or asked.startswith(one.rpartition("-")[0] + "-")]
+    own = [one for one in engine_names() if f"{asked}-".startswith(f"{one.rpartition('-')[0]}-")]
     if not own:
         raise OperatingPointError(
             f"unknown engine {str(name)!r:.40}; known: {', '.join(engine_names())}, these names without a version, or a TOML file"

@@ -43,6 +43,7 @@ def steady_states(
     moved, watts = np.ones((2, 1 + len(SOURCES), 1, 1))
     moved[1 + SOURCES.index("host")] += host.spread
     watts[1 + SOURCES.index("waiting")] += costs.waiting_spread
+    at = costs.decode.at
     decode, prompt = _moved(costs.decode, boards, 0.0), _moved(costs.prompt, boards, QUEUE_SPREAD)
 
     def cost(at: Array, tables: StepCost, sequences: Array) -> StepCost:
@@ -62,9 +63,9 @@ def steady_states(
         chunks=served.prompt / served.engine.chunk,
         host=Host(*(seconds * moved for seconds in times)),
         queued=served.engine.queued,
-        waiting_w=boards * interpolated(costs.decode.at, costs.waiting_w, all_slots[0]) * watts,
-        rest_w=boards * interpolated(costs.decode.at, costs.rest_w, all_slots[0]) * watts,
-        decode=lambda sequences: cost(costs.decode.at, decode, sequences),
+        waiting_w=boards * interpolated(at, costs.waiting_w, all_slots[0]) * watts,
+        rest_w=boards * interpolated(at, costs.rest_w, all_slots[0]) * watts,
+        decode=lambda sequences: cost(at, decode, sequences),
         prompt=lambda sequences: cost(costs.prompt.at, prompt, sequences - 1.0),
         alone=StepCost(prompt.seconds[..., :1], prompt.joules[..., :1]),
     )
@@ -137,18 +138,16 @@ def _limits(values: Array) -> Array:
 def shares(cycle: Cycle, costs: StepCosts) -> Columns:
     """Shares of the time: PARTS of all steps, "waiting", and beside them "prompts", their time that prompts add; and `sm_clock_mhz`."""
     running = np.maximum(cycle.running[0], 1.0)
-    total = cycle.decode_s[0] + cycle.prompt_s[0] + cycle.waiting_s[0]
+    decode_s, prompt_s, waiting_s = (part[0] for part in (cycle.decode_s, cycle.prompt_s, cycle.waiting_s))
+    total = decode_s + prompt_s + waiting_s
     found: dict[str, tuple[Array, Array]] = {}
     for name, in_decode, in_prompt in zip(PARTS, costs.decode.parts, costs.prompt.parts, strict=True):
         others = (running - 1.0) * interpolated(costs.prompt.at, in_prompt.T, running - 1.0)
         found[name] = interpolated(costs.decode.at, in_decode.T, running), in_prompt.T[:, :1] + others
     sums = [sum(pair[i] for pair in found.values()) for i in (0, 1)]
     return {
-        **{
-            name: (cycle.decode_s[0] * decode / sums[0] + cycle.prompt_s[0] * prompt / sums[1]) / total
-            for name, (decode, prompt) in found.items()
-        },
-        "waiting": cycle.waiting_s[0] / total,
-        "prompts": cycle.prompt_s[0] / total,
+        **{name: (decode_s * decode / sums[0] + prompt_s * prompt / sums[1]) / total for name, (decode, prompt) in found.items()},
+        "waiting": waiting_s / total,
+        "prompts": prompt_s / total,
         "sm_clock_mhz": interpolated(costs.decode.at, costs.sm_clock_mhz, running),
     }

@@ -48,6 +48,10 @@ class Host(NamedTuple):
     overlapped_prompt_s: Array | float = 0.0
 
 
+CostOf = Callable[[Array], StepCost]
+"""A cost at numbers of sequences."""
+
+
 @frozen
 class Load:
     """Requests of one length on an engine.
@@ -65,8 +69,8 @@ class Load:
     queued: float
     waiting_w: Array
     rest_w: Array
-    decode: Callable[[Array], StepCost]
-    prompt: Callable[[Array], StepCost]
+    decode: CostOf
+    prompt: CostOf
     alone: StepCost
 
 
@@ -102,32 +106,35 @@ class Cycle:
 def closed_loop(load: Load, running: Array) -> Cycle:
     """The steady state in which so many sequences run on average; below one, the boards rest between requests."""
     slots, busy = np.maximum(running, 1.0), np.minimum(running, 1.0)
+    others = slots - 1.0  # whose prompts come beside the own one
     steps, decode, prompt, host = load.output - 1, load.decode(slots), load.prompt(slots), load.host
+    step_s, request_s, token_s = host.step_s, host.request_s, decode.seconds
+    decode_s = steps * token_s
     launched = np.maximum(np.minimum(steps, slots), slots * load.chunks) * host.overlapped_prompt_s
     beside = steps * (host.overlapped_step_s + host.overlapped_sequence_s * slots) + launched
-    prompt_s = load.alone.seconds + (slots - 1.0) * prompt.seconds
-    late = np.maximum(beside - steps * decode.seconds - prompt_s, 0.0)
-    own = host.step_s + host.sequence_s * slots + late / steps
-    pace = decode.seconds + own
-    each = prompt.seconds + host.request_s
-    waiting_s = steps * own + host.step_s + slots * host.request_s
-    slot_s = steps * decode.seconds + prompt_s + waiting_s
+    prompt_s = load.alone.seconds + others * prompt.seconds
+    late = np.maximum(beside - decode_s - prompt_s, 0.0)
+    own = step_s + host.sequence_s * slots + late / steps
+    pace = token_s + own
+    each = prompt.seconds + request_s
+    waiting_s = steps * own + step_s + slots * request_s
+    slot_s = decode_s + prompt_s + waiting_s
     between_s = (1.0 / np.maximum(busy, TINY) - 1.0) * slot_s
-    prompt_j = (load.alone.joules + (slots - 1.0) * prompt.joules + (host.step_s + slots * host.request_s) * load.waiting_w) / slots
+    prompt_j = (load.alone.joules + others * prompt.joules + (step_s + slots * request_s) * load.waiting_w) / slots
     output_j = steps * (decode.joules + own * load.waiting_w) / slots
-    ttft_s = load.alone.seconds + host.step_s + host.request_s + 0.0 * slots
+    ttft_s = load.alone.seconds + step_s + request_s + 0.0 * slots
     return Cycle(
         running=running + 0.0 * slot_s,
         slot_s=slot_s,
-        tpot_s=pace + (1.0 - load.queued) * (slots - 1.0) / steps * each,
+        tpot_s=pace + (1.0 - load.queued) * others / steps * each,
         ttft_s=ttft_s,
-        ttft_loaded_s=ttft_s + load.queued * (slots - 1.0) * each,
-        ttft_most_s=ttft_s + (slots - 1.0) * each,
+        ttft_loaded_s=ttft_s + load.queued * others * each,
+        ttft_most_s=ttft_s + others * each,
         tokens_per_s=busy * slots * load.output / slot_s,
         power_w=busy * (prompt_j + output_j) * slots / slot_s + (1.0 - busy) * load.rest_w,
         prompt_j=prompt_j,
         output_j=output_j + between_s * load.rest_w,
-        decode_s=steps * decode.seconds,
+        decode_s=decode_s,
         prompt_s=prompt_s,
         waiting_s=waiting_s + between_s,
     )

@@ -189,14 +189,14 @@ def _linear(run: _Pass, product: Product, rows: int) -> Iterator[Launch]:
 
 def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:
     """Prompts expand their latent vectors to heads; decoding multiplies queries and results with the halves of the matrix, head by head."""
-    latent, heads = run.model.latent, run.model.heads // run.layout.tensor_parallel
+    latent, step, heads = run.model.latent, run.step, run.model.heads // run.layout.tensor_parallel
     if latent is None:
         return
-    if run.step.prompts:
-        yield from _linear(run, product, round(run.step.together * sum(attended for _, attended in run.step.prompts)))
-    if run.step.sequences:
-        yield run.operator("gemm", "bmm", heads, run.step.sequences, latent.rank, latent.plain_dim), product.layers
-        yield run.operator("gemm", "bmm", heads, run.step.sequences, latent.value_dim, latent.rank), product.layers
+    if step.prompts:
+        yield from _linear(run, product, round(step.together * sum(attended for _, attended in step.prompts)))
+    if step.sequences:
+        yield run.operator("gemm", "bmm", heads, step.sequences, latent.rank, latent.plain_dim), product.layers
+        yield run.operator("gemm", "bmm", heads, step.sequences, latent.value_dim, latent.rank), product.layers
 
 
 def _attention(run: _Pass) -> Iterator[Launch]:
@@ -228,21 +228,22 @@ def _scans(run: _Pass) -> Iterator[Launch]:
     if run.model.scan is None:
         return
     own, step, tokens = run.model.scan.on(run.layout.tensor_parallel), run.step, run.step.tokens
+    heads, layers = own.heads, own.layers
     keys, values, size = own.key_dim, own.value_dim, own.chunk
-    yield run.operator("elementwise", "other", tokens * own.mixed, tokens * own.mixed), own.layers
-    yield run.operator("elementwise", "silu", tokens * own.inner, 2 * tokens * own.inner), own.layers
+    yield run.operator("elementwise", "other", tokens * own.mixed, tokens * own.mixed), layers
+    yield run.operator("elementwise", "silu", tokens * own.inner, 2 * tokens * own.inner), layers
     if step.sequences:
         state = step.sequences * own.inner * keys * own.state_byte // 2
-        yield run.operator("elementwise", "other", state, state), STATE_PASSES * own.layers
+        yield run.operator("elementwise", "other", state, state), STATE_PASSES * layers
     for new, _ in step.prompts:
         chunks = math.ceil(step.together * new / size)
-        products = [(own.key_heads, size, size, keys), (own.heads, size, values, size), (own.heads, keys, values, size)]
-        products.append((own.heads, size, values, keys))
+        products = [(own.key_heads, size, size, keys), (heads, size, values, size), (heads, keys, values, size)]
+        products.append((heads, size, values, keys))
         if own.delta:
             replaced = ((size, size, keys), (size, size, size), (size, keys, size), (size, values, size), (size, values, keys))
-            products += [(own.heads, *one) for one in replaced]
+            products += [(heads, *one) for one in replaced]
         for heads, *sizes in products:
-            yield run.operator("gemm", "bmm", heads * chunks, *sizes), own.layers
+            yield run.operator("gemm", "bmm", heads * chunks, *sizes), layers
 
 
 def _routed(run: _Pass) -> Iterator[Launch]:
@@ -265,30 +266,30 @@ def _routed(run: _Pass) -> Iterator[Launch]:
 def _between(run: _Pass) -> Iterator[Launch]:
     """Element-wise kernels between the products of layers: (operator, written, read, count), in 16-bit elements."""
     model, tokens, gpus = run.model, run.step.tokens, run.layout.tensor_parallel
-    passed = tokens * model.hidden
+    passed, kind, experts = tokens * model.hidden, model.kind, model.experts
+    attended, head_dim = model.attended, model.head_dim
     active = 0.5 if run.weights.static and run.fused else 1.0  # a static scale is applied where a kernel writes
-    heads, kv_heads = model.heads // gpus, max(model.kv_heads // gpus, 1)
-    latent = model.latent
-    turned = tokens * ((heads + 1) * latent.rope_dim if latent else (heads + kv_heads) * model.head_dim)
-    cached = tokens * (latent.rank + latent.rope_dim if latent else 2 * kv_heads * model.head_dim)
+    heads, kv_heads, latent = model.heads // gpus, max(model.kv_heads // gpus, 1), model.latent
+    turned = tokens * ((heads + 1) * latent.rope_dim if latent else (heads + kv_heads) * head_dim)
+    cached = tokens * (latent.rank + latent.rope_dim if latent else 2 * kv_heads * head_dim)
     rows: list[tuple[str, float, float, int]] = [
         ("other", (1.0 + active) * passed, 2.0 * passed, 2 * model.layers),
         ("other", passed, 2.0 * passed, 1),
-        ("other", passed, passed, (model.kind.norms - 2) * model.layers),  # norms before the residual is added
+        ("other", passed, passed, (kind.norms - 2) * model.layers),  # norms before the residual is added
+        ("other", turned, turned, attended * (kind.qk_norm + (model.positions == 0))),  # norms of heads, positions
     ]
-    rows.append(("other", turned, turned, model.attended * (model.kind.qk_norm + (model.positions == 0))))  # norms of heads, positions
     if latent:
         normed = tokens * (latent.query_rank + latent.rank)
-        rows.append(("other", normed, normed, model.attended))
-    out = run.weights.cache if run.weights.cache != SIXTEEN else ""
-    yield run.operator("elementwise", "typecast" if out else "other", cached, cached, out=out), model.attended
-    if model.kind.gated_attention:
-        rows.append(("silu", tokens * heads * model.head_dim, 2.0 * tokens * heads * model.head_dim, model.attended))
+        rows.append(("other", normed, normed, attended))
+    out = "" if run.weights.cache == SIXTEEN else run.weights.cache
+    yield run.operator("elementwise", "typecast" if out else "other", cached, cached, out=out), attended
+    if kind.gated_attention:
+        rows.append(("silu", tokens * heads * head_dim, 2.0 * tokens * heads * head_dim, attended))
     inner = tokens * model.inter // gpus
-    rows.append(("silu" if model.kind.gated else "gelu", inner * active, inner * (1.0 + model.kind.gated), model.dense_layers))
-    if model.experts and model.experts.shared_inter:
-        shared = tokens * model.experts.shared_inter // gpus
-        rows += [("silu", shared * active, 2.0 * shared, model.experts.layers), ("add", passed, 2.0 * passed, model.experts.layers)]
+    rows.append(("silu" if kind.gated else "gelu", inner * active, inner * (1.0 + kind.gated), model.dense_layers))
+    if experts and experts.shared_inter:
+        shared = tokens * experts.shared_inter // gpus
+        rows += [("silu", shared * active, 2.0 * shared, experts.layers), ("add", passed, 2.0 * passed, experts.layers)]
     for name, written, read, count in rows:
         yield run.operator("elementwise", name, max(round(written), 1), read), count
 
@@ -309,7 +310,6 @@ def _collectives(run: _Pass) -> Iterator[Launch]:
         yield run.operator("communication", "all_reduce", passed, gpus), 2 * model.layers + 1
         yield run.operator("communication", "all_gather", run.logits * -(-model.vocab // gpus) * gpus * width, gpus), 1
     if model.experts and layout.copies > 1:
-        sent = (
-            min(model.experts.chosen, layout.expert_parallel) * passed / gpus
-        )  # a GPU gets a token once, however many of its experts it takes
+        # A GPU gets a token once, however many of its experts it takes.
+        sent = min(model.experts.chosen, layout.expert_parallel) * passed / gpus
         yield run.operator("communication", "all_to_all", max(round(sent), 1), layout.gpus), 2 * model.experts.layers

@@ -31,11 +31,14 @@ LAYER: Final = re.compile(r"layers?\\?\.(?:(\d+)\b|\*)")
 """Layer in the name of a module."""
 
 
+Kept = tuple[tuple[str, float], ...]
+"""Kinds of matrices that stay in 16 bit, with the share of their layers in which they do [1]."""
+
+
 @frozen
 class Weights:
     """Formats of the products of layers, of experts, of the head, and of the cache.
 
-    kept: kinds of matrices that stay in 16 bit, with the share of the layers in which they do [1].
     narrow_byte: storage of a weight that does not [byte].  sixteen: name of the 16-bit format in the checkpoint.
     converted: whether the checkpoint holds float32, which engines convert to 16 bit.
     """
@@ -44,7 +47,7 @@ class Weights:
     experts: str
     head: str = SIXTEEN
     cache: str = SIXTEEN
-    kept: tuple[tuple[str, float], ...] = ()
+    kept: Kept = ()
     narrow_byte: float = 2.0
     sixteen: str = SIXTEEN
     converted: bool = False
@@ -102,7 +105,7 @@ def _stored(dtype: object) -> str:
     return formats().weights[chosen_format(formats().stored, dtype, "torch_dtype")]
 
 
-def _kept(quant: Fields, config: Fields) -> tuple[tuple[str, float], ...]:
+def _kept(quant: Fields, config: Fields) -> Kept:
     """Kinds of matrices that stay in 16 bit, with the share of the layers that have one in which they do."""
     stated, types = config.get("num_hidden_layers"), layer_types(config)
     layers = set(range(stated if isinstance(stated, int) and stated > 0 else max(len(types), 1)))

@@ -97,8 +97,7 @@ def _with_image_size(values: Named, usual: Any, size: int) -> Named:
 
 def _build(torch: Any, transformers: Any, request: TraceRequest, config: ModelConfig, settings: Any) -> Any:
     """The model with or without its head; attention is fused if the model uses PyTorch's function."""
-    with_head = request.head and config.architecture
-    kind = getattr(transformers, config.architecture, None) if with_head else transformers.AutoModel
+    kind = getattr(transformers, config.architecture, None) if request.head and config.architecture else transformers.AutoModel
     if kind is None:
         raise WorkloadError(f"{request.model}: Transformers {transformers.__version__} knows no architecture {config.architecture!r}")
     make = kind._from_config if hasattr(kind, "_from_config") else kind.from_config

@@ -78,6 +78,11 @@ class Call:
     read: tuple[Place, ...] = field(default=(), compare=False)
     written: tuple[Place, ...] = field(default=(), compare=False)
 
+    @property
+    def output(self) -> Tensor:
+        """The first output."""
+        return self.outputs[0]
+
     def tensor(self, name: str) -> Tensor:
         """The input of a name, the first member of a list.  Raises IndexError if there is no such input."""
         return self.tensors(name)[0]

@@ -48,6 +48,12 @@ GROUPED_LAST, OTHER_LAST = 1.358, 0.823
 tells apart and in training keeps channels first, are taken as all others.  Source: torch/_inductor/graph.py, decide_layout_opt."""
 
 
+Parts = Sequence[Sequence[Part]]
+"""The kernels of each call, as launched one by one."""
+Views = dict[int, dict[int, float]]
+"""Sizes of views [byte] by their storage and their start in it."""
+
+
 @dataclass(slots=True, eq=False)
 class _Kernel:
     """Calls that one kernel computes: their places in the trace, the kernels that it needs, its largest tensor [element]."""
@@ -66,7 +72,7 @@ class _Kernel:
         return kernel
 
 
-def compiled(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[Part]:
+def compiled(calls: Sequence[Call], parts: Parts) -> list[Part]:
     """Kernels of a compiled model, in the order of their last calls; parts: the kernels of each call as launched one by one.
 
     Where convolutions are channels last, merged kernels write their images so; only those that the model is given are converted.
@@ -74,8 +80,9 @@ def compiled(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[Par
     kernels, last, made = merged_calls(calls, parts), _channels_last(calls), {at.number for call in calls for at in call.written}
     readers: dict[int, set[int]] = {}
     for kernel, places in enumerate(kernels):
-        for at in (at for place in places for at in calls[place].read):
-            readers.setdefault(at.number, set()).add(kernel)
+        for place in places:
+            for at in calls[place].read:
+                readers.setdefault(at.number, set()).add(kernel)
     found: list[Part] = []
     for kernel, places in enumerate(kernels):
         numbers = {at.number for place in places for at in calls[place].written}
@@ -98,16 +105,16 @@ def _channels_last(calls: Sequence[Call]) -> bool:
             grouped = call.number("groups", 1) > 1 < channels[0]
             if grouped and trained:
                 return False
-            longer += ((GROUPED_LAST if grouped else OTHER_LAST) - 1.0) * call.outputs[0].elements * math.prod(channels)
+            longer += ((GROUPED_LAST if grouped else OTHER_LAST) - 1.0) * call.output.elements * math.prod(channels)
     return longer <= 0.0
 
 
-def merged_calls(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[list[int]]:
+def merged_calls(calls: Sequence[Call], parts: Parts) -> list[list[int]]:
     """Places of the calls that each kernel computes, ascending; kernels in the order of their last calls, calls without parts left out."""
     return sorted((sorted(kernel.places) for kernel in _kernels(calls, parts) if kernel.into is None), key=lambda places: places[-1])
 
 
-def _kernels(calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> list[_Kernel]:
+def _kernels(calls: Sequence[Call], parts: Parts) -> list[_Kernel]:
     """A kernel for each call with parts, merged ones pointing to what they are part of."""
     kernels: list[_Kernel] = []
     writer: dict[int, _Kernel] = {}
@@ -149,25 +156,22 @@ def _reached(target: _Kernel, kernels: Iterable[_Kernel]) -> bool:
     return False
 
 
-def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Sequence[Call], parts: Sequence[Sequence[Part]]) -> Part:
+def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Sequence[Call], parts: Parts) -> Part:
     """One element-wise operator with the bytes that a merged kernel reads and writes; read_by_others: storages
     written here and read anywhere, and whether by another kernel.
     """
     inside: set[int] = set()
     results: set[int] = set()
-    read: dict[int, dict[int, float]] = {}
-    written: dict[int, dict[int, float]] = {}
+    read: Views = {}
+    written: Views = {}
     for place in places:
         call, own = calls[place], parts[place]
         if own[0].operator.operator == "gather":  # only some rows of its table
             read[-place - 1] = {0: sum(operator_work(one.operator).read_byte * one.times for one in own)}
         else:
-            taken = [
-                (at, one)
-                for at, (name, one) in zip(call.read, call.inputs, strict=True)
-                if not (name == "self" and base_name(call) in OVERWRITING)
-            ]
-            _add(read, [(at, one) for at, one in taken if at.number not in inside])
+            overwritten = "self" if base_name(call) in OVERWRITING else ""
+            sources = zip(call.read, call.inputs, strict=True)
+            _add(read, [(at, one) for at, (name, one) in sources if name != overwritten and at.number not in inside])
         inside.update(at.number for at in call.written)
         results.update(at.number for at in call.written[:1])
         _add(written, zip(call.written, call.outputs, strict=True))
@@ -182,7 +186,7 @@ def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Se
     )
 
 
-def _add(views: dict[int, dict[int, float]], tensors: Iterable[tuple[Place, Tensor]]) -> None:
+def _add(views: Views, tensors: Iterable[tuple[Place, Tensor]]) -> None:
     """Add views of storages [byte] by their start: none twice, and of a storage at most its size."""
     for place, tensor in tensors:
         known = views.setdefault(place.number, {})

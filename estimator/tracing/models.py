@@ -7,7 +7,7 @@ are data: `configs/serving/formats.toml`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
@@ -45,12 +45,12 @@ class ModelConfig:
     source: str = ""
     model_type: Text
     architecture: str
-    config: Mapping[str, object]
+    config: Fields
     image_size: int = 0
-    weights: Mapping[str, object] = field(default_factory=dict)
+    weights: Fields = field(default_factory=dict)
 
     @property
-    def quantised(self) -> Mapping[str, object]:
+    def quantised(self) -> Fields:
         """How the weights are stored; empty if as numbers."""
         found = self.weights.get("quantization_config")
         return found if isinstance(found, Mapping) else {}
@@ -66,7 +66,7 @@ class ModelConfig:
 
 def model_names() -> tuple[str, ...]:
     """Names of the shipped configurations."""
-    return resource_names("models", ".toml")
+    return resource_names("models")
 
 
 def load_model_config(model: str) -> ModelConfig:
@@ -95,13 +95,13 @@ def load_model_config(model: str) -> ModelConfig:
         raise WorkloadError(f"{path}: no configuration of Transformers: {error}; trace other models as MODULE:CALLABLE") from error
 
 
-@dataclass(kw_only=True)
+@frozen
 class _Config:
     """Required properties of a Transformers configuration, other than its fields."""
 
     model_type: Text
     architectures: tuple[Text, ...] | None = None
-    quantization_config: Mapping[str, object] | None = None
+    quantization_config: Fields | None = None
 
 
 def _from_file(path: Path) -> ModelConfig:
@@ -280,6 +280,10 @@ USUAL_SEQUENCE: Final = 512
 """Tokens of a sequence if nobody says how many, and the model takes so many."""
 
 
+SizeOrUsual = Annotated[int, Span(0, LARGEST_SIZE)]
+"""A size; 0: the usual one."""
+
+
 @frozen
 class TraceRequest:
     """A model and one phase of its work.
@@ -303,7 +307,7 @@ class TraceRequest:
 
     model: str
     batch: Size = 1
-    sequence: Annotated[int, Span(0, LARGEST_SIZE)] = 0
+    sequence: SizeOrUsual = 0
     phase: Annotated[str, Words(PHASES)] = "prefill"
     precision: str = ""
     weights: str = ""
@@ -312,9 +316,9 @@ class TraceRequest:
     master: bool = False
     head: bool = True
     logits: Annotated[str, Words(LOGITS)] = "last"
-    image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
+    image_size: SizeOrUsual = 0
     channels_last: bool = False
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Fields = field(default_factory=dict)
 
     @property
     def tensor_type(self) -> str:

@@ -20,14 +20,14 @@ def linear(call: Call) -> list[Part]:
     a, b = map(call.tensor, OPERATIONS["linear"][base_name(call)])
     m = a.shape[0] if len(a.shape) > 1 else 1
     n = b.shape[1] if len(b.shape) > 1 else 1
-    return [part("gemm.linear", a.precision, batch=1, m=m, n=n, k=a.shape[-1], out=call.outputs[0].precision)]
+    return [part("gemm.linear", a.precision, batch=1, m=m, n=n, k=a.shape[-1], out=call.output.precision)]
 
 
 def batched(call: Call) -> list[Part]:
     """One product for each element of the first axis."""
     a, b = map(call.tensor, OPERATIONS["batched"].get(base_name(call), ("self", "mat2")))
     batch, m, k = a.shape
-    return [part("gemm.bmm", a.precision, batch=batch, m=m, n=b.shape[2], k=k, out=call.outputs[0].precision)]
+    return [part("gemm.bmm", a.precision, batch=batch, m=m, n=b.shape[2], k=k, out=call.output.precision)]
 
 
 def grouped(call: Call) -> list[Part]:
@@ -40,9 +40,8 @@ def grouped(call: Call) -> list[Part]:
     left, right = (len(tensor.shape) == 3 for tensor in (a, b))
     if left and right:
         return batched(call)
-    experts = call.outputs[0].shape[0] if not left and not right else (a if left else b).shape[0]
     rows = b.shape[1] if left else a.shape[0] if right else a.shape[1]
-    busy = min(experts, rows)
+    busy = min((a if left else b if right else call.output).shape[0], rows)
     each = math.ceil(rows / busy)
     m, n, k = (a.shape[1], each, a.shape[-1]) if left else (each, b.shape[2], a.shape[-1]) if right else (a.shape[0], b.shape[1], each)
     return [part("gemm.linear", a.precision, batch=busy, m=m, n=n, k=k)]
@@ -56,7 +55,7 @@ def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
 
     gradient: that of its result, if any.
     """
-    out = gradient or call.outputs[0]
+    out = gradient or call.output
     image, weight = call.tensor("input"), call.tensor("weight")
     shape = _plain_conv(call, image, weight, out)
     precision, groups = image.precision, call.number("groups", 1)
@@ -125,16 +124,16 @@ def attention(call: Call, share: float = LAYER, origin: str = TRACED, times: flo
     """One fused attention kernel on tensors [..., head, token, dim]; a tensor without heads has one."""
     query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
     heads, kv_heads = (tensor.shape[-3] if len(tensor.shape) > 2 else 1 for tensor in (query, key))
-    queries = query.shape[-2]
+    queries, head_dim = query.shape[-2:]
     kernel = part(
         "attention.prefill" if queries > 1 else "attention.decode",
         query.precision,
-        batch=query.elements // (heads * queries * query.shape[-1]),
+        batch=query.elements // (heads * queries * head_dim),
         queries=queries,
         context=key.shape[-2],
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=max(query.shape[-1], value.shape[-1]),
+        head_dim=max(head_dim, value.shape[-1]),
         window=call.number("window"),
         causal=int(call.number("causal") and queries > 1),
         share=share,

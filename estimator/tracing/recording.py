@@ -14,7 +14,7 @@ here:
 import inspect
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -24,6 +24,8 @@ from unittest.mock import patch
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Numbers, Place, Tensor
 from estimator.vocabulary.errors import WorkloadError
 
+Placed = tuple[Any, ...]
+"""Arguments of PyTorch by position."""
 Named = dict[str, Any]
 """Arguments or functions of PyTorch by name."""
 
@@ -70,7 +72,7 @@ def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: "H
 
 
 def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
-    def dispatch(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: Named | None = None) -> Any:
+    def dispatch(_mode: Any, function: Any, _types: Any, arguments: Placed = (), keywords: Named | None = None) -> Any:
         keywords = keywords or {}
         name = function._schema.name.replace("::", ".")
         if name == "aten._local_scalar_dense" and arguments[0].device.type == "meta":
@@ -93,7 +95,7 @@ def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
     return type("Recorder", (torch.utils._python_dispatch.TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
 
 
-def _grouped(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: Named) -> Any:
+def _grouped(torch: Any, function: Any, arguments: Placed, keywords: Named) -> Any:
     """A grouped product on the meta device, with the shapes of bf16 and the type of its own tensors."""
     own = arguments[0].dtype
     if arguments[0].device.type != "meta" or own == torch.bfloat16:
@@ -113,7 +115,7 @@ def _laid_out(torch: Any, image_and_weight: Iterable[Any], result: Any) -> Any:
     return result
 
 
-def _origin_word(name: str, arguments: tuple[Any, ...]) -> str:
+def _origin_word(name: str, arguments: Placed) -> str:
     """The operation that made a tensor, with the operation of its input: "aten.eq(aten.sum)"."""
     before = str(getattr(arguments[0], "_asked", "")) if arguments else ""
     return f"{name}({before.partition('(')[0]})" if before and name == "aten.eq" else name
@@ -146,9 +148,7 @@ def tensors_in(torch: Any, value: Any, depth: int = 5) -> list[Any]:
     return [tensor for part in parts for tensor in tensors_in(torch, part, depth - 1)]
 
 
-def _call(
-    torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keywords: Named, outputs: list[Any], held: "Held"
-) -> Call | None:
+def _call(torch: Any, function: Any, name: str, arguments: Placed, keywords: Named, outputs: list[Any], held: "Held") -> Call | None:
     """A call in plain terms; None if none of its tensors is on the meta device: such a call runs on the host."""
     named = [(item.name, value) for item, value in zip(function._schema.arguments, arguments, strict=False)]
     named += [(key, value) for key, value in keywords.items() if key != "out"]
@@ -208,24 +208,23 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls, held: "He
         inside["rms_norm"] = rms_norm
     stand_ins = {getattr(functional, name): stand_in for name, stand_in in inside.items()}
 
-    def intercept(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: Named | None = None) -> Any:
+    def intercept(_mode: Any, function: Any, _types: Any, arguments: Placed = (), keywords: Named | None = None) -> Any:
         keywords = keywords or {}
         if function in stand_ins:
             return stand_ins[function](*arguments, **keywords)
-        if inspect.isfunction(function):  # its own calls do not reach this mode
-            with patch.multiple(functional, **inside):
-                return function(*arguments, **keywords)
-        return function(*arguments, **keywords)
+        own = inspect.isfunction(function)  # whose calls do not reach this mode
+        with patch.multiple(functional, **inside) if own else nullcontext():
+            return function(*arguments, **keywords)
 
     return type("Interceptor", (torch.overrides.TorchFunctionMode,), {"__torch_function__": intercept})()
 
 
-def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: Numbers, held: "Held") -> Any:
+def _attention(torch: Any, calls: list[Call], tensors: Placed, numbers: Numbers, held: "Held") -> Any:
     """Fused attention as one call, with a gradient of one call."""
     inputs, read = tuple(zip(("query", "key", "value"), map(_plain, tensors), strict=True)), held.places(tensors)
 
     # A class refers to itself, so only the garbage collector frees it: it must not hold tensors, which would be counted until then.
-    def note(name: str, outputs: tuple[Any, ...], more: tuple[Any, ...] = ()) -> None:
+    def note(name: str, outputs: Placed, more: Placed = ()) -> None:
         shapes = tuple(_plain(tensor) for tensor in outputs)
         sources = (*read, *held.places(more))
         calls.append(Call(name=name, inputs=inputs, outputs=shapes, numbers=numbers, read=sources, written=held.places(outputs)))
@@ -243,8 +242,7 @@ def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers:
         note(ATTENTION_BACKWARD, gradients, (gradient,))
         return gradients
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    fused: Any = type("FusedAttention", (torch.autograd.Function,), methods)
+    fused: Any = type("FusedAttention", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
     return fused.apply(*tensors)
 
 

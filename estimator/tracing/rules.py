@@ -30,7 +30,7 @@ def _name(call: Call, tensors: int) -> str:
 
 def pointwise(call: Call) -> list[Part]:
     """An element-wise operation: reads all inputs, broadcast tensors once, and writes its result."""
-    out = call.outputs[0] if call.outputs else call.largest
+    out = call.output if call.outputs else call.largest
     precision = call.largest.precision
     name = _name(call, sum(tensor.elements > 1 for _, tensor in call.inputs))
     share = INNER if base_name(call) in INSIDE else LIGHT
@@ -38,12 +38,12 @@ def pointwise(call: Call) -> list[Part]:
 
 
 def _gradient(call: Call) -> list[Part]:
-    out, precision = call.outputs[0], call.largest.precision
+    out, precision = call.output, call.largest.precision
     return [moved("elementwise.other", precision, out.elements, read_elements(call, precision), out=out.precision, origin=BACKWARD)]
 
 
 def _fill(call: Call) -> list[Part]:
-    out = call.outputs[0]
+    out = call.output
     return [moved("elementwise.other", out.precision, out.elements, 1.0)]
 
 
@@ -52,34 +52,35 @@ def _fill(call: Call) -> list[Part]:
 
 def _copied(call: Call) -> list[Part]:
     """A conversion or a copy; into another order of elements it is a transposing copy.  One from the host has no source on the device."""
-    target = call.outputs[0]
+    target = call.output
     source = (*call.tensors("src"), *call.tensors("self"), target)[0]
+    converts = source.dtype != target.dtype
     turned = len(source.shape) == len(target.shape) and source.stored == source.elements and source.innermost != target.innermost
-    name = "elementwise.typecast" if source.dtype != target.dtype else "copy.transpose" if turned else "copy.contiguous"
-    out = target.precision if source.dtype != target.dtype else ""
+    name = "elementwise.typecast" if converts else "copy.transpose" if turned else "copy.contiguous"
+    out = target.precision if converts else ""
     return [moved(name, source.precision, target.elements, source.stored, share=INNER, out=out)]
 
 
 def _contiguous(call: Call) -> list[Part]:
-    out = call.outputs[0]
+    out = call.output
     return [moved("copy.contiguous", out.precision, out.elements, min(call.largest.stored, out.elements), share=INNER)]
 
 
 def _cat(call: Call) -> list[Part]:
-    out = call.outputs[0]
+    out = call.output
     return [moved("copy.cat", out.precision, out.elements, sum(tensor.stored for tensor in call.tensors("tensors")), share=INNER)]
 
 
 def _gather(call: Call, share: float = LIGHT) -> list[Part]:
     """A gather: reads as many elements as it writes, and their indices."""
-    out, indices = call.outputs[0], (*call.tensors("indices"), *call.tensors("index"))[:1]
+    out, indices = call.output, (*call.tensors("indices"), *call.tensors("index"))[:1]
     said = stored_bytes(*indices) / BYTES_PER_ELEMENT[out.precision]
     return [moved("copy.gather", out.precision, out.elements, out.elements + said, share=share)]
 
 
 def _scatter(call: Call) -> list[Part]:
     """A scatter of rows; an out-of-place one first copies the whole tensor."""
-    target = call.outputs[0]
+    target = call.output
     rows = call.tensors(OPERATIONS["scatter"][base_name(call)]) or call.tensors("index")
     elements = max((tensor.elements for tensor in rows), default=target.elements)
     around = moved("copy.contiguous", target.precision, target.elements, target.elements, share=INNER)
@@ -88,14 +89,14 @@ def _scatter(call: Call) -> list[Part]:
 
 def _embedding_backward(call: Call) -> list[Part]:
     """Rows of the gradient added into a table of zeros."""
-    gradient, table = call.tensor("grad_output"), call.outputs[0]
+    gradient, table = call.tensor("grad_output"), call.output
     return [*_fill(call), moved("copy.gather", table.precision, gradient.elements, 2.0 * gradient.elements)]
 
 
 def _whole(kind: str, call: Call) -> list[Part]:
     """Reads its input once; a dropout also writes a mask of one byte per element, which its elements count."""
     tensor = call.inputs[0][1]
-    return [moved(kind, tensor.precision, call.outputs[0].elements, tensor.elements)]
+    return [moved(kind, tensor.precision, call.output.elements, tensor.elements)]
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -113,11 +114,11 @@ def _rows(kind: str, tensor: Tensor, dim: int, **details: Any) -> list[Part]:
 
 def _softmax(call: Call) -> list[Part]:
     tensor = call.tensor("self")
-    return _rows("softmax.softmax", tensor, _row_length(call, tensor), out=call.outputs[0].precision)
+    return _rows("softmax.softmax", tensor, _row_length(call, tensor), out=call.output.precision)
 
 
 def _layer_norm(kind: str, call: Call) -> list[Part]:
-    return _rows(kind, call.tensor("input"), math.prod(call.axes("normalized_shape")), out=call.outputs[0].precision)
+    return _rows(kind, call.tensor("input"), math.prod(call.axes("normalized_shape")), out=call.output.precision)
 
 
 def _group_norm(call: Call) -> list[Part]:
@@ -150,7 +151,7 @@ def _norm_backward(call: Call) -> list[Part]:
 
 
 def _reduction(kind: str, call: Call) -> list[Part]:
-    tensor, out = call.largest, call.outputs[0]
+    tensor, out = call.largest, call.output
     rows = max(out.elements, 1)
     return [part(kind, tensor.precision, rows=rows, dim=max(tensor.elements // rows, 1), share=INNER, out=out.precision)]
 

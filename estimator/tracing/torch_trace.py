@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -26,9 +26,11 @@ from estimator.tracing.fusion import RULE_SET, compiled
 from estimator.tracing.models import (
     EXPERTS_ALONE,
     NARROW_BASE,
+    SIZES,
     TENSOR_TYPES,
     WIDENED,
     WIDENED_BYTE,
+    Fields,
     TraceRequest,
     checked_request,
     chosen_format,
@@ -42,6 +44,7 @@ from estimator.tracing.models import (
 from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
 from estimator.tracing.rules import rule_of
 from estimator.transforms.rewriting import checked_formats, widened, with_precision
+from estimator.transforms.variation import Variant
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import FaultError
@@ -100,7 +103,7 @@ def _merged_softmax(calls: list[Call]) -> list[Call]:
         before = merged[-1] if merged else None
         if before is not None and call.name == "aten._softmax" and before.name == "aten._to_copy":
             source = before.inputs[0][1]
-            if source.dtype == SOFTENED and before.outputs[0] == call.inputs[0][1] and before.outputs[0].dtype == "float32":
+            if source.dtype == SOFTENED and before.output == call.inputs[0][1] and before.output.dtype == "float32":
                 merged[-1] = replace(call, inputs=(("self", source),), read=before.read)
                 continue
         merged.append(call)
@@ -143,16 +146,6 @@ CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
 
 
-@frozen
-class Traced:
-    """A workload, the sizes that its inputs have ("batch", "sequence"), its precision, and its attention, "eager" or "flash"."""
-
-    workload: Workload
-    sizes: Mapping[str, int]
-    precision: str
-    attention: str
-
-
 def trace_workload(request: TraceRequest) -> Workload:
     """The operators of one forward pass, decoding step or training step.
 
@@ -162,8 +155,8 @@ def trace_workload(request: TraceRequest) -> Workload:
     return trace_calls(request).workload
 
 
-def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
-    """The workload of `trace_workload` with the properties of its inputs.
+def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
+    """The workload of `trace_workload` with the sizes that its inputs have, its precision, and its attention, "eager" or "flash".
 
     Raises the same errors, and WorkloadError for a size of `asked` that the inputs do not have: it would change nothing.
     """
@@ -195,8 +188,10 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # its own compiler would hide the operations
         run, moments = _runner(torch, request, job)
         held = Held()
-        kept = [
-            held.add(tensors) for tensors in (_weights(job.model), moments, tensors_in(torch, [job.named.get(name) for name in CACHES]))
+        kept = [  # without a name for the cache's tensors, which would keep them alive
+            held.add([*job.model.parameters(), *job.model.buffers()]),
+            held.add(moments),
+            held.add(tensors_in(torch, [job.named.get(name) for name in CACHES])),
         ]
         held.add(tensors_in(torch, [job.placed, job.named]))
         met = AttentionCalls(form=request.attention, window=job.window)
@@ -204,12 +199,12 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
             run()
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
+    untraced = {
+        AUTOCAST: any(False not in (*one.args, one.kwargs.get("enabled")) for one in casts.call_args_list),
+        PARTLY: compiles.called and not job.compiled and request.runtime == "eager",
+    }
     with _as_workload_errors(request.model):
-        workload = _workload(torch, request, job, calls, footprint)
-    if any(False not in (*one.args, one.kwargs.get("enabled")) for one in casts.call_args_list):
-        workload = replace(workload, warnings=(*workload.warnings, AUTOCAST))
-    if compiles.called and not job.compiled and request.runtime == "eager":
-        workload = replace(workload, warnings=(*workload.warnings, PARTLY))
+        workload = _workload(torch, request, job, calls, footprint, untraced)
     if narrow and narrow not in TENSOR_TYPES:
         workload = _narrowed(torch, workload, narrow, job.model, stored)
     elif request.precision not in TENSOR_TYPES:
@@ -217,7 +212,9 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
     elif config is not None and config.quantised:
         told = f"its weights are stored otherwise (quantization_config), and taken in {request.precision} as asked"
         workload = replace(workload, notes=(*workload.notes, told))
-    return Traced(workload=checked_formats(workload), sizes=job.sizes, precision=request.precision, attention=request.attention)
+    sizes = {name: job.sizes.get(name, 0) for name in SIZES}
+    tokens = sizes["batch"] * (1 if request.phase == "decode" else sizes["sequence"])
+    return Variant(workload=checked_formats(workload), tokens=tokens, precision=request.precision, attention=request.attention, **sizes)
 
 
 def _laid_out(torch: Any, request: TraceRequest, job: Job) -> Job:
@@ -234,7 +231,7 @@ def _laid_out(torch: Any, request: TraceRequest, job: Job) -> Job:
     return replace(job, placed=placed, named=named)
 
 
-def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:
+def _narrow_format(request: TraceRequest, stored: Fields) -> str:
     """The format of the layers' weights, as asked or as stored; "" if neither says one.  Raises WorkloadError."""
     try:
         if not request.weights:
@@ -247,7 +244,7 @@ def _narrow_format(request: TraceRequest, stored: Mapping[str, object]) -> str:
         raise WorkloadError(f"{request.model}: {fault}") from None
 
 
-def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Mapping[str, object]) -> Workload:
+def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fields) -> Workload:
     """The workload with its layers in 8 or 4 bits; those that stay wide, by habit or as `stored` says, do."""
     layers = [
         (part.weight, EXPERTS_ALONE in form or stays_wide(name, stored))
@@ -278,42 +275,45 @@ def _widened(workload: Workload, wide: Collection[tuple[int, ...]]) -> Workload:
         plain = one.operator != "linear" or one.shape[2:] in wide
         pairs += [(kernel, count) for kernel in ((one,) if plain else widened(one, WIDENED_BYTE))]
     operators, counts = merge_counts(*zip(*pairs, strict=True))
-    told = "weights in 4 bits, widened to 16 before products"
-    return replace(workload, operators=operators, counts=counts, notes=(*workload.notes, told))
+    notes = (*workload.notes, "weights in 4 bits, widened to 16 before products")
+    return replace(workload, operators=operators, counts=counts, notes=notes)
 
 
-def _weights(model: Any) -> list[Any]:
-    return [*model.parameters(), *model.buffers()]
-
-
-def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint) -> Workload:
+def _workload(
+    torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint, untraced: Mapping[str, bool]
+) -> Workload:
+    """The workload of a trace; untraced: further warnings, and whether each holds."""
     fused = request.runtime == "compiled"
     convolutions = {"conv"} if torch.backends.cudnn.allow_tf32 else set()
     lowered = lower_calls(calls, tf32={"gemm", "conv", "attention"} if request.precision == "tf32" else convolutions, fused=fused)
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
     modules = list(job.model.modules())
-    grouped = request.channels_last and any(isinstance(part, torch.nn.Conv2d) and 1 < part.groups < part.in_channels for part in modules)
+    grouped = any(isinstance(part, torch.nn.Conv2d) and 1 < part.groups < part.in_channels for part in modules)
     counted = zip(lowered.operators, lowered.counts, strict=True)
     turned = sum(count for one, count in counted if one.operator == "layout" and one.precision != "tf32")
-    source = f"traced on the meta device with PyTorch {torch.__version__}: {job.title}"
-    workload = Workload(
+    warnings = {
+        OVERSTATED: any(isinstance(part, torch.nn.RNNBase) for part in modules),
+        GROUPED: request.channels_last and grouped,
+        **untraced,
+    }
+    notes = {
+        f"traced on the meta device with PyTorch {torch.__version__}: {job.title}": True,
+        COMPILED: fused,
+        TURNED.format(turned, "" if request.channels_last else " (--channels-last: fewer)"): turned > 1.0,
+        "no attention was fused: the model has none or writes it out": request.attention == "flash"
+        and not any(operator.family == "attention" for operator in lowered.operators),
+    }
+    return Workload(
         name=request.label(job.sizes),
         operators=lowered.operators,
         counts=lowered.counts,
         model_family=job.family,
         unknown=lowered.unknown,
-        warnings=(*([OVERSTATED] if any(isinstance(part, torch.nn.RNNBase) for part in modules) else ()), *([GROUPED] if grouped else ())),
-        notes=(
-            source,
-            *([COMPILED] if fused else []),
-            *([TURNED.format(turned, "" if request.channels_last else " (--channels-last: fewer)")] if turned > 1.0 else []),
-        ),
+        warnings=tuple(line for line, holds in warnings.items() if holds),
+        notes=tuple(line for line, holds in notes.items() if holds),
         footprint=footprint,
     )
-    if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
-        workload = replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
-    return workload
 
 
 # Environment ----------------------------------------------------------------------------------------------------------
@@ -361,20 +361,20 @@ def _as_workload_errors(model: str) -> Iterator[None]:
 
 def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], Any], list[Any]]:
     """The function to record, and the tensors of its optimizer."""
-    model = job.model
+    model, master, run = job.model, request.master, partial(job.model, *job.placed, **job.named)
     if request.phase != "train":
         model.eval()
 
         def forward() -> None:
             with torch.no_grad():
-                model(*job.placed, **job.named)
+                run()
 
         return forward, []
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise WorkloadError(f"{request.model}: has no weights to train; choose --phase prefill")
-    kept = [parameter.detach().float() for parameter in parameters] if request.master else parameters
+    kept = [parameter.detach().float() for parameter in parameters] if master else parameters
     optimizer = torch.optim.AdamW(kept, foreach=True)
     for parameter in kept:  # one step, so that its moments exist
         parameter.grad = torch.empty_like(parameter)
@@ -383,16 +383,16 @@ def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], A
 
     def step() -> None:
         with torch.enable_grad():
-            _loss(torch, model(*job.placed, **job.named)).backward()
-        if request.master:
+            _loss(torch, run()).backward()
+        if master:
             for one, parameter in zip(kept, parameters, strict=True):
                 one.grad = None if parameter.grad is None else parameter.grad.float()
         optimizer.step()
-        if request.master:
+        if master:
             with torch.no_grad():
                 torch._foreach_copy_(parameters, kept)
 
-    return step, tensors_in(torch, [kept if request.master else [], list(optimizer.state.values())])
+    return step, tensors_in(torch, [kept if master else [], list(optimizer.state.values())])
 
 
 def _loss(torch: Any, result: Any) -> Any:
@@ -400,7 +400,7 @@ def _loss(torch: Any, result: Any) -> Any:
     loss = getattr(result, "loss", None)
     if loss is not None:
         return loss
-    for tensor in tensors_in(torch, result):
-        if tensor.requires_grad:
-            return tensor.sum()
-    raise WorkloadError("the model returns nothing that depends on its weights; there is no gradient to compute")
+    first = next((tensor for tensor in tensors_in(torch, result) if tensor.requires_grad), None)
+    if first is None:
+        raise WorkloadError("the model returns nothing that depends on its weights; there is no gradient to compute")
+    return first.sum()

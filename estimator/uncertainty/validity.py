@@ -95,7 +95,7 @@ def kept_byte(operator: Operator) -> float:
         return matrices * operator["hidden"] * operator["inter"] / operator["tp"] * width
     if operator.operator in ("decode", "mla_decode"):
         batch, _, context, _, kv_heads, _, window, _, cached = attention_shape(operator)
-        return batch * min(context, window or context) * kv_heads * cached * BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
+        return batch * min(context, window or context) * kv_heads * cached * BYTES_PER_ELEMENT[operator.kv_precision]
     return 0.0
 
 

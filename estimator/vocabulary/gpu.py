@@ -3,6 +3,7 @@
 Every figure comes from a TOML file in `configs/gpus`, with its source beside it.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -85,9 +86,9 @@ class GpuSpec:
     architecture: Annotated[Text, "architecture"]
     compute_capability: Annotated[str, Pattern(r"\d{1,2}\.\d", "as 9.0"), "compute capability"]
     num_sms: Annotated[int, Span(1, 1024, "SMs")]
-    sm_clock_max_mhz: Annotated[float, Span(10, 10_000, "MHz"), "SM clock of the published peak rates"]
-    sm_clock_limit_mhz: Annotated[float, Span(10, 10_000, "MHz"), "highest SM clock that can be locked"]
-    sm_clock_min_mhz: Annotated[float, Span(10, 10_000, "MHz"), "lowest SM clock that can be locked"]
+    sm_clock_max_mhz: Annotated[ClockMhz, "SM clock of the published peak rates"]
+    sm_clock_limit_mhz: Annotated[ClockMhz, "highest SM clock that can be locked"]
+    sm_clock_min_mhz: Annotated[ClockMhz, "lowest SM clock that can be locked"]
     sm_clock_step_mhz: Annotated[float, Span(0.5, 1_000, "MHz"), "step of the SM clocks that can be locked"]
     sm_clock_usual_mhz: Annotated[float, Span(0, 10_000, "MHz"), "SM clock under load, if nobody locks it; 0: the highest"] = 0.0
     memory_clock_mhz: Annotated[float, Span(10, 100_000, "MHz")]
@@ -116,14 +117,14 @@ class GpuSpec:
     asleep_w: Annotated[IdleWatt | None, "power without a context; absent where unknown"] = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        low, high = self.sm_clock_min_mhz, self.sm_clock_limit_mhz
+        idle_w, low, high = self.idle_w, self.sm_clock_min_mhz, self.sm_clock_limit_mhz
         for name in ("sm_clock_max_mhz", "sm_clock_usual_mhz"):
             if not low <= (clock := getattr(self, name) or high) <= high:
                 ends = f"sm_clock_min_mhz = {low:g} and sm_clock_limit_mhz = {high:g}"
                 raise FaultError(f"= {clock:g} must lie within {ends}; change these as well", name)
-        if self.idle_w and (rest_w := min(self.idle_w.value)) >= self.power_limit_w:
+        if idle_w and (rest_w := min(idle_w.value)) >= self.power_limit_w:
             raise FaultError(f"= {self.power_limit_w:g} must lie above power at rest, {rest_w:g} W in idle_w", "power_limit_w")
-        if self.idle_w and self.asleep_w and self.asleep_w > (rest_w := max(self.idle_w.value)):
+        if idle_w and self.asleep_w and self.asleep_w > (rest_w := max(idle_w.value)):
             raise FaultError(f"= {self.asleep_w:g} must not lie above power at rest, {rest_w:g} W in idle_w", "asleep_w")
         if 0.0 < self.silicon_clock_mhz < high:
             raise FaultError(f"= {self.silicon_clock_mhz:g} must not lie below sm_clock_limit_mhz = {high:g}", "silicon_clock_mhz")
@@ -154,10 +155,10 @@ class GpuSpec:
 
         tf32 on a GPU without it runs as fp32.
         """
-        table, rate = self.cuda_flop_per_clock if cuda_cores else self.tensor_flop_per_clock, FORMATS[precision].rate
-        if FORMATS[precision].beside and FORMATS[precision].beside not in table:
-            return float("nan")
-        return table.get(rate, self.cuda_flop_per_clock.get("fp32" if rate == "tf32" else rate, float("nan")))
+        table, form = self.cuda_flop_per_clock if cuda_cores else self.tensor_flop_per_clock, FORMATS[precision]
+        if form.beside and form.beside not in table:
+            return math.nan
+        return table.get(form.rate, self.cuda_flop_per_clock.get("fp32" if form.rate == "tf32" else form.rate, math.nan))
 
     def on_tensor_cores(self, precision: str) -> bool:
         """Whether products in this format run on tensor cores."""

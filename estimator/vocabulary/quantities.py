@@ -44,7 +44,7 @@ class NumberFormat(NamedTuple):
     beside: str = ""
 
 
-FORMATS: Final[dict[str, NumberFormat]] = {
+FORMATS: Final = {
     "fp64": NumberFormat(8.0, 8.0, "fp64"),
     "fp32": NumberFormat(4.0, 4.0, "fp32"),
     "tf32": NumberFormat(4.0, 4.0, "tf32"),
@@ -63,7 +63,7 @@ FORMATS: Final[dict[str, NumberFormat]] = {
 }
 """Number formats by name, the `precision` of operators.  Sources: OCP Microscaling Formats 1.0 (mx), the documentation of TensorRT-LLM."""
 
-BYTES_PER_ELEMENT: Final[dict[str, float]] = {name: one.element_byte for name, one in FORMATS.items()}
+BYTES_PER_ELEMENT: Final = {name: one.element_byte for name, one in FORMATS.items()}
 """Storage of one element [byte] by precision; weights of products may have another."""
 
 SIXTEEN_BIT: Final = ("bf16", "fp16")
@@ -71,7 +71,7 @@ SIXTEEN_BIT: Final = ("bf16", "fp16")
 RATES: Final = tuple(name for name, one in FORMATS.items() if one.rate == name)
 """Formats with a peak rate of their own."""
 
-PRECISION_ALIASES: Final[dict[str, str]] = {
+PRECISION_ALIASES: Final = {
     "bfloat16": "bf16",
     "float16": "fp16",
     "half": "fp16",
@@ -97,6 +97,5 @@ NORMAL_90: Final = 1.6448536269514722
 
 def canonical_precision(name: str) -> str | None:
     """The precision's canonical name, None if unknown.  Case does not matter."""
-    lowered = name.lower()
-    lowered = PRECISION_ALIASES.get(lowered, lowered)
+    lowered = PRECISION_ALIASES.get(name.lower(), name.lower())
     return lowered if lowered in BYTES_PER_ELEMENT else None

@@ -24,7 +24,21 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict, overload
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+    overload,
+)
 
 from estimator.vocabulary.documents import LARGEST, kind_of, parse_json, parse_toml, shown
 from estimator.vocabulary.frozen import FrozenMapping
@@ -32,6 +46,8 @@ from estimator.vocabulary.regular_files import read_regular
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
+Metas = tuple[Any, ...]
+"""What a declaration says of a type: limits, words, a meaning, checks."""
 
 MAX_FILE_BYTES: Final = 1 << 20
 """Largest size of settings and specifications [byte]; files that people write are far smaller."""
@@ -56,8 +72,7 @@ class FaultError(ValueError):
         return f"{path.removeprefix('.') or 'the document'} {self.what}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Limits of a number and its unit.  `nan`: null (unknown) becomes nan."""
 
     low: float = -LARGEST
@@ -69,29 +84,32 @@ class Span:
         return f"{self.low:g} to {self.high:g} {self.unit}".rstrip()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """The allowed texts of a field."""
 
     known: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(NamedTuple):
     """A regular expression that a text matches as a whole, and its description."""
 
     pattern: str
     says: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """The shape of an array."""
 
     counts: tuple[int, ...]
 
 
-LEAST_ONE: Final = 1
+def refuse_empty(value: Any) -> None:
+    """Refuse an empty text, list or object."""
+    if not value:
+        raise FaultError("must not be empty")
+
+
+LEAST_ONE: Final = refuse_empty
 """Annotation of a text, a list or an object that must not be empty."""
 
 WHEN_GIVEN: Final = {"when_given": True}
@@ -156,8 +174,9 @@ def _left_out(one: dataclasses.Field[Any], value: Any) -> bool:
 def check_lengths(columns: Mapping[str, Sized], count: int, *, shared: bool = False) -> None:
     """Refuse columns that are not `count` long; `shared`: a column of equal entries may have one entry."""
     for name, column in columns.items():
-        if len(column) != count and not (shared and len(column) == 1):
-            raise FaultError(f"has {len(column)} values where {count} are needed", name)
+        own = len(column)
+        if own != count and not (shared and own == 1):
+            raise FaultError(f"has {own} values where {count} are needed", name)
 
 
 def check_ascending(column: tuple[float, ...], name: str) -> None:
@@ -177,12 +196,13 @@ def check_covariance(rows: Any, name: str) -> None:
     """Refuse a matrix that is not a covariance: not square, not symmetric, or with a negative variance beyond rounding."""
     import numpy as np  # the clock helper reads its settings without numpy
 
+    count = len(rows)
     for i, row in enumerate(rows):
-        if len(row) != len(rows):
-            raise FaultError(f"has {len(row)} values where {len(rows)} are needed", name, i)
+        if len(row) != count:
+            raise FaultError(f"has {len(row)} values where {count} are needed", name, i)
         if row[i] < 0.0:
             raise FaultError(f"= {row[i]!r}: a variance must not be negative", name, i, i)
-    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(rows))
+    values = np.array(rows, dtype=np.float64).reshape(count, count)
     deviation = np.sqrt(np.diag(values))
     wrong = np.abs(values - values.T) > ROUNDING * np.outer(deviation, deviation)
     wrong |= (values != 0.0) & ~(deviation > 0.0)[:, None]
@@ -190,8 +210,8 @@ def check_covariance(rows: Any, name: str) -> None:
         i, j = sorted(np.argwhere(wrong)[0].tolist(), reverse=True)
         raise FaultError("is no covariance: not symmetric, or beside a variance of 0", name, i, j)
     scale = np.where(deviation > 0.0, deviation, 1.0)
-    rest = values / scale[:, None] / scale + np.diag(np.where(deviation > 0.0, ROUNDING * len(rows), 1.0))
-    for i in range(len(rows)):  # Cholesky's, column by column: the threads of a library need up to 100 ms to meet on busy cores
+    rest = values / scale[:, None] / scale + np.diag(np.where(deviation > 0.0, ROUNDING * count, 1.0))
+    for i in range(count):  # Cholesky's, column by column: the threads of a library need up to 100 ms to meet on busy cores
         if not rest[i, i] > 0.0:
             raise FaultError("is no covariance: a combination of its terms has a variance below 0", name)
         column = rest[i + 1 :, i]
@@ -209,14 +229,12 @@ its size [1]: rounding of an inverse and of fits with nearly collinear columns."
 @cache
 def reader_of(hint: Any) -> Reader:
     """The function that reads a declared type; it raises FaultError."""
-    metas: tuple[Any, ...] = ()
+    metas: Metas = ()
     if get_origin(hint) is Annotated:
         hint, *rest = get_args(hint)
         metas = tuple(rest)
     checks = [meta for meta in metas if callable(meta)]
     read_value = _reader(hint, metas)
-    if LEAST_ONE in metas:
-        read_value = _not_empty(read_value)
     if not checks:
         return read_value
 
@@ -229,14 +247,14 @@ def reader_of(hint: Any) -> Reader:
     return read_checked
 
 
-def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
+def _reader(hint: Any, metas: Metas) -> Reader:
     origin, args = get_origin(hint), get_args(hint)
     if hint in (float, int):
-        return _number(next((meta for meta in metas if isinstance(meta, Span)), Span()), hint is int)
+        return _number(_span(metas), hint is int)
     if hint is str:
         return _text(next((meta for meta in metas if isinstance(meta, Words | Pattern)), None))
     if hint is bool:
-        return _truth
+        return lambda value: _of_kind(value, bool, "true or false")
     if origin is Literal:
         return _text(Words(args))
     if origin is tuple:
@@ -253,6 +271,18 @@ def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
         read_row = _row(tuple(get_type_hints(hint).values()))
         return lambda value: hint(*read_row(value))
     return _free if hint in (Any, object) else _object(hint)
+
+
+def _span(metas: Metas) -> Span:
+    """The limits among annotations."""
+    return next((meta for meta in metas if isinstance(meta, Span)), Span())
+
+
+def _of_kind(value: Any, kind: Any, named: str) -> Any:
+    """A value of this kind.  Raises FaultError, naming the kind, for any other."""
+    if not isinstance(value, kind):
+        raise FaultError(f"must be {named}, got {kind_of(value)}")
+    return value
 
 
 def _number(span: Span, whole: bool) -> Reader:
@@ -274,9 +304,8 @@ def _number(span: Span, whole: bool) -> Reader:
     return read_number
 
 
-def _array(metas: tuple[Any, ...]) -> Reader:
-    span = next((meta for meta in metas if isinstance(meta, Span)), Span())
-    rows: Any = Annotated[float, span]
+def _array(metas: Metas) -> Reader:
+    rows: Any = Annotated[float, _span(metas)]
     for count in reversed(next(meta.counts for meta in metas if isinstance(meta, Shape))):
         rows = tuple[(rows,) * count]  # type: ignore[misc]
     read_rows = reader_of(rows)
@@ -290,9 +319,8 @@ def _array(metas: tuple[Any, ...]) -> Reader:
 
 
 def _text(meta: Words | Pattern | None) -> Reader:
-    def read_text(value: Any) -> str:
-        if not isinstance(value, str):
-            raise FaultError(f"must be a text, got {kind_of(value)}")
+    def read_text(value: Any) -> Any:
+        _of_kind(value, str, "a text")
         if isinstance(meta, Words) and value not in meta.known:
             raise FaultError(f"= {value[:60]!r} is unknown; known: {', '.join(filter(None, meta.known))}")
         if isinstance(meta, Pattern) and not re.fullmatch(meta.pattern, value):
@@ -304,31 +332,14 @@ def _text(meta: Words | Pattern | None) -> Reader:
     return read_text
 
 
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise FaultError(f"must be true or false, got {kind_of(value)}")
-    return value
-
-
-def _not_empty(read_value: Reader) -> Reader:
-    def read_some(value: Any) -> Any:
-        found = read_value(value)
-        if not found:
-            raise FaultError("must not be empty")
-        return found
-
-    return read_some
-
-
-def _items(value: Any) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise FaultError(f"must be a list, got {kind_of(value)}")
-    return value
+def _items(value: Any) -> Any:
+    return _of_kind(value, list | tuple, "a list")
 
 
 def _column(item: Any) -> Reader:
     read_item = reader_of(item)
-    span = next((meta for meta in get_args(item)[1:] if isinstance(meta, Span)), Span()) if get_args(item)[:1] == (float,) else None
+    kind, *metas = get_args(item) or (None,)
+    span = _span(tuple(metas)) if kind is float else None
 
     def read_column(value: Any) -> tuple[Any, ...]:
         items = _items(value)
@@ -359,10 +370,8 @@ def _at(reader: Reader, value: Any, key: str | int) -> Any:
         raise fault.inside(key) from None
 
 
-def _members(value: Any) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise FaultError(f"must be an object, got {kind_of(value)}")
-    return value
+def _members(value: Any) -> Any:
+    return _of_kind(value, Mapping, "an object")
 
 
 def _mapping(name: Any, item: Any) -> Reader:
@@ -415,7 +424,7 @@ def _object(kind: Any) -> Reader:
     return read_object
 
 
-def _union(args: tuple[Any, ...], metas: tuple[Any, ...]) -> Reader:
+def _union(args: tuple[Any, ...], metas: Metas) -> Reader:
     arms = [arm for arm in args if arm is not NoneType]
     readers = {arm: reader_of(Annotated[arm, *metas] if metas else arm) for arm in arms}
 

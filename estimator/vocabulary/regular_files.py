@@ -38,20 +38,20 @@ def open_regular(path: str | Path, most_bytes: int | None = None, *, follow: boo
     A pipe that the process inherits open is read to its end, if `most_bytes` is given; `follow`: whether the path may be a link.
     Raises OSError, whose `strerror` is one line, for all other paths: pipes, devices, sockets, folders, larger files.
     """
-    kind = special_kind(path)
-    if kind is not None and most_bytes is not None and str(path).startswith(GIVEN_OPEN):
+    kind, name = special_kind(path), str(path)
+    if kind is not None and most_bytes is not None and name.startswith(GIVEN_OPEN):
         with open(path, "rb") as given:
             content = given.read(most_bytes + 1)
         _check_size(path, len(content), most_bytes)
         return BytesIO(content)
     if kind is not None:
-        raise OSError(errno.EINVAL, f"it is {kind}, not a file; write what it holds to a file and name that", str(path))
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file; write what it holds to a file and name that", name)
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # does not block on a pipe created meanwhile
     descriptor = os.open(path, flags)
     try:
         status = os.fstat(descriptor)
         if stat.S_IFMT(status.st_mode) in KINDS:
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", name)
         _check_size(path, status.st_size, most_bytes)
         return os.fdopen(descriptor, "rb")  # refuses a folder
     except OSError:

@@ -23,8 +23,8 @@ def resource_folder(kind: str) -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / folder
 
 
-def resource_names(kind: str, suffix: str) -> tuple[str, ...]:
-    """Names of the data files of a kind, without `suffix` (".toml"), sorted; empty if there is no folder."""
+def resource_names(kind: str, suffix: str = ".toml") -> tuple[str, ...]:
+    """Names of the data files of a kind, without `suffix`, sorted; empty if there is no folder."""
     return tuple(sorted(path.name.removesuffix(suffix) for path in resource_folder(kind).glob(f"*{suffix}") if path.is_file()))
 
 

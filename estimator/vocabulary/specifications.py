@@ -21,7 +21,7 @@ RATE_TABLES: Final = ("tensor_flop_per_clock", "cuda_flop_per_clock")
 
 def gpu_names() -> tuple[str, ...]:
     """Names of the GPUs whose specification is shipped, sorted."""
-    return resource_names("gpus", ".toml")
+    return resource_names("gpus")
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
@@ -116,8 +116,7 @@ def document_of_gpu(spec: GpuSpec) -> Document:
 
 
 def _plain_name(text: str) -> str:
-    plain = "-".join(text.lower().replace("_", "-").split())
-    return plain.removeprefix("nvidia-")
+    return "-".join(text.lower().replace("_", "-").split()).removeprefix("nvidia-")
 
 
 @cache

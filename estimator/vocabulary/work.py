@@ -23,33 +23,30 @@ class Work(NamedTuple):
 
 def operator_work(operator: Operator) -> Work:
     """Multiply-add flop (matrix products, convolutions, attention; 0 elsewhere) and compulsory traffic."""
-    width = BYTES_PER_ELEMENT[operator.precision]
-    out_width = BYTES_PER_ELEMENT[operator.precision_out or operator.precision]
-    if operator.family == "gemm":
+    family, width = operator.family, BYTES_PER_ELEMENT[operator.precision]
+    out_width = BYTES_PER_ELEMENT[operator.out_precision]
+    if family == "gemm":
         batch, m, n, k = operator.shape
         return Work(
             2.0 * batch * m * n * k, batch * k * (m * width + n * FORMATS[operator.precision].weight_byte), batch * m * n * out_width
         )
-    if operator.family == "conv":
+    if family == "conv":
         batch, channels, height, width_px, filters, kernel_h, kernel_w, _, _, groups = operator.shape
         out_h, out_w = conv_output_size(operator)
         outputs, taps = batch * filters * out_h * out_w, channels / groups * kernel_h * kernel_w
         return Work(2.0 * outputs * taps, (batch * channels * height * width_px + filters * taps) * width, outputs * out_width)
-    if operator.family in CACHED:
+    if family in CACHED:
         return _attention_work(operator, width, out_width)
-    if operator.family == "moe":
+    if family == "moe":
         load, matrices = expert_load(operator), 2.0 + operator["gated"]
         weights = load.experts * matrices * operator["hidden"] * operator["inter"] / operator["tp"]
         passed = load.pairs * operator["hidden"]
         return Work(2.0 * weights * load.rows, weights * FORMATS[operator.precision].weight_byte + passed * width, passed * out_width)
-    if operator.family == "communication":
+    if family == "communication":
         return Work(0.0, operator["message_bytes"], operator["message_bytes"])
-    if operator.family in ("softmax", "norm", "quantise"):
+    if family in ("softmax", "norm", "quantise", "reduction"):
         rows, dim = operator.shape
-        return Work(0.0, rows * dim * width, rows * dim * out_width)
-    if operator.family == "reduction":
-        rows, dim = operator.shape
-        return Work(0.0, rows * dim * width, rows * out_width)
+        return Work(0.0, rows * dim * width, rows * (1.0 if family == "reduction" else dim) * out_width)
     elements, reads = operator.shape
     return Work(0.0, reads * width, elements * out_width)
 
@@ -93,17 +90,17 @@ def expert_load(operator: Operator) -> ExpertLoad:
 
 @lru_cache(maxsize=65536)
 def _expert_load(tokens: float, topk: float, experts: float, ep: float, skew: float) -> ExpertLoad:
-    if not skew:
+    if skew:
+        falling = 1.0 - skew or 1e-6  # the limit at skew = 1 is smooth
+        last = max(0.8 * tokens, 1.0) ** falling
+        drawn = ((last - 1.0) * (np.arange(experts) + 0.5) / experts + 1.0) ** (1.0 / falling)
+        loads = np.minimum(tokens * topk * drawn / drawn.sum(), tokens)
+        hit = 1.0 - (1.0 - loads / tokens) ** tokens
+        beside = (experts / ep - 1.0) / max(experts - 1.0, 1.0)
+        found, pairs = (float(each.max() + beside * (each.sum() - each.max())) for each in (hit, loads))
+    else:
         pairs = tokens * topk / ep
         found = min(experts / ep, pairs)
-        return ExpertLoad(found, pairs, pairs / found)
-    falling = 1.0 - skew or 1e-6  # the limit at skew = 1 is smooth
-    last = max(0.8 * tokens, 1.0) ** falling
-    drawn = ((last - 1.0) * (np.arange(experts) + 0.5) / experts + 1.0) ** (1.0 / falling)
-    loads = np.minimum(tokens * topk * drawn / drawn.sum(), tokens)
-    hit = 1.0 - (1.0 - loads / tokens) ** tokens
-    beside = (experts / ep - 1.0) / max(experts - 1.0, 1.0)
-    found, pairs = (float(each.max() + beside * (each.sum() - each.max())) for each in (hit, loads))
     return ExpertLoad(found, pairs, pairs / found)
 
 
@@ -114,7 +111,7 @@ def _attention_work(operator: Operator, width: float, out_width: float) -> Work:
     if causal and queries > 1.0:
         unseen = min(queries, visible)
         pairs -= unseen * (unseen - 1.0) / 2.0
-    kv_width = BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
+    kv_width = BYTES_PER_ELEMENT[operator.kv_precision]
     query_elements = batch * queries * heads * head_dim
     seen = min(context, visible + queries - 1.0)  # keys that any query sees: the windows of neighbours overlap
     read = query_elements * width + batch * seen * kv_heads * cached * kv_width
@@ -148,7 +145,7 @@ def missing_work(workload: Workload) -> Missing:
     listed = [(operator, count) for operator, count in pairs if not operator.origin.startswith(COMPLETED)]
     missing = sum(entry.count for entry in workload.unknown)
     elements = sum(entry.elements * entry.count for entry in workload.unknown)
-    known = sum(count * operator_work(one).write_byte / BYTES_PER_ELEMENT[one.precision_out or one.precision] for one, count in listed)
+    known = sum(count * operator_work(one).write_byte / BYTES_PER_ELEMENT[one.out_precision] for one, count in listed)
     return Missing(missing, missing + sum(count for _, count in listed), elements / (elements + known) if elements else np.nan)
 
 
@@ -159,7 +156,7 @@ def workload_warnings(workload: Workload) -> tuple[str, ...]:
     missing, whole, written = missing_work(workload)
     size = f", {written:.1%} of the elements written" if np.isfinite(written) else ", size unknown"
     names = ", ".join(f"{entry.name:.80} ×{entry.count}" for entry in workload.unknown)
-    line = (
-        f"{missing} of {whole:.0f} operators ({missing / whole:.1%}{size}) are of kinds that cannot be modelled and are left out: {names}"
+    return (
+        f"{missing} of {whole:.0f} operators ({missing / whole:.1%}{size}) are of kinds that cannot be modelled and are left out: {names}",
+        *workload.warnings,
     )
-    return (line, *workload.warnings)

@@ -18,7 +18,7 @@ from estimator.vocabulary.quantities import canonical_precision
 from estimator.vocabulary.reader import LEAST_ONE, WHEN_GIVEN, FaultError, Span, Words, read
 from estimator.vocabulary.values import frozen
 
-FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+FAMILY_FIELDS: Final = {
     # C[m, n] = A[m, k] · B[k, n], `batch` of them; linear layers: m tokens, n outputs, k inputs.
     "gemm": ("batch", "m", "n", "k"),
     "conv": ("batch", "channels", "height", "width", "filters", "kernel_h", "kernel_w", "stride", "padding", "groups"),
@@ -42,7 +42,7 @@ FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Shape fields of each kernel family, in the order in which `Operator.shape` holds them."""
 
-FAMILY_OPERATORS: Final[dict[str, tuple[str, ...]]] = {
+FAMILY_OPERATORS: Final = {
     "gemm": ("linear", "bmm"),
     "conv": ("conv2d", "depthwise"),
     "attention": ("prefill", "decode"),
@@ -80,7 +80,7 @@ FLASH_ATTENTION: Final = "flash-attention"
 ONE_FAMILY: Final = {"nccl": "communication", FLASH_ATTENTION: "attention"}
 """Libraries with kernels of a single family."""
 
-CUDNN_HEADS: Final[dict[str, float]] = {"9.0": 256.0, "10.0": 128.0, "10.3": 128.0}
+CUDNN_HEADS: Final = {"9.0": 256.0, "10.0": 128.0, "10.3": 128.0}
 """Largest heads of the attention that PyTorch leaves to cuDNN, by compute capability: from PyTorch 2.11 on, whose cuDNN is recent enough.
 Source: PyTorch, sdp_utils.cpp (check_prefer_cudnn_attention, check_cudnn_tensor_shapes); huggingface/transformers, pull request 48163."""
 
@@ -133,6 +133,16 @@ class Operator:
 
     def __getitem__(self, field_name: str) -> float:
         return self.shape[FAMILY_FIELDS[self.family].index(field_name)]
+
+    @property
+    def out_precision(self) -> str:
+        """Precision of the result."""
+        return self.precision_out or self.precision
+
+    @property
+    def kv_precision(self) -> str:
+        """Precision of cached keys and values."""
+        return self.precision_kv or self.precision
 
     def named_shape(self) -> dict[str, float]:
         """The shape by field name."""
@@ -357,13 +367,17 @@ def _in_fp16(one: Operator) -> Operator:
     return replace(one, precision=computed, precision_out=out, precision_kv=kept)
 
 
-def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
+Counted = tuple[tuple[Operator, ...], tuple[float, ...]]
+"""Operators, and how often each runs."""
+
+
+def merge_operators(sequence: Iterable[Operator]) -> Counted:
     """Equal operators of a sequence merged: unique operators in first-seen order, and their counts."""
     operators = tuple(sequence)
     return merge_counts(operators, [1.0] * len(operators))
 
 
-def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
+def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> Counted:
     """Equal operators merged and their counts added, in first-seen order; operators with a count of 0 are dropped."""
     totals: dict[Operator, float] = {}
     for operator, count in zip(operators, counts, strict=True):

@@ -61,7 +61,7 @@ class Cublas:
         def bind(buffer_sets: int, seed: int) -> BoundKernel:
             left = device.normal_sets(buffer_sets, (batch, *stored_a), operator.precision, seed)
             right = device.normal_sets(buffer_sets, (batch, *stored_b), operator.precision, seed + 1)
-            results = device.empty_sets(buffer_sets, (batch, m, n), operator.precision_out or operator.precision)
+            results = device.empty_sets(buffer_sets, (batch, m, n), operator.out_precision)
             sets = list(zip(left, right, results, strict=True))
             launches = tuple(self._launch(operator, layout, *operands) for operands in sets)
             return BoundKernel(launches=launches, capture=device.capture, arrays=sets.__getitem__)
@@ -87,7 +87,7 @@ class Cublas:
             for array, type_, lead, stride in (
                 (b, kind, lead_b, n * k),
                 (a, kind, lead_a, m * k),
-                (c, TYPES[operator.precision_out or operator.precision][0], n, m * n),
+                (c, TYPES[operator.out_precision][0], n, m * n),
             )
         ]
         arguments = (
@@ -136,7 +136,7 @@ def check(status: int, what: str) -> None:
 
 def _check_product(operator: Operator, compute_capability: float) -> None:
     """Raise UnsupportedError for a product that cuBLAS does not support."""
-    precision, precision_out = operator.precision, operator.precision_out or operator.precision
+    precision, precision_out = operator.precision, operator.out_precision
     least = 8.0 if precision in ("bf16", "tf32") else 0.0
     outputs = (precision, "fp32") if precision in ("fp16", "bf16") else (precision,)
     refuse(precision not in TYPES, operator, f"cublasGemmEx has {', '.join(TYPES)}")

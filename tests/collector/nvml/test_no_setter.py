@@ -101,7 +101,7 @@ def test_a_campaign_and_doctor_at_the_current_clock_call_no_setter(boards, tmp_p
 
 def test_the_stand_in_would_see_a_lock():
     with open_nvml() as library, pytest.raises(SetterError, match="nvmlDeviceSetGpuLockedClocks"):
-        library.lock_sm_clock(library.handles()[0], 1500.0)
+        library.devices()[0].lock_sm_clock(1500.0)
 
 
 def test_only_the_two_calls_of_the_clock_change_a_board(repository):
