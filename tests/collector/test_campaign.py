@@ -16,7 +16,7 @@ from collector.campaigns.files import campaign_from_document, campaign_names, lo
 from collector.campaigns.measurement import POWER_COLUMNS
 from collector.campaigns.plan import chosen_plan, plan_campaign
 from collector.campaigns.running import Campaign, campaign_key, kept_rows
-from collector.campaigns.selection import hastened, kind_of, point_costs
+from collector.campaigns.selection import hastened, kind_of, point_cost_s
 from collector.clocks import clocks_from_text
 from collector.daemon.reporting import Tally
 from collector.dataset.reader import log_path, read_kernel_dataset
@@ -280,7 +280,7 @@ def test_rows_and_key_change_with_the_part(bench, plan):
 
 def test_a_budget_for_fewer_kernels_than_kinds_names_what_is_left_out(bench, plan):
     kinds = len({kind_of(point) for point in plan.points if not point.anchor})
-    point_s = point_costs(HASTY, plan.sensor).of(replace(plan.points[-1], idle_before=False))
+    _, point_s = point_cost_s(replace(plan.points[-1], idle_before=False), HASTY, plan.sensor)
     small = chosen_part(bench, plan, plan.fixed_s + 0.5 * kinds * point_s).choice
     assert kinds // 2 - 1 <= len(small.left_out) <= kinds // 2 + 1
     with pytest.raises(CampaignError, match="leaves no time for a kernel.*give at least"):

@@ -174,8 +174,8 @@ def test_every_kind_of_operator_runs_or_is_refused(name, precision):
         assert plan.kernel.shared_bytes_per_block < gpu.shared_bytes_per_sm
         assert seconds(name, operator) > 1e-6
         traffic = plan.traffic
-        assert 0.0 <= traffic.warm <= traffic.cold * (1.0 + 1e-9)
-        assert traffic.cold <= 1.05 * plan.l2_bytes
+        assert 0.0 <= traffic["warm"] <= traffic["cold"] * (1.0 + 1e-9)
+        assert traffic["cold"] <= 1.05 * plan.l2_bytes
 
 
 sizes = st.integers(min_value=1, max_value=6000) | st.integers(min_value=1, max_value=750).map(lambda eighth: 8 * eighth)
