@@ -15,6 +15,12 @@ def test_stated_deviations_are_those_of_the_rows_scatter_whatever_the_usual_erro
     assert np.sqrt(found.covariance[0, 0]) == pytest.approx(noise / 20.0, rel=0.25)
 
 
+@pytest.mark.parametrize("width", [0.01, 0.05, 0.2])
+def test_a_row_and_a_prior_share_by_their_variances(width):
+    found = solve(lambda shift: (shift, np.eye(1)), np.array([1e-3]), np.array([width]), scale=0.05)
+    assert found.log_shift[0] == pytest.approx(1e-3 * width**2 / (width**2 + 0.05**2), rel=0.01)
+
+
 @pytest.mark.parametrize("analytic", [True, False])
 def test_a_failed_row_bends_nothing(analytic):
     slopes, target = np.ones((50, 1)), np.append(np.zeros(49), 5.0)
