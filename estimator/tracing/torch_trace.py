@@ -254,7 +254,8 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fie
     wide = {tuple(weight.shape) for weight, stays in layers if stays}
     narrow = [weight for weight, stays in layers if not stays]
     both = wide & {tuple(weight.shape) for weight in narrow}
-    experts = [weight for weight in model.parameters() if weight.ndim == EXPERTS_AXES]
+    filters = {id(part.weight) for part in model.modules() if isinstance(part, torch.nn.modules.conv._ConvNd)}
+    experts = [weight for weight in model.parameters() if weight.ndim == EXPERTS_AXES and id(weight) not in filters]
     if EXPERTS_ALONE in form and not experts:
         raise WorkloadError(f"{workload.name} has no experts, and {form} is a format of experts alone; name other weights (--weights int4)")
     if form == WIDENED and (experts or model.training):
@@ -265,7 +266,8 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fie
     footprint = workload.footprint and replace(workload.footprint, weights_byte=workload.footprint.weights_byte - saved)
     told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {form} too, and taken in {form}"
     changed = _widened(workload, wide - both) if form == WIDENED else with_precision(workload, form, wide - both)
-    return replace(changed, footprint=footprint, warnings=(*changed.warnings, *([told] if both else [])))
+    notes = (*changed.notes, *(["convolutions stay in 16 bits, as methods for weights leave them"] if filters else []))
+    return replace(changed, footprint=footprint, notes=notes, warnings=(*changed.warnings, *([told] if both else [])))
 
 
 def _widened(workload: Workload, wide: Collection[tuple[int, ...]]) -> Workload:

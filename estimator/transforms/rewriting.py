@@ -260,14 +260,14 @@ WIDE_NOTES: Final = {
 """Notes on workloads that have operators of these families and precisions."""
 
 
-def with_precision(workload: Workload, precision: str, wide: Collection[tuple[int, ...]] = ()) -> Workload:
+def with_precision(workload: Workload, precision: str, wide: Collection[tuple[int, ...]] | None = None) -> Workload:
     """The workload with the precision of most of its matrix products replaced by another.
 
     Operators in a third precision (a softmax in fp32) do not change, and a conversion without effect is removed.
     In fp32 and fp64 matrix products run on CUDA cores, but for convolutions, which PyTorch runs in tf32; tf32 uses tensor cores, and leaves
     all operators except matrix products in fp32.  Only linear layers and dense convolutions use 8-bit and 4-bit precisions;
-    their results and all else stay 16-bit, and so do layers of outputs and inputs (n, k) in `wide`.  Wider precisions remove the layout
-    conversions of 16-bit convolutions.
+    their results and all else stay 16-bit, and where `wide` is given convolutions and layers of outputs and inputs (n, k) in it.  Wider
+    precisions remove the layout conversions of 16-bit convolutions.
 
     Raises WorkloadError for an unknown precision.
     """
@@ -282,8 +282,8 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
     operators: list[Operator] = []
     counts: list[float] = []
     for operator, count in zip(workload.operators, workload.counts, strict=True):
-        kept = new in NARROW and operator.operator == "linear" and (operator["n"], operator["k"]) in wide
-        changed = operator if kept else _recast(operator, old, new)
+        stays = wide is not None and (operator.family == "conv" or (operator.operator == "linear" and operator.shape[2:] in wide))
+        changed = operator if stays and new in NARROW else _recast(operator, old, new)
         if changed is not None:
             operators.append(changed)
             counts.append(count)

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -195,6 +196,17 @@ def test_towers_speech_and_images_are_built_from_a_configuration(tmp_path, kind)
     assert trace_calls(TraceRequest(model=model)).sequence == MOST_TOKENS.get(kind, 0)
     with pytest.raises(WorkloadError, match="longer than" if asked else "no sequence to choose"):
         trace_calls(TraceRequest(model=model, sequence=1024), ("sequence",))
+
+
+@pytest.mark.parametrize("kind", ["whisper", "resnet"])
+@pytest.mark.parametrize("weights, formats", [("fp8", {"fp8"}), ("bitsandbytes", set())])
+def test_methods_for_weights_leave_convolutions_in_16_bits(tmp_path, kind, weights, formats):
+    model = configuration(tmp_path, model_type=kind, **NAMED[kind])
+    request = TraceRequest(model=model, batch=2, sequence=16 * (kind != "resnet"))
+    wide, narrow = (trace_workload(replace(request, weights=form)) for form in ("bf16", weights))
+    assert set() < {(one, count) for one, count in counted(wide) if "conv" in one.family + one.origin} <= set(counted(narrow))
+    assert {one.precision for one in narrow.operators if one.operator == "linear"} - {"bf16"} == formats
+    assert wide.footprint.weights_byte / 2 < narrow.footprint.weights_byte < wide.footprint.weights_byte
 
 
 ENCODED = {
