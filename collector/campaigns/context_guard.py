@@ -146,6 +146,6 @@ def _operator_name(operator: Operator, l2_state: str, transpose: str) -> str:
     if not operator.shape:
         return operator.operator
     shape = " ".join(f"{name}={value:g}" for name, value in operator.named_shape().items())
-    formats = (operator.precision, operator.precision_out, operator.precision_kv, "cuda-cores" * operator.cuda_cores)
+    formats = (operator.precision, operator.precision_out, operator.precision_kv, "cuda-cores" if operator.cuda_cores else "")
     words = (f"{operator.family}.{operator.operator}", *formats, shape, l2_state, other_layout(operator, transpose))
     return " ".join(filter(None, words))

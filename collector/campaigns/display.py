@@ -76,7 +76,7 @@ def row_line(row: Row) -> str:
 def outcome_lines(outcome: CampaignOutcome, simulated: bool, fit: str) -> list[str]:
     """An outcome for people, with the next command, `fit`."""
     notes = f", {outcome.rows_kept} of them from before" if outcome.rows_kept else ""
-    time = f"{duration_text(outcome.board_time_s)} of {'simulated ' * simulated}board time"
+    time = f"{duration_text(outcome.board_time_s)} of {'simulated ' if simulated else ''}board time"
     lines = [f"{outcome.dataset}: {outcome.rows} of {outcome.rows_planned} rows{notes}, {time}"]
     lines += [f"  {count:5d} {flag}: {FLAGS[flag]}" for flag, count in outcome.flags.items()]
     lines += [f"  {count:5d} not run: {reason}" for reason, count in outcome.rejected.items()]

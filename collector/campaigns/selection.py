@@ -141,7 +141,7 @@ def _first_and_last(points: Sequence[Point]) -> tuple[int, ...]:
 def kind_of(point: Point) -> str:
     """Family, operator, number format, L2 state and layout, the natural one unnamed; a choice measures each kind first."""
     operator = point.operator
-    cuda = ".cuda" * operator.cuda_cores
+    cuda = ".cuda" if operator.cuda_cores else ""
     cold = "" if point.l2_state == "warm" else f" {point.l2_state}"
     layout = f" {point.transpose}" if point.transpose else ""
     return f"{operator.family}.{operator.operator}.{operator.precision}{cuda}{cold}{layout}"

@@ -177,7 +177,7 @@ def restore_command(speak: Speaker) -> int:
     failed = {uuid: reason for uuid, reason in outcome if reason}
     restored = [uuid for uuid, reason in outcome if not reason]
     lines = [f"{uuid}: SM clock given back" for uuid in restored]
-    speak.say({"restored": restored, "failed": failed}, lines or ["no clock was left held"] * (not failed))
+    speak.say({"restored": restored, "failed": failed}, lines or ([] if failed else ["no clock was left held"]))
     for uuid, reason in failed.items():
         tell(f"collect clocks restore: {uuid}: {reason}")
     return FAILED if failed else DONE

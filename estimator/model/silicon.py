@@ -49,9 +49,10 @@ FLOP_PER_CLOCK: Final[dict[str, float]] = {"8.6": 1024.0, "8.9": 1024.0, "9.0": 
 """That width by compute capability where boards are sold with a lower rate (GeForce, L20, H20): the units are the same (assumed)."""
 
 GDDR_ENERGY: Final = 1.7
-"""Energy of a byte of GDDR5 to 6X over one of HBM [1], which has shorter wires, or GDDR7, which takes half of GDDR6's (Micron).
-Whole models of A10, A100 and H100, forecast from each other, take 1.3 with more rest power for the A10, or 2 with less, alike; decoding
-and training on A40, L40 and RTX 4090 ask for 2 or more.  Chosen between, with all of these in view."""
+"""Energy of a byte of GDDR5 to 6X over one of HBM [1], which has shorter wires.  Whole models of A10, A100 and H100, forecast from each
+other, take 1.3 with more rest power for the A10, or 2 with less, alike; decoding and training on A40, L40 and RTX 4090 ask for 2 or more.
+Chosen between, with all of these in view.  A joule moves 1.5 times as much in GDDR7 as in GDDR6 (Micron, June 2024), which would give
+1.1; 1 was taken with an RTX PRO 6000 (better with it) and an RTX 5090 (worse) in view."""
 
 WIDTH_SHARE: Final = 0.5
 """Share of a tensor core's energy for operands, which wider units use more often [1]."""

@@ -194,6 +194,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
         state, near = (_overload(serving, values[name]) for name in ("tokens_per_s", "tokens_per_s_low"))
+        told = [state] if state else [_crowded(batch, values["running"], memory), NEAR_OVERLOAD if near else ""]
         step = int(np.searchsorted(costs.decode.at, values["running"] / copies * (1.0 - ROUNDING)))
         settled_mhz = clocks_mhz[clock, i].item()
         validity, warnings, notes = remarks(costs, min(step, len(costs.decode.at) - 1), place[clock], settled_mhz, above[clock, i])
@@ -206,7 +207,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
                 asked_clock_mhz=mhz,
                 sm_clock_mhz=settled_mhz,
                 state=state,
-                warnings=(*((state,) if state else _crowded(batch, values["running"], memory) + (NEAR_OVERLOAD,) * bool(near)), *warnings),
+                warnings=(*filter(None, told), *warnings),
                 notes=(*_notes(serving, served, board, values["busy"]), *notes),
                 parts={name: one[clock, i].item() for name, one in parts.items()},
                 **({} if state else values),
@@ -296,12 +297,13 @@ def _down(value: float) -> float:
     return floor(value / digit) * digit
 
 
-def _crowded(batch: int | None, running: float, memory: Memory) -> tuple[str, ...]:
+def _crowded(batch: int | None, running: float, memory: Memory) -> str:
+    """Why requests wait; empty if none does."""
     if batch is None or running >= batch * (1.0 - ROUNDING):
-        return ()
+        return ""
     if running >= SEQUENCES[-1]:
-        return (f"{running:.0f} of {batch} requests run, the most that is estimated; the others wait",)
-    return (f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait",)
+        return f"{running:.0f} of {batch} requests run, the most that is estimated; the others wait"
+    return f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait"
 
 
 def _notes(serving: Serving, served: Served, board: Board, busy: float) -> Iterator[str]:
