@@ -179,7 +179,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
             ServedEstimate(**common, batch=batch, asked_clock_mhz=mhz, sm_clock_mhz=mhz, state=state, warnings=(state,))
             for _, batch, _, mhz in points
         ]
-    copies = served.layout.copies
+    copies, held_w = served.layout.copies, board.held.power_w * served.layout.tensor_parallel
     asked = np.array(batches or (nan,)) / copies
     slots = np.fmax(np.fmin(asked, min(memory.sequences, SEQUENCES[-1])), 1.0)
     rate, nodes = serving.rate and serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
@@ -187,9 +187,8 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     if not np.all(np.isfinite(cycle.slot_s[0])):
         reason = why_no_time([line for _, line in costs.points.warnings])
         raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
-    most_w = board.held.power_w * served.layout.tensor_parallel * exp(NORMAL_90 * board.held.ln_std)
-    above = cycle.power_w[0] > LIMIT_TOLERANCE * board.held.power_w * served.layout.tensor_parallel
-    clocks_mhz, columns = parts.pop("sm_clock_mhz"), measures(cycle, copies, asked, most_w)
+    above = cycle.power_w[0] > LIMIT_TOLERANCE * held_w
+    clocks_mhz, columns = parts.pop("sm_clock_mhz"), measures(cycle, copies, asked, held_w * exp(NORMAL_90 * board.held.ln_std))
     found, remarks = [], cache(_remarks)
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
