@@ -14,6 +14,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, fields
 from functools import partial
 from typing import Any, Final
@@ -71,23 +72,26 @@ class Program:
 def _executed(command: Sequence[str], instruments: Instruments, stdout: Any, environment: Mapping[str, str]) -> int:
     """Exit status of a command, by shells' rule 128 + signal if one ended it.  It sees only the measured board.  Raises ProgramError."""
     chosen = {} if instruments.simulated else {"CUDA_VISIBLE_DEVICES": instruments.gpu.identity().uuid}
-    begun_s = time.monotonic()
-    try:
-        process = subprocess.Popen(list(command), stdout=stdout, env={**chosen, **os.environ, **environment})
-    except FileNotFoundError as error:
-        raise ProgramError(f"{command[0]}: command not found", 127) from error
-    except (OSError, ValueError) as error:
-        raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", 126) from error
-    try:
-        status = process.wait()
-    except BaseException:  # an interruption stops the command too, first with a request, then by force
-        process.terminate()
+    begun_s, begun = time.monotonic(), list[subprocess.Popen[bytes]]()
+    with ThreadPoolExecutor(1) as starter:  # no signal's handler runs in its thread: an interruption loses no program that was started
         try:
-            process.wait(5.0)  # longest wait for a program that was requested to stop [s]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
+            environ = {**chosen, **os.environ, **environment}
+            starter.submit(lambda: begun.append(subprocess.Popen(list(command), stdout=stdout, env=environ))).result()
+            status = begun[0].wait()
+        except FileNotFoundError as error:
+            raise ProgramError(f"{command[0]}: command not found", 127) from error
+        except (OSError, ValueError) as error:
+            raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", 126) from error
+        except BaseException:  # an interruption stops the command too, first with a request, then by force
+            starter.shutdown()
+            for process in begun:
+                process.terminate()
+                try:
+                    process.wait(5.0)  # longest wait for a program that was requested to stop [s]
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            raise
     if instruments.simulated:
         instruments.clock.wait(time.monotonic() - begun_s)  # a simulated board's time does not advance while a program runs on the host
     return status if status >= 0 else 128 - status

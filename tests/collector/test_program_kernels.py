@@ -1,6 +1,8 @@
 """Programs on simulated boards: energy by kernel, the published good practice, and as few runs as an asked error takes."""
 
 import json
+import signal
+import subprocess
 import sys
 from collections import Counter
 
@@ -76,6 +78,23 @@ def test_a_program_without_kernels_says_what_to_do():
 @pytest.mark.parametrize("times", ["0", "00", "-5", "1.5", "a"])
 def test_a_program_runs_a_whole_number_of_times(workload, command, times):
     refused(1, "TIMES from 1 on", command, "--gpu", BOARD, "--", workload, times)
+
+
+def test_an_interruption_while_a_program_starts_stops_it_too(monkeypatch):
+    begun = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            begun.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with open_bench("sim:a100-pcie-40gb") as bench:
+        run = Program(command=("sleep", "60")).ready(bench)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    assert [process.returncode for process in begun] == [-signal.SIGTERM]
 
 
 def test_kernels_of_a_simulated_program_take_their_time_on_the_gpu(workload):
