@@ -44,7 +44,7 @@ from estimator.uncertainty.unseen import (
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array, BoolArray, IntArray
 from estimator.vocabulary.values import arrays, frozen
-from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload, workload_as_run
+from estimator.vocabulary.workload import OWN_EXPERTS, Operator, Workload, workload_as_run
 
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
@@ -101,7 +101,7 @@ def _untabled(operators: Sequence[Operator], phases: Phases, coefficients: Array
     """Logarithmic corrections (n,), with those of experts by kernels that no table holds: from the tables' time to the geometric mean of it
     and of the least time at the published rates.
     """
-    own = [one.family == "moe" and one.library in OWN_EXPERTS and one.precision not in COMMON_EXPERTS for one in operators]
+    own = [one.family == "moe" and (one.library, one.precision) in OWN_EXPERTS for one in operators]
     if not any(own):
         return corrections
     clock_hz = gpu.sm_clock_max_mhz * HZ_PER_MHZ

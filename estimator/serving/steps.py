@@ -15,7 +15,7 @@ from estimator.transforms.rewriting import widened
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.values import frozen
-from estimator.vocabulary.workload import COMMON_EXPERTS, OWN_EXPERTS, Operator, Workload, merge_counts
+from estimator.vocabulary.workload import OWN_EXPERTS, Operator, Workload, merge_counts
 
 ROUTING_SKEW: Final = 1.01
 """Exponent of the distribution of tokens over experts [1], the smaller one of published tables (assumed): few tokens hit fewer experts than
@@ -107,7 +107,7 @@ def step_workload(
     run = _Pass(model=architecture, weights=weights, layout=layout, step=step, library=library, skew=skew)
     launches = [*_products(run), *_attention(run), *_scans(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))
-    own = architecture.experts and library in OWN_EXPERTS and weights.experts not in COMMON_EXPERTS
+    own = architecture.experts and (library, weights.experts) in OWN_EXPERTS
     several = f"{layout.gpus} GPUs: collectives of more than {NODE_GPUS} of one node were not measured, and links between nodes are slower"
     notes = {
         f"assumed routing: loads of the experts follow a power law with exponent {skew:g} (0: equal loads)": architecture.experts,

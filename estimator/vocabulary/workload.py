@@ -88,11 +88,10 @@ COMPLETED: Final = "completed:"
 CORRECTED: Final = "corrected:"
 """Starts of `Operator.origin` for operators that a completion rule added, or that replace a listed one."""
 
-COMMON_EXPERTS: Final = ("nvfp4", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "int4_wo")
-"""Formats whose experts run by the same kernels in all engines, those of the tables: FlashInfer's, which TensorRT-LLM brought, and Marlin.
-In 16 and 8 bits the libraries of OWN_EXPERTS have kernels of their own; only an L40S has a table of them."""
-
-OWN_EXPERTS: Final = ("vllm", "sglang")
+OWN_EXPERTS: Final = (("vllm", "fp8_block"), ("sglang", "fp8_block"))
+"""Libraries and formats of experts whose kernels are others than TensorRT-LLM's, and faster; only an L40S has a table of them.  Experts in
+4 bits run by the same kernels in all engines, FlashInfer's, which TensorRT-LLM brought, and Marlin; in 16 bits and in fp8 published runs
+take the time of TensorRT-LLM's (benchmarks/published.py)."""
 
 TRACED: Final = "traced"
 """`Operator.origin` of traced operators; a colon and a word follow if a rule derived it from the trace."""

@@ -344,7 +344,7 @@ def test_marlin_widens_mxfp4_as_int4_under_vllm_alone():
     assert found == {"vllm": {"int4_wo"}, "trtllm": {"w4a16_mxfp4"}}
 
 
-@pytest.mark.parametrize("weights, library, told", [("bf16", "vllm", 1), ("nvfp4", "vllm", 0), ("bf16", "trtllm", 0)])
+@pytest.mark.parametrize("weights, library, told", [("fp8-block", "vllm", 1), ("bf16", "vllm", 0), ("fp8-block", "trtllm", 0)])
 def test_experts_without_a_table_are_noted(weights, library, told):
     assert sum("no table has" in line for line in served(ROUTED, weights=weights, library=library).notes) == told
 
