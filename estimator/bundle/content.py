@@ -392,8 +392,11 @@ def group_table(bundle: Bundle, gpu: GpuSpec) -> CoefficientTable:
 
 
 def same_kernels(bundle: Bundle, gpu: GpuSpec) -> bool:
-    """Whether libraries launch the same kernels on a GPU as on the fitted one: those of its compute capability (assumed)."""
-    return gpu.compute_capability == bundle.gpu.compute_capability
+    """Whether libraries launch the same kernels on a GPU as on the fitted one: those of its compute capability (assumed).
+
+    10.0 and 10.3 are of one family, for which kernels are compiled together (CUDA C++ Programming Guide, family-specific features).
+    """
+    return gpu.compute_capability.replace("10.3", "10.0") == bundle.gpu.compute_capability.replace("10.3", "10.0")
 
 
 def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, float]]:

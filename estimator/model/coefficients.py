@@ -104,11 +104,15 @@ def section_words(operator: Operator) -> list[str]:
     return [*parts, "cuda"] if operator.cuda_cores else parts
 
 
+NODE_GPUS: Final = 8
+"""Most GPUs of one node whose collectives are published (AIConfigurator); those of more have the coefficients of as many."""
+
+
 def group_key(operator: Operator) -> str:
     """The full dotted group of an operator; coefficients are looked up by its longest known prefix."""
     parts = section_words(operator)
     if operator.family == "communication":
-        parts.append(f"n{operator['num_gpus']:.0f}")
+        parts.append(f"n{min(operator['num_gpus'], NODE_GPUS):.0f}")
     elif operator.family in CACHED:
         parts.append(operator.kv_precision)
     if operator.family == "attention":

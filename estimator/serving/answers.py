@@ -11,17 +11,19 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.engine.board import Board, Settings, open_board
+from estimator.model.coefficients import NODE_GPUS
 from estimator.model.power_limit import LIMIT_TOLERANCE
 from estimator.serving.architecture import Layout, read_architecture, read_config
 from estimator.serving.costs import SEQUENCES, Served, StepCosts, nodes_of
 from estimator.serving.engines import Engine, load_engine
 from estimator.serving.intervals import measures
 from estimator.serving.limit import settled_states
-from estimator.serving.steps import NODE_GPUS, cache_bytes, weight_bytes
+from estimator.serving.steps import cache_bytes, weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.tracing.models import WIDENED, Fields
 from estimator.uncertainty.validity import GIB, Validity, why_no_time
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError, WorkloadError, real, require
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.values import frozen
 
@@ -158,7 +160,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
 
     Raises EstimatorError like `serve_llm`.
     """
-    served = _served(serving, batches)
+    served = _served(serving, board.gpu, batches)
     memory = _memory(served, board)
     sixteen = served.weights.sixteen if board.gpu.on_tensor_cores("bf16") else "fp16"
     common = {
@@ -218,7 +220,12 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
 # Checks ---------------------------------------------------------------------------------------------------------------
 
 
-def _served(serving: Serving, batches: Sequence[int]) -> Served:
+NARROWED: Final = {("w4a16_mxfp4", "10"): "w4a8_mxfp4_mxfp8"}
+"""Formats of experts in which engines run a checkpoint's, by the first number of a GPU's compute capability: they bring inputs to 8 bits.
+Source: TensorRT-LLM, deployment guide for gpt-oss (default back end of B200, GB200, B300 and GB300)."""
+
+
+def _served(serving: Serving, gpu: GpuSpec, batches: Sequence[int]) -> Served:
     """The model under its engine.  Raises EstimatorError for what is missing or impossible."""
     rate = serving.rate
     if (rate is None) == (not batches):
@@ -239,9 +246,10 @@ def _served(serving: Serving, batches: Sequence[int]) -> Served:
     layout = Layout(tensor_parallel=serving.tensor_parallel, expert_parallel=serving.expert_parallel)
     model.check(layout)
     formats = read_weights(config, serving.weights, serving.kv)
+    narrow = NARROWED.get((formats.experts, gpu.compute_capability.partition(".")[0]))
     return Served(
         architecture=model,
-        weights=formats,
+        weights=replace(formats, experts=narrow) if narrow and not serving.weights else formats,
         layout=layout,
         engine=load_engine(serving.engine),
         prompt=serving.prompt,
@@ -273,7 +281,7 @@ def _remedy(serving: Serving, board: Board, batches: Sequence[int]) -> str:
     for ranks in (2, 4, 8, 16, 32):
         wider = replace(serving, tensor_parallel=ranks)
         try:
-            if _memory(_served(wider, batches), board).sequences and serve_many(wider, board, batches):
+            if _memory(_served(wider, board.gpu, batches), board).sequences and serve_many(wider, board, batches):
                 return f"--tensor-parallel {ranks} fits" + f", beyond the {NODE_GPUS} GPUs of a node" * (ranks > NODE_GPUS)
         except EstimatorError:  # this model cannot be divided so, or these boards do not run it
             continue

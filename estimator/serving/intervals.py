@@ -1,7 +1,7 @@
 """Steady states as expected and with each source of error moved, and the 90 % intervals that follow.
 
-Sources are independent.  Each is moved by the half width of its own 90 % interval, the schedule is solved again, and the changes of the
-logarithms are joined:
+Sources are independent.  Each is moved by the half width of its own 90 % interval, up and down, as the load may hang on it far more one
+way; the schedule is solved again, and the changes of the logarithms are joined:
 
     kernels     the bundle's error of a step's time, with that of kernels of another library than the engine's
     host        the engine's constants (`HostTime.spread`)
@@ -10,7 +10,7 @@ logarithms are joined:
     waiting     power of boards that wait for their host (`Waiting`)
     limit       the share of the limit that a throttled board holds
 
-Axes: s = 1 + the number of sources, c clocks, n loads.
+Axes: s = 1 + twice the number of sources, c clocks, n loads.
 """
 
 from collections.abc import Callable
@@ -40,9 +40,7 @@ def steady_states(
     settled: gives a state within the power limit (`at_rate`).
     """
     host, boards = served.engine.host, float(served.layout.tensor_parallel)
-    moved, watts = np.ones((2, 1 + len(SOURCES), 1, 1))
-    moved[1 + SOURCES.index("host")] += host.spread
-    watts[1 + SOURCES.index("waiting")] += costs.waiting_spread
+    moved, watts = moves(host=host.spread), moves(waiting=costs.waiting_spread)
     at = costs.decode.at
     decode, prompt = _moved(costs.decode, boards, 0.0), _moved(costs.prompt, boards, QUEUE_SPREAD)
 
@@ -75,11 +73,17 @@ def steady_states(
 def _moved(costs: Costs, boards: float, queue: float) -> StepCost:
     """Costs of a group of boards, shapes (s, c, k); queue: half width of the schedule's source."""
     seconds = costs.parts.sum(axis=0)
-    longer: dict[str, Array | float] = {"kernels": np.exp(costs.time_ln), "schedule": 1.0 + queue}
-    factor = np.stack([np.broadcast_to(longer.get(source, 1.0), seconds.shape) for source in ("", *SOURCES)])
-    joules = factor * costs.joules * boards
-    joules[1 + SOURCES.index("power")] *= np.exp(costs.power_ln)
+    factor = moves(kernels=np.expm1(costs.time_ln), schedule=queue + 0.0 * seconds)
+    joules = factor * moves(power=np.expm1(costs.power_ln)) * costs.joules * boards
     return StepCost(np.moveaxis(factor * seconds, 1, -1), np.moveaxis(joules, 1, -1))
+
+
+def moves(**spreads: Array | float) -> Array:
+    """Factors of a quantity with spreads by source, all of one shape: (s, …), as expected, with each source moved up, and down."""
+    nothing = 0.0 * np.atleast_2d(next(iter(spreads.values())))
+    ln = np.log1p(np.stack([spreads.get(source, 0.0) + nothing for source in SOURCES]))
+    factors: Array = np.exp(np.concatenate([nothing[None], ln, -ln]))
+    return factors
 
 
 def interpolated(at: Array, values: Array, asked: Array) -> Array:
@@ -129,8 +133,9 @@ def measures(cycle: Cycle, copies: int, asked: Array, most_w: float) -> Columns:
 
 def _limits(values: Array) -> Array:
     """Limits (2, c, n) of 90 % intervals from values (s, c, n)."""
-    half = np.sqrt((np.log(values[1:] / values[0]) ** 2).sum(axis=0))
-    limits: Array = values[0] * np.exp(np.stack([-half, half]))
+    change = np.log(values[1:] / values[0]).reshape(2, -1, *values.shape[1:])
+    lower, upper = (np.sqrt((one**2).sum(axis=0)) for one in (np.minimum(change.min(axis=0), 0.0), np.maximum(change.max(axis=0), 0.0)))
+    limits: Array = values[0] * np.exp(np.stack([-lower, upper]))
     return limits
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from estimator.engine.board import Board
 from estimator.serving.costs import Served, StepCosts, step_costs
-from estimator.serving.intervals import SOURCES, Columns, shares, steady_states
+from estimator.serving.intervals import Columns, moves, shares, steady_states
 from estimator.serving.schedule import Cycle
 from estimator.vocabulary.quantities import NORMAL_90, TINY, Array, IntArray
 
@@ -27,8 +27,7 @@ def settled_states(
     """Costs of steps at g clocks, places of the asked ones (c,) among these, and the `steady_states` and their `shares` at these."""
     costs, asked_mhz = step_costs(served, board, nodes), board.asked_mhz
     cycle = steady_states(served, costs, slots, rate)
-    limit_w = np.full((1 + len(SOURCES), 1, 1), board.held.power_w * served.layout.tensor_parallel)
-    limit_w[1 + SOURCES.index("limit")] *= math.exp(NORMAL_90 * board.held.ln_std)
+    limit_w = board.held.power_w * served.layout.tensor_parallel * moves(limit=math.expm1(NORMAL_90 * board.held.ln_std))
     if not np.any(cycle.power_w > limit_w):
         return costs, np.arange(len(asked_mhz)), cycle, shares(cycle, costs)
     mhz = np.unique((*asked_mhz, *np.geomspace(board.gpu.sm_clock_min_mhz, asked_mhz.max(), CLOCKS)))

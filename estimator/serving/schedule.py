@@ -23,11 +23,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from estimator.vocabulary.quantities import TINY, Array
+from estimator.vocabulary.quantities import TINY, Array, BoolArray
 from estimator.vocabulary.values import frozen
 
 HALVINGS: Final = 50
 """Bisections of an interval of sequences: the result is as exact as a float."""
+
+RUNG: Final = 1.2
+RUNGS: Final = 45
+"""Step of a ladder of numbers of sequences, and how many it has, the last one a three-thousandth of the first."""
 
 
 class StepCost(NamedTuple):
@@ -143,11 +147,21 @@ def closed_loop(load: Load, running: Array) -> Cycle:
 def at_rate(load: Load, requests_per_s: float, most: Array, settled: Callable[[Cycle], Cycle]) -> Array:
     """Mean number of sequences that run at a rate of requests, at most `most`, which memory holds.
 
+    Where several numbers keep up with the rate it is the least one: more sequences can take longer each than they gain, at edges of tiles.
     settled: gives a steady state within the power limit.
     """
-    low, high = np.zeros_like(most), most
+
+    def enough(slots: Array) -> BoolArray:
+        found: BoolArray = slots >= requests_per_s * settled(closed_loop(load, slots)).slot_s
+        return found
+
+    high = most
+    for rung in range(1, RUNGS):
+        lower = most * RUNG**-rung
+        high = np.where(enough(lower), lower, high)
+    low = np.where(enough(high / RUNG), 0.0, high / RUNG)
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        enough = middle >= requests_per_s * settled(closed_loop(load, middle)).slot_s
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        found = enough(middle)
+        low, high = np.where(found, low, middle), np.where(found, middle, high)
     return high

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from estimator.model.coefficients import NODE_GPUS
 from estimator.serving.architecture import Architecture, Layout, Product
 from estimator.serving.weights import SIXTEEN, Weights
 from estimator.tracing.models import WIDENED, WIDENED_BYTE
@@ -28,9 +29,6 @@ Sources: vLLM 0.12 (passes of torch.compile), TensorRT-LLM 1.0 (FP8QDQLinearMeth
 WIDENED_IN_MARLIN: Final = {("vllm", "w4a16_mxfp4"): "int4_wo"}
 """Formats of experts that a library runs by the kernel of another format with as many bytes: vLLM's Marlin widens mxfp4 as it widens int4.
 Source: vLLM 0.18 (VLLM_MXFP4_USE_MARLIN).  Without it gpt-oss-120b under vLLM 0.18 on 8 H200 errs by 38 instead of 6 % in time."""
-
-NODE_GPUS: Final = 8
-"""Most GPUs of one node whose collectives are published (AIConfigurator)."""
 
 STATE_PASSES: Final = 1.5
 """Time of a decoding step's pass over states, over that of an element-wise kernel of as many bytes [1].  Published ones reach 0.42 on a

@@ -46,6 +46,23 @@ def test_a_power_limit_holds_the_mean_of_all_steps():
     assert starved["tpot_s"] == pytest.approx(answers(words, "1 --freqs", starved["sm_clock_mhz"])["tpot_s"], rel=1e-3)
 
 
+def test_near_overload_no_token_comes_sooner_than_to_a_lone_request():
+    words = "llama-3.1-8b --gpu h200 --prompt 700 --output 130"
+    lone = answers(words, "--batch 1")
+    for rate in (4.0, 20.0, 34.0):
+        found = answers(words, "--rate", rate)
+        assert 0.9 * lone["tpot_s_low"] < found["tpot_s_low"] < found["tpot_s"] < found["tpot_s_high"]
+
+
+@pytest.mark.parametrize("words, expected", [("b200,b300", "mxfp4-mxfp8"), ("b200 --weights mxfp4", "mxfp4"), ("h100", "mxfp4")])
+def test_experts_in_mxfp4_have_inputs_of_8_bits_where_engines_bring_them_to_these(words, expected):
+    found = answers("gpt-oss-20b --prompt 512 --output 128 --batch 64 --gpu", words)
+    found = found if isinstance(found, list) else [found]
+    assert {one["weights"] for one in found} == {expected}
+    rates = [one["tokens_per_s"] for one in found]
+    assert max(rates) < 1.1 * min(rates)  # the same kernels
+
+
 @pytest.mark.parametrize("gpu, ranks, told", [("l40s", 4, True), ("l40s", 2, False), ("h100", 4, False)])
 def test_sums_over_pcie_are_noted(gpu, ranks, told):
     found = answers("llama-3.1-8b --gpu", gpu, "--prompt 128 --output 128 --batch 1 --tensor-parallel", ranks)

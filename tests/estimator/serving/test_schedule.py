@@ -87,6 +87,19 @@ def test_a_rate_runs_as_many_as_make_that_rate(seed):
     assert (most.running, most.tokens_per_s) == pytest.approx((256.0, closed_loop(load, SLOTS).tokens_per_s[-1]))
 
 
+@seeds
+def test_a_rate_takes_the_fewest_sequences_that_keep_up_with_it(seed):
+    load = drawn(seed)
+
+    def stepped(slots):
+        step = load.decode(slots)
+        return step._replace(seconds=step.seconds * np.where(slots > 60.0, 3.0, 1.0))
+
+    edged = replace(load, decode=stepped)
+    asked = closed_loop(edged, np.array(58.0))
+    assert rated(edged, asked.tokens_per_s / load.output).running == pytest.approx(asked.running)
+
+
 def test_costs_are_interpolated_between_their_nodes():
     at, values = np.array([1.0, 2.0, 4.0]), np.array([[[1.0, 3.0, 4.0]]])
     assert interpolated(at, values, np.array([[[1.0, 1.5, 2.0, 3.0, 4.0]]])).tolist() == [[[1.0, 2.0, 3.0, 3.5, 4.0]]]
