@@ -83,8 +83,8 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     """Measure any program: time, energy and power of the board while it runs, each with its uncertainty.
 
     Write `--` before the command: collect run --gpu 0 -- python train.py.  On a simulated board: -- WORKLOAD.json [TIMES].
-    The board rests for a second or more before and after each run, so that a sensor with a lag misses nothing.  With --json the
-    command's own output goes to stderr.
+    The board rests for a second or more before and after each run, for sensors with a lag.  With --json the command's own output goes
+    to stderr.
 
     Exit status: the command's own, by shells' rule 128 + signal if one ended it; 127 for a command that is not found, 126 for
     one that cannot be run; 1 if nothing could be measured, 2 for wrong usage; 130 after an interruption, which loses the

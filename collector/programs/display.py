@@ -135,7 +135,9 @@ def _lines(document: Document, title: str, rows: Sequence[Sequence[str]], *ends:
 
 
 def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> Document:
-    """Means over the runs at one clock.  Gain and offset are common to them, the rest averages out."""
+    """Means over the runs at one clock whose energy is known.  Gain and offset are common to them, the rest averages out."""
+    executions = sum(run.executions for run in runs)
+    runs = [run for run in runs if math.isfinite(run.energy_j)] or runs
     figures = {name: np.array([getattr(run, name) for run in runs], dtype=np.float64) for name in (*MEANS, "scatter_std_j")}
     scatter_std = figures.pop("scatter_std_j")
     mean = {name: float(values.mean()) for name, values in figures.items()}
@@ -145,7 +147,7 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> Document
     std = math.hypot(common, max(_rms(scatter_std), seen) / count)
     return {
         "asked_sm_clock_mhz": asked,
-        "runs": sum(run.executions for run in runs),
+        "runs": executions,
         **mean,
         "latency_std_s": float(figures["latency_s"].std(ddof=1)) / count if several else math.nan,
         "power_w": mean["energy_j"] / mean["latency_s"],

@@ -230,7 +230,7 @@ def measure_program(
         raise SensorError("no reading came while the board was at rest; is the sensor alive? `collect doctor` looks")
     rest_w = min(known, key=lambda rest: rest.raw_std_w if math.isfinite(rest.raw_std_w) else math.inf).power_w
     polls, span, latency_s = (host_seconds(trace.board.host_ns), trace.board.power_w), host_spans([(start_ns, end_ns)]), end_s - start_s
-    ((energy_j, energy_std_j),), _ = energies_of(polls, calibration, [span], (start_s, end_s))
+    ((energy_j, energy_std_j),), told = energies_of(polls, calibration, [span], (start_s, end_s))
     counter_j, counter_std_j, note = _counter(first, last, latency_s, rest_w, calibration, (energy_j, energy_std_j))
     states = states_within(trace.states, start_s, end_s)
     return ProgramRun(
@@ -244,7 +244,7 @@ def measure_program(
         counter_energy_j=counter_j,
         counter_energy_std_j=counter_std_j,
         states=states,
-        notes=(note,) if note else (),
+        notes=tuple(filter(None, (told.get("unread"), note))),
         doubts=_clock_doubts(instruments, states, asked_mhz),
         start_s=start_s,
         polls=polls,

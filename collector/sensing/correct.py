@@ -127,10 +127,15 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
     return replace(found, power_w=power, power_std_w=std, notes=FrozenMapping({**notes, **about_sensor, **found.notes}))
 
 
+UNREAD: Final = "no reading fell within it, so its energy is not known: repeat it (collect run --std, --repeats), or let it take longer"
+
+
 def energies_of(
     polls: Polls, calibration: SensorCalibration, spans: Sequence[Spans], stamps_s: Sequence[float]
 ) -> tuple[list[tuple[float, float]], Mapping[str, str]]:
     """Energy and standard error of each set of spans [J], and notes; `polls` are times [s] and readings [W] (n,), before to after.
+
+    nan for spans of which no reading holds anything.
 
     `stamps_s`, ascending, are times at which the power may step.  Raises SensorError for too few readings.
     """
@@ -149,22 +154,27 @@ def energies_of(
         parts = [(fit.parts_j[index], math.hypot(fit.parts_std_j[index], more_j)) for fit, more_j in zip(fits, limits, strict=True)]
         energy, std = mixed(share, parts)
         energy, std = back.energy(energy, std, float((ends - starts).sum()))
-        found.append((float(energy), float(std)))
-    return found, sensor_notes(calibration, updates)
+        found.append((float(energy), float(std)) if math.isfinite(std) else (math.nan, math.nan))
+    unread = {"unread": UNREAD} if np.isnan(found).any() else {}
+    return found, {**sensor_notes(calibration, updates), **unread}
 
 
 def _limits_j(updates: BoardUpdates, response: SensorResponse, spans: Spans, stamps_s: Sequence[float]) -> float:
     """Standard error of an energy [J] from the form of its steps, from the time between averages, and from holes in the polls.
 
-    Readings inside the spans are a random sample of the power between neighbouring stamps, so the energy has the error of their mean.
+    Readings inside the spans are a random sample of the power between neighbouring stamps, so the energy has the error of their mean;
+    without one, nothing is known of what no average holds.
     """
     seen_s = updates.time_s - response.delay_s - 0.5 * response.width_s
     held = np.searchsorted(spans[0], seen_s, side="right") > np.searchsorted(spans[1], seen_s, side="right")
+    unseen = unseen_share(response, updates.period_s)
+    if unseen and not held.any():
+        return math.inf
     inside, stretch = updates.value[held], np.searchsorted(stamps_s, seen_s[held])
     swing_w = float(np.ptp(updates.value))
     about = inside - (np.bincount(stretch, inside) / np.maximum(np.bincount(stretch), 1))[stretch]
     scatter_w = math.sqrt((float(about @ about) + (PRIOR_SCATTER * swing_w) ** 2) / max(len(inside), 1))
-    sampled_j = scatter_w * updates.period_s * math.sqrt(unseen_share(response, updates.period_s) * max(len(inside), 1))
+    sampled_j = scatter_w * updates.period_s * math.sqrt(unseen * max(len(inside), 1))
     steps_j = response.width_s * math.hypot(STEP_SHARE * swing_w, SCATTER_SHARE * scatter_w) * math.sqrt(len(spans[0]))
     return math.hypot(sampled_j, steps_j, unread_std_j(updates, response, float(spans[0][0]), float(spans[1][-1])))
 

@@ -1,6 +1,7 @@
 """Programs on simulated boards: energy by kernel, the published good practice, and as few runs as an asked error takes."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import pytest
 
 from collector.bench import open_bench, open_simulated
 from collector.programs.kernels import IDLE, measure_kernels
-from collector.programs.program import Program
+from collector.programs.program import Program, measure_program
 from collector.sampling import Sampler
+from collector.sensing.catalogue import board_sensor
 from collector.sensing.live import characterise_sensor
 from estimator import Workload, make_operator, write_workload
 from tests.collector.dataset_rows import addition, product
@@ -78,6 +80,25 @@ def test_a_program_without_kernels_says_what_to_do():
 @pytest.mark.parametrize("times", ["0", "00", "-5", "1.5", "a"])
 def test_a_program_runs_a_whole_number_of_times(workload, command, times):
     refused(1, "TIMES from 1 on", command, "--gpu", BOARD, "--", workload, times)
+
+
+def test_a_program_between_two_readings_has_no_energy_and_none_is_wrong():
+    command = "examples/gpt2-prefill.json"
+
+    def energy(times, seed):
+        with open_bench("sim:h200-sxm", seed=seed) as bench:
+            sampler = Sampler(bench.gpu, bench.sensors)
+            sensor = board_sensor("", bench.gpu.identity(), sampler.sensor_name, sampler.field)
+            return measure_program(bench, sampler, Program(command=(command, times)), sensor, index=seed, asked_mhz=None)
+
+    truth_j = energy("100", 0).energy_j / 50.0
+    found = [energy("2", seed) for seed in range(12)]
+    read = [run for run in found if math.isfinite(run.energy_j)]
+    assert 0 < len(read) < len(found)
+    for run in found:
+        assert any("no reading fell within it" in note for note in run.notes) == (run not in read)
+    for run in read:
+        assert abs(run.energy_j - truth_j) < 4.0 * run.energy_std_j
 
 
 def test_an_interruption_while_a_program_starts_stops_it_too(monkeypatch):
