@@ -130,10 +130,10 @@ def _able(asked: "list[Asked]", options: Options) -> "list[Asked]":
     points = joined_sweeps(answered([at_clocks(one, None) for one in asked]))
     found, left_out = [], []
     for one, case, latency_s in zip(asked, points.cases, points.latency_s.tolist(), strict=True):
-        if math.isfinite(latency_s) and not case.too_large:
+        if math.isfinite(latency_s):
             found.append(one)
         else:
-            left_out.append((case.workload, f"left out: {next(iter(case.too_large), '') or why_no_time(case.warnings)}"))
+            left_out.append((case.workload, f"left out: {why_no_time(case.warnings)}"))
     say([], remark_lines(left_out) if found else [], options)
     return found or asked
 

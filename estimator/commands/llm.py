@@ -97,22 +97,18 @@ def answers(options: Options) -> "tuple[list[ServedEstimate], list[tuple[str, st
     given = {name: options[name] for name in ("model", "prompt", "output", "rate", "expert_parallel", "weights", "kv", "engine")}
     servings = [Serving(tensor_parallel=ranks, batch=min(batches, default=None), **given) for ranks in options["tensor_parallel"]]
     found: list[ServedEstimate] = []
-    large: list[ServedEstimate] = []
     refused: list[EstimatorError] = []
     power_cap, efficiency = options["power_cap"], options["efficiency"]
     for bundle, gpu, clocks, idle in boards(options, (frozenset(servings[0].formats), True))[0]:
         board = open_board(bundle, gpu=gpu, sm_clock_mhz=clocks, power_cap_w=power_cap, efficiency=efficiency, idle_power=idle)
-        own: list[ServedEstimate] = []
         for serving in servings:
             try:
-                own += serve_many(serving, board, batches)
+                found += serve_many(serving, board, batches)
             except EstimatorError as error:
                 refused.append(error)
-        (found if any(one.memory.sequences for one in own) else large).extend(own)
-    if not (found or large):
+    if not found:
         raise refused[0]
-    reasons = (*refused, *(f"{one.gpu} {one.state}" for one in large if found))
-    return found or large, [(options["model"], f"left out: {reason}") for reason in reasons]
+    return found, [(options["model"], f"left out: {reason}") for reason in refused]
 
 
 def best_of(found: "list[ServedEstimate]", options: Options) -> "ServedEstimate":

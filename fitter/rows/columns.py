@@ -14,6 +14,7 @@ import numpy as np
 from estimator.model.lowering import KnownTiles
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.specifications import is_named
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator, Workload
 from fitter.rows.rejected import RejectedRow, count_reasons
@@ -341,7 +342,8 @@ class Dataset:
 
 def files_of(gpu: GpuSpec | None, files: Files) -> Files:
     """The metadata of files that were measured on a GPU; of all files without one."""
-    return tuple(file for file in files if gpu is None or (file.get("gpu") or {}).get("specification") in (None, gpu.name))
+    named = [(file, (file.get("gpu") or {}).get("specification")) for file in files]
+    return tuple(file for file, name in named if gpu is None or name is None or is_named(gpu, name))
 
 
 def sensor_gain_std(sensor: Mapping[str, Any] | None) -> float:

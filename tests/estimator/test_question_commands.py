@@ -134,7 +134,7 @@ def test_gpus_of_a_list_that_cannot_run_are_named_and_the_others_answer(workload
     "held_gib, unknown, words, status",
     [
         (39.0, 0.0, (), 0), (41.0, 0.0, (), 3), (1.0, 0.005, (), 0), (1.0, 0.02, (), 3), (1.0, 0.0, "--strict", 0),
-        (1.0, 0.005, "--strict", 3), (1.0, 0.0, "--gpu h100,a10", 0), (39.0, 0.0, "--gpu own,h100,a10", 0),
+        (1.0, 0.005, "--strict", 3), (1.0, 0.0, "--gpu h100,a10", 0), (39.0, 0.0, "--gpu own,h100,a10", 3),
         (90.0, 0.0, "--gpu own,a10", 3),
     ],
 )  # fmt: skip
@@ -153,7 +153,7 @@ def test_an_answer_is_unusable_where_a_model_does_not_fit_or_a_part_is_missing(t
     assert found == status
     assert ("does not fit in the memory of" in headline) == (held_gib > 38.0 and status == 3)
     assert err.count("warning: ") <= 3
-    assert err.count("left out: the model") == (words == "--gpu own,h100,a10")
+    assert "left out: the model" not in err
 
 
 def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(workload):
