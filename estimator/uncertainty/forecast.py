@@ -6,7 +6,7 @@ from typing import Final
 
 from estimator.bundle.content import Bundle
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.specifications import FIGURES, RATE_TABLES
+from estimator.vocabulary.specifications import FIGURES, RATE_TABLES, gpu_names, load_gpu
 from estimator.vocabulary.values import frozen
 
 FORECAST_TIME_STD: Final = {"changed": 0.05, "alike": 0.1, "other": 0.2}
@@ -57,7 +57,8 @@ def forecast_of(bundle: Bundle, asked: GpuSpec, efficiency: Mapping[str, float],
     shares = tuple(f"efficiency of {module} → {value:g}" for module, value in efficiency.items())
     if not (other or changes or shares):
         return Forecast(name="anchored", ln_std=(0.0, 0.0), text=anchored) if anchored else None
-    settings = ", ".join(shares if other else (*changes, *shares))
+    own = load_gpu(asked.name) if other and asked.name in gpu_names() else asked if other else fitted
+    settings = ", ".join((*changed_figures(own, asked), *shares))
     what = f"the bundle was fitted on {fitted.name}, not on {asked.name}" if other else f"{asked.name}"
     return Forecast(
         name=f"forecast:{asked.name} {' '.join((*changes, *shares))}",

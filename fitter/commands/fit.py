@@ -172,9 +172,10 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     bundle = load_bundle(bundle_name)
     from fitter.report.check import check_bundle
     from fitter.report.page import selection_lines
-    from fitter.rows.selection import read_selection
+    from fitter.rows.selection import read_selection, require_one_world
 
     selection = read_selection(datasets, gpu)
+    require_one_world(selection, judged=bundle)
     found = check_bundle(bundle, selection)
     verdicts = judge(options["require"], found.summary)
     if options["as_json"]:

@@ -60,8 +60,8 @@ def require_one_gpu(selection: Selection) -> str:
     return next(iter(counts))
 
 
-def require_one_world(selection: Selection, sources: Iterable[Bundle] = ()) -> None:
-    """Raise SelectionError for a mix of real and simulated boards, in the selection or between it and the bundles that it starts from."""
+def require_one_world(selection: Selection, sources: Iterable[Bundle] = (), judged: Bundle | None = None) -> None:
+    """Raise SelectionError for a mix of real and simulated boards: of the rows, with bundles that they start from, with one they judge."""
     simulated = {file.get("simulated") is True: one.name for one in reversed(selection.datasets) if one.used for file in one.files}
     if len(simulated) > 1:
         raise SelectionError(
@@ -72,6 +72,8 @@ def require_one_world(selection: Selection, sources: Iterable[Bundle] = ()) -> N
             raise SelectionError(
                 f"bundle {source.name} was fitted on a simulated board and these rows were not: its numbers say nothing about a GPU"
             )
+    if judged is not None and simulated and judged.simulated not in simulated:
+        raise SelectionError(f"one of bundle {judged.name} and these rows comes from a simulated board: neither says anything of the other")
 
 
 def _files(path: Path) -> list[Path]:

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from collector.dataset.schema import FLAGS
-from estimator import load_bundle
+from estimator import load_bundle, load_gpu
 from estimator.vocabulary.gpu import simulated_uuid
 from fitter.errors import SelectionError
+from fitter.rows.columns import files_of
 from fitter.rows.kernel_table import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW
 from fitter.rows.selection import read_selection, require_one_world
 from fitter.scale.streamed import read_streamed
@@ -60,6 +61,19 @@ def test_measurements_and_a_simulated_board_do_not_become_one_bundle(write, tmp_
         require_one_world(read_selection([table]), [replace(load_bundle("a10-eager"), environment={"simulated": "true"})])
     with pytest.raises(SelectionError, match=r"dataset\.parquet comes from a simulated board and measured\.csv does not"):
         require_one_world(read_selection([table, write({})]))
+    real = load_bundle("a10-eager")
+    invented = replace(real, environment={"simulated": "true"})
+    for rows, other, own in ((table, invented, real), (write({}), real, invented)):
+        require_one_world(read_selection([rows]), judged=own)
+        with pytest.raises(SelectionError, match="neither says anything of the other"):
+            require_one_world(read_selection([rows]), judged=other)
+
+
+def test_rows_keep_the_facts_of_their_files_under_a_specification_of_another_name(write):
+    own = replace(load_gpu("a100-pcie-40gb"), name="my-a100")
+    (dataset,) = read_selection([write({})]).datasets
+    assert len(files_of(own, dataset.files)) == len(dataset.files) == 1
+    assert files_of(load_gpu("v100-pcie-32gb"), dataset.files) == ()
 
 
 def test_a_folder_brings_what_its_files_say_of_the_wanted_gpu_alone(write, tmp_path):
