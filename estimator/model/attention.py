@@ -90,12 +90,18 @@ FRAMEWORK_RATE: Final = {**WARP_RATE, "blackwell": 0.31}
 Hopper's SM on a B200: it reaches 308 to 379 TFLOP/s there (Dao-AILab/flash-attention, issue 1589), on an H100 as much."""
 
 
+GROUPING: Final = ("trtllm", "sglang")
+"""Engines whose decoding kernels, XQA and FlashInfer's, group query heads with a window, too.  Source: on an L40S FlashInfer's with a
+window beyond the context take 1.00 to 1.03 times what those without one take (AIConfigurator); TensorRT-LLM's are assumed alike."""
+
+
 @arrays
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); `cached` numbers for a token and key head; bytes per element of operands and of those.
 
     framework: FlashAttention-2, PyTorch's own unless it prefers cuDNN; padded: it pads query rows with what lies in shared memory
-    (flash_fwd_kernel.h), so that they cost as others, as do kernels of vLLM and SGLang before Hopper; flop_per_clock: rate of an SM;
+    (flash_fwd_kernel.h), so that they cost as others, as do kernels of vLLM and SGLang before Hopper; grouped: a block of a decoding
+    kernel takes all query heads of a key head in spite of a window, as in TensorRT-LLM and FlashInfer; flop_per_clock: rate of an SM;
     tensor: flop of 16-bit operands with the energy of one flop, 0 on CUDA cores; roomy: shared memory holds two blocks of
     FlashAttention-2 with the largest heads.
     """
@@ -113,6 +119,7 @@ class AttentionColumns:
     kv_byte: Array
     framework: BoolArray
     padded: BoolArray
+    grouped: BoolArray
     flop_per_clock: Array
     tensor: Array
     roomy: BoolArray
@@ -138,6 +145,7 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
         kv_byte=np.array([BYTES_PER_ELEMENT[o.kv_precision] for o in operators]),
         framework=framework,
         padded=framework | np.array([early and o.library != "trtllm" for o in operators]),
+        grouped=np.array([o.library in GROUPING for o in operators]),
         flop_per_clock=rate * np.where(tensor & framework, FRAMEWORK_RATE.get(gpu.architecture, 1.0), 1.0),
         tensor=tensor * tensor_rate(gpu) / rate * np.where(framework, WARP_ENERGY.get(gpu.architecture, 1.0), 1.0),
         roomy=framework & (gpu.shared_bytes_per_sm >= Flash.SHARED_BYTES * shape["head_dim"]),
@@ -209,12 +217,12 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
 def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     """Phases of decode kernels (one or few new tokens against a cache), shape (n, ·).
 
-    A block takes all query heads of a key head.  With a window FlashAttention-2 gives each query head its own block (flash_api.cpp,
-    seqlenq_ngroups_swapped); it has no 8-bit caches.
+    A block takes all query heads of a key head.  With a window FlashAttention-2, PyTorch's and vLLM's, gives each query head its own block
+    (flash_api.cpp, seqlenq_ngroups_swapped); it has no 8-bit caches.
     """
     c = attention_columns(operators, gpu)
     sharing = ~c.framework & (gpu.architecture in SHARING_ARCHITECTURES)
-    joined = (c.window == 0) | (c.kv_byte != c.element_byte) | sharing
+    joined = (c.window == 0) | (c.kv_byte != c.element_byte) | c.grouped | sharing
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
     visible = np.where(c.window > 0, np.minimum(c.context, c.window), c.context)
     key_tile, most = np.where(sharing, [[Flash.WIDE_KEY_TILE], [Flash.MOST_SPLITS]], [[Flash.KEY_TILE], [np.inf]])

@@ -69,11 +69,11 @@ def test_measurements_and_a_simulated_board_do_not_become_one_bundle(write, tmp_
             require_one_world(read_selection([rows]), judged=other)
 
 
-def test_rows_keep_the_facts_of_their_files_under_a_specification_of_another_name(write):
-    own = replace(load_gpu("a100-pcie-40gb"), name="my-a100")
-    (dataset,) = read_selection([write({})]).datasets
-    assert len(files_of(own, dataset.files)) == len(dataset.files) == 1
-    assert files_of(load_gpu("v100-pcie-32gb"), dataset.files) == ()
+def test_rows_keep_the_facts_of_their_files_under_a_specification_of_another_name():
+    files = ({"gpu": {"specification": "a100-pcie-40gb"}, "simulated": True}, {"gpu": {"specification": "v100-pcie-32gb"}}, {})
+    a100 = load_gpu("a100-pcie-40gb")
+    assert files_of(replace(a100, name="my-a100"), files) == files_of(a100, files) == (files[0], files[2])
+    assert files_of(None, files) == files
 
 
 def test_a_folder_brings_what_its_files_say_of_the_wanted_gpu_alone(write, tmp_path):
