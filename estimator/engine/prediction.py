@@ -129,6 +129,10 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         )
         features = phase_features(then, known, np.full(len(keys), own.sm_clock_max_mhz * HZ_PER_MHZ), np.full(len(keys), np.inf))
         corrections = log_corrections(operators, served, bundle.residuals, features=features)[0]
+        if gpu != own:  # what hides behind math on the fitted board may be all of it on a slower one
+            clock_hz = gpu.sm_clock_max_mhz * HZ_PER_MHZ
+            least = phases.ideal_math / clock_hz / np.maximum(kernel_seconds(phases, coefficients, clock_hz), TINY)
+            corrections = np.maximum(corrections, np.minimum(np.log(np.maximum(least, TINY)), 0.0))
     unfitted = unfitted_int8(bundle, operators)
     excesses = shape_excesses(operators, served, bundle.domain)
     numbers: dict[tuple[object, ...], int] = {}

@@ -266,6 +266,18 @@ def test_half_of_a_lambda_belongs_to_the_fitted_board():
     assert other == pytest.approx(own | {"math": 2.0 * own["math"]})
 
 
+@pytest.mark.parametrize("precision, rate", [("bf16", "bf16"), ("fp8", "fp8")])
+def test_experts_on_a_slower_board_stay_below_its_peak(precision, rate):
+    bundle, gpu = load_bundle("h100-sxm"), load_gpu("h20")
+    sizes = {"hidden": 4096, "inter": 14336, "topk": 2, "experts": 8, "tp": 1, "ep": 1, "skew": 0, "gated": 1}
+    for tokens in (1024, 4096, 16384):
+        one = make_operator("moe", "moe", precision, tokens=tokens, **sizes)
+        workload = Workload(name="w", model_family="moe", operators=(one,), counts=(1.0,))
+        found = estimate(workload, bundle, gpu=replace(gpu, power_limit_w=5000.0), host_launch_s=0.0)[0]
+        flop = 2.0 * 3.0 * tokens * 2.0 * 4096 * 14336
+        assert flop / found.latency_s < gpu.tensor_flop_per_clock[rate] * gpu.num_sms * found.sm_clock_mhz * 1e6
+
+
 @pytest.mark.parametrize("name, carried", [("l40s", True), ("rtx-4090", True), ("l4", True), ("rtx-a6000", False), ("h100-sxm", False)])
 def test_the_same_kernels_keep_their_corrections_on_other_boards(name, carried):
     bundle = load_bundle("l40s")
