@@ -48,11 +48,12 @@ REFERENCE_FLOP_PER_CLOCK: Final = 2048.0
 FLOP_PER_CLOCK: Final[dict[str, float]] = {"8.6": 1024.0, "8.9": 1024.0, "9.0": 4096.0, "12.0": 1024.0}
 """That width by compute capability where boards are sold with a lower rate (GeForce, L20, H20): the units are the same (assumed)."""
 
-GDDR_ENERGY: Final = 1.7
-"""Energy of a byte of GDDR5 to 6X over one of HBM [1], which has shorter wires.  Whole models of A10, A100 and H100, forecast from each
-other, take 1.3 with more rest power for the A10, or 2 with less, alike; decoding and training on A40, L40 and RTX 4090 ask for 2 or more.
-Chosen between, with all of these in view.  A joule moves 1.5 times as much in GDDR7 as in GDDR6 (Micron, June 2024), which would give
-1.1; 1 was taken with an RTX PRO 6000 (better with it) and an RTX 5090 (worse) in view."""
+GDDR_ENERGY: Final[dict[str, float]] = {"gddr5": 1.7, "gddr6": 1.7, "gddr6x": 2.3, "gddr7": 1.0}
+"""Energy of a byte over one of HBM [1], which has shorter wires.  Whole models of A10, A100 and H100, forecast from each other, take 1.3
+with more rest power for the A10, or 2 with less, alike; decoding and training on A40, L40 and RTX 4090 ask for 2 or more.  GDDR6 was
+chosen between, with all of these in view; GDDR6X by copies and sums on an RTX 3070 Ti, and it mends the RTX 4090's decoding too.  A joule
+moves 1.5 times as much in GDDR7 as in GDDR6 (Micron, June 2024), which would give 1.1; 1 was taken with an RTX PRO 6000 (better with it)
+and an RTX 5090 (worse) in view."""
 
 WIDTH_SHARE: Final = 0.5
 """Share of a tensor core's energy for operands, which wider units use more often [1]."""
@@ -97,5 +98,5 @@ def energy_factors(gpu: GpuSpec) -> dict[str, float]:
     logic = PROCESS_ENERGY.get(gpu.process, 1.0)
     flop_per_clock = FLOP_PER_CLOCK.get(gpu.compute_capability, gpu.tensor_flop_per_clock.get("fp16", 0.0))
     width = 1.0 - WIDTH_SHARE + WIDTH_SHARE * REFERENCE_FLOP_PER_CLOCK / flop_per_clock if flop_per_clock else 1.0
-    dram = GDDR_ENERGY if gpu.memory.startswith("gddr") and gpu.memory != "gddr7" else 1.0
+    dram = GDDR_ENERGY.get(gpu.memory, 1.0)
     return {"dram": dram, "tensor": logic * width, "cuda": logic, "sfu": logic, "busy": gpu.num_sms / REFERENCE_SMS}
