@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from estimator.tracing.models import SIZES, USUAL_SEQUENCE, ModelConfig, TraceRequest
 from estimator.tracing.recording import AttentionCalls, Held, Named, recording
@@ -132,7 +133,7 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
         if request.image_size and not two_towers:
             raise WorkloadError(f"{request.model}: takes tokens and no images; leave --image-size out")
         given = {name: torch.ones((request.batch, request.sequence), dtype=torch.int64) for name in (main, "attention_mask")}
-        labels = given[main]
+        labels = given[main][:, 0] if type(model).__name__.endswith("SequenceClassification") else given[main]
         if getattr(model.config, "is_encoder_decoder", False):
             given["decoder_input_ids"] = given[main]
         if two_towers:
@@ -224,7 +225,8 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
         def moved(one: Any) -> Any:
             return one.to("meta", dtype if one.is_floating_point() and one.element_size() > 1 else one.dtype)
 
-        model = model._apply(moved)
+        with patch.object(torch.__future__, "get_swap_module_params_on_conversion", lambda: True):  # tied weights stay one
+            model = model._apply(moved)
         placed, named = torch.utils._pytree.tree_map_only(torch.Tensor, moved, (tuple(placed), named))
         title = type(model).__name__
         return Job(

@@ -1,6 +1,6 @@
 """The runtime `compiled`: which calls of a trace one generated kernel computes, as PyTorch's compiler (Inductor) merges them.
 
-Rules of `compiled-2`.  Element-wise operations, copies, gathers, norms and reductions merge with the operation that reads their result;
+Rules of `compiled-3`.  Element-wise operations, copies, gathers, norms and reductions merge with the operation that reads their result;
 matrix products, convolutions, fused attention, softmax, sorts, scatters and optimizer steps stay as they are.  A merged kernel
 
     reads each tensor from outside once and writes each that is used outside once
@@ -29,7 +29,7 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import TRACED
 
-RULE_SET: Final = "compiled-2"
+RULE_SET: Final = "compiled-3"
 """Name of these rules; its meaning never changes."""
 
 MERGED: Final = frozenset({"elementwise", "copy", "norm", "reduction"})
@@ -181,9 +181,11 @@ def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Se
     width = BYTES_PER_ELEMENT[precision]
     elements = sum(sum(written[number].values()) for number in used or written) / width
     reads = sum(sum(views.values()) for views in read.values()) / width
-    return part(
-        "elementwise.other", precision, elements=max(round(elements), 1), reads=max(reads, 1.0), share=LIGHT, origin=f"{TRACED}:{RULE_SET}"
-    )
+    rows, origin = max(round(elements), 1), f"{TRACED}:{RULE_SET}"
+    largest = max(one.elements for place in places for _, one in calls[place].inputs)
+    if rows < largest and any(one.operator.family == "reduction" for place in places for one in parts[place]):
+        return part("reduction.sum", precision, rows=rows, dim=max(round(reads / rows), 1), share=LIGHT, origin=origin)
+    return part("elementwise.other", precision, elements=rows, reads=max(reads, 1.0), share=LIGHT, origin=origin)
 
 
 def _add(views: Views, tensors: Iterable[tuple[Place, Tensor]]) -> None:

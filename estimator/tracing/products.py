@@ -14,20 +14,30 @@ BACKWARD_PRODUCTS: Final = 2.5
 """Fused attention's backward pass in forward passes: it computes five products, the forward pass two (it computes the
 scores again).  Source: FlashAttention-2 (arXiv 2307.08691), section 3."""
 
+COMPLEX: Final = "complex64"
+"""Numbers of two fp32."""
+
 
 def linear(call: Call) -> list[Part]:
     """A[m, k]·B[k, n] without a batch; vectors have an axis of length 1."""
     a, b = map(call.tensor, OPERATIONS["linear"][base_name(call)])
     m = a.shape[0] if len(a.shape) > 1 else 1
     n = b.shape[1] if len(b.shape) > 1 else 1
-    return [part("gemm.linear", a.precision, batch=1, m=m, n=n, k=a.shape[-1], out=call.output.precision)]
+    return [_product("linear", call, a, 1, m, n)]
 
 
 def batched(call: Call) -> list[Part]:
     """One product for each element of the first axis."""
     a, b = map(call.tensor, OPERATIONS["batched"].get(base_name(call), ("self", "mat2")))
-    batch, m, k = a.shape
-    return [part("gemm.bmm", a.precision, batch=batch, m=m, n=b.shape[2], k=k, out=call.output.precision)]
+    batch, m, _ = a.shape
+    return [_product("bmm", call, a, batch, m, b.shape[2])]
+
+
+def _product(name: str, call: Call, a: Tensor, batch: int, m: int, n: int) -> Part:
+    """A product of `a`; one of complex numbers multiplies the real matrix [2m, 2k] of real and imaginary parts in fp32."""
+    if a.dtype == COMPLEX:
+        return part(f"gemm.{name}", "fp32", batch=batch, m=2 * m, n=n, k=2 * a.shape[-1])
+    return part(f"gemm.{name}", a.precision, batch=batch, m=m, n=n, k=a.shape[-1], out=call.output.precision)
 
 
 def grouped(call: Call) -> list[Part]:

@@ -252,7 +252,7 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fie
         if getattr(getattr(part, "weight", None), "ndim", 0) == MATRIX_AXES and not isinstance(part, torch.nn.Embedding)
     ]
     wide = {tuple(weight.shape) for weight, stays in layers if stays}
-    narrow = [weight for weight, stays in layers if not stays]
+    narrow = list({id(weight): weight for weight, stays in layers if not stays}.values())
     both = wide & {tuple(weight.shape) for weight in narrow}
     filters = {id(part.weight) for part in model.modules() if isinstance(part, torch.nn.modules.conv._ConvNd)}
     experts = [weight for weight in model.parameters() if weight.ndim == EXPERTS_AXES and id(weight) not in filters]
@@ -286,8 +286,9 @@ def _workload(
 ) -> Workload:
     """The workload of a trace; untraced: further warnings, and whether each holds."""
     fused = request.runtime == "compiled"
-    convolutions = {"conv"} if torch.backends.cudnn.allow_tf32 else set()
-    lowered = lower_calls(calls, tf32={"gemm", "conv", "attention"} if request.precision == "tf32" else convolutions, fused=fused)
+    allowed = {"conv": torch.backends.cudnn.allow_tf32, "gemm": torch.backends.cuda.matmul.allow_tf32}
+    tf32 = {family for family in ("conv", "gemm", "attention") if request.precision == "tf32" or allowed.get(family)}
+    lowered = lower_calls(calls, tf32=tf32, fused=fused)
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
     modules = list(job.model.modules())
@@ -398,11 +399,11 @@ def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], A
 
 
 def _loss(torch: Any, result: Any) -> Any:
-    """The model's own loss, or the sum of its first result."""
+    """The model's own loss, or the sum of its results."""
     loss = getattr(result, "loss", None)
     if loss is not None:
         return loss
-    first = next((tensor for tensor in tensors_in(torch, result) if tensor.requires_grad), None)
-    if first is None:
+    results = [tensor for tensor in tensors_in(torch, result) if tensor.requires_grad]
+    if not results:
         raise WorkloadError("the model returns nothing that depends on its weights; there is no gradient to compute")
-    return first.sum()
+    return sum(tensor.sum() for tensor in results)

@@ -244,7 +244,7 @@ def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_pa
     path = tmp_path / "lab.py"
     path.write_text(WRAPPED)
     status, out, err = run(f"trace {path}:{function}")
-    assert (status, json.loads(out)["name"].endswith("-compiled"), "runtime compiled-2" in err) == (0, bool(runtime), bool(runtime))
+    assert (status, json.loads(out)["name"].endswith("-compiled"), "runtime compiled-3" in err) == (0, bool(runtime), bool(runtime))
     assert ("traced as written" in err) == (function == "calls")
     eager = json.loads(run(f"trace {path}:{function} --runtime eager")[1])
     assert sum(o["count"] for o in eager["operators"] if o["family"] == "elementwise") == 3 * (1 + (function == "inner"))

@@ -129,6 +129,12 @@ def test_a_training_step_has_three_times_the_products_and_an_optimizer():
     assert tally(step, "dropout")["dropout"] > 0
 
 
+def test_a_classifier_of_texts_is_trained_with_one_label_a_text(tmp_path):
+    model = configuration(tmp_path, model_type="bert", architectures=["BertForSequenceClassification"], **TINY["bert"])
+    forward, step = (trace_workload(TraceRequest(model=model, batch=2, sequence=16, phase=phase)) for phase in ("prefill", "train"))
+    assert flop(step) == pytest.approx(3.0 * flop(forward), rel=0.01)
+
+
 @pytest.mark.parametrize("name", sorted({*model_names()} - {*SERVED}))
 def test_every_shipped_model_is_built_and_traced(name):
     values = load_model_config(name).config

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from estimator import WorkloadError, load_gpu
 from estimator.cli import main
 from estimator.tracing.models import TraceRequest
 from estimator.tracing.torch_trace import trace_workload
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import workload_as_run
 from tests.estimator.estimating import run
 from tests.estimator.traced import need_torch, tally
@@ -153,6 +155,36 @@ class Stored(torch.nn.Module):
 def stored():
     from collections import UserDict
     return Stored(), UserDict(x=torch.randn(16, 32))
+
+class Heads(torch.nn.Module):
+    def __init__(self, summed):
+        super().__init__()
+        self.heads, self.summed = torch.nn.ModuleList([torch.nn.Linear(64, 64) for _ in range(4)]), summed
+
+    def forward(self, x):
+        results = [head(x) for head in self.heads]
+        return sum(results) if self.summed else dict(enumerate(results))
+
+def heads(summed=False):
+    return Heads(summed), (torch.randn(16, 64),)
+
+def summed():
+    return heads(True)
+
+TIED = torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(3)])
+TIED[1].weight = TIED[2].weight = TIED[0].weight
+
+def tied():
+    return TIED, (torch.randn(16, 64),)
+
+def spectrum():
+    class Product(torch.nn.Module):
+        def forward(self, a):
+            return a @ a
+    return Product(), (torch.zeros(2, 64, 64, dtype=torch.complex64),)
+
+def total():
+    return torch.nn.Linear(64, 4096, bias=False), (torch.randn(2048, 64),)
 """
 
 
@@ -191,6 +223,18 @@ def test_convolutions_of_fp32_tensors_run_as_pytorch_is_told(traced, monkeypatch
             (one.operator, one.precision) for one in traced("build", precision="fp32", phase=phase).operators if one.family == "gemm"
         }
         assert of_products == {("bmm", precision), ("linear", "fp32")}
+
+
+@pytest.mark.parametrize("allowed, precision", [(True, "tf32"), (False, "fp32")])
+def test_products_of_fp32_tensors_run_as_pytorch_is_told(traced, allowed, precision):
+    from torch.backends.cuda import matmul
+
+    before, matmul.allow_tf32 = matmul.allow_tf32, allowed
+    try:
+        operators = traced("heads", precision="fp32").operators
+    finally:
+        matmul.allow_tf32 = before
+    assert {one.precision for one in operators if one.family == "gemm"} == {precision}
 
 
 @pytest.mark.parametrize(
@@ -271,6 +315,30 @@ def test_what_a_trace_of_a_layer_cannot_hold_is_a_warning(user_file, function, t
     status, out, err = run(f"trace {user_file}:{function}")
     assert (status, [line.split(": ", 1)[1].startswith(told) for line in err.splitlines() if "warning" in line]) == (0, [True] * bool(told))
     assert [line.startswith(told) for line in json.loads(out).get("warnings", [])] == [True] * bool(told)
+
+
+def test_every_result_of_a_training_step_has_a_gradient(traced):
+    """As many products and moments of the optimizer as where one sum is the result."""
+    several, one = (traced(function, phase="train") for function in ("heads", "summed"))
+    assert tally(several, "linear") == tally(one, "linear")
+    assert several.footprint.optimizer_byte == one.footprint.optimizer_byte
+
+
+@pytest.mark.parametrize("weights, byte", [("", 2.0), ("int8", 1.0), ("int4", 0.5)])
+def test_weights_that_layers_share_are_stored_once(traced, weights, byte):
+    assert traced("tied", weights=weights).footprint.weights_byte == pytest.approx(64 * 64 * byte, rel=0.1)
+
+
+def test_a_product_of_complex_numbers_has_four_real_ones(traced):
+    (product,) = traced("spectrum", precision="fp32").operators
+    assert (product.precision, operator_work(product).flop) == ("fp32", 4 * 2 * 2 * 64**3)
+
+
+def test_a_compiled_sum_keeps_the_gpu_as_busy_as_an_eager_one(traced):
+    """A kernel that writes one number may read in as many blocks as a sum."""
+    eager, compiled = (traced("total", phase="train", runtime=runtime) for runtime in ("eager", "compiled"))
+    (one,) = (one for one in compiled.operators if one.family == "reduction")
+    assert one in [replace(other, origin=one.origin, host_share=one.host_share) for other in eager.operators]
 
 
 def test_weights_in_8_bits_stay_so_and_inputs_are_any_mapping(traced):
