@@ -10,13 +10,10 @@ from typing import Final
 import numpy as np
 
 from estimator.model.coefficients import Prior, coefficient_vector, column_index
-from estimator.model.lowering import KnownTiles, candidates_of
 from estimator.model.phases import Phases
-from estimator.model.timeline import kernel_seconds, measured_seconds, warm_ratio
-from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.model.timeline import kernel_seconds, measured_seconds
+from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.values import frozen
-from estimator.vocabulary.workload import Operator
 from fitter.latency.objective import Solution, solve
 from fitter.latency.sensitivities import log_measured
 from fitter.priors import FLOOR_WIDTH, IDENTIFIED_SHRINKAGE, LIMITS, WIDEST_SHIFT, Priors
@@ -99,31 +96,6 @@ class GroupFit:
     def ln_std(self) -> dict[str, float]:
         """Standard deviation of the logarithm of each fitted coefficient."""
         return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
-
-
-def kernel_problem(
-    operators: Sequence[Operator],
-    gpu: GpuSpec,
-    *,
-    sm_clock_hz: Array,
-    warm: Array | BoolArray,
-    latency_s: Array,
-    weight: Array,
-    known: KnownTiles | None,
-    widest_split: float,
-) -> KernelProblem:
-    """Kernels of one group with all possible tiles of each."""
-    candidates, settled = candidates_of(operators, gpu, known, widest_split)
-    first = candidates.take(np.zeros(len(operators), dtype=np.int64))
-    return KernelProblem(
-        candidates=candidates,
-        settled=settled,
-        choice_hz=gpu.sm_clock_max_mhz * HZ_PER_MHZ,
-        sm_clock_hz=sm_clock_hz,
-        ratio=warm_ratio(first, gpu, warm),
-        latency_s=latency_s,
-        weight=weight,
-    )
 
 
 def chosen_phases(problem: KernelProblem, coefficients: Array) -> Phases:

@@ -72,8 +72,7 @@ def folds_of(shapes: ShapeErrors, seed: int) -> IntArray:
     _, place = numbered(tuple(operator[name] for name in fields) for operator in shapes.operators)
     if place.max() == 0:
         place = np.arange(len(shapes.operators))
-    fold: IntArray = (np.random.default_rng(seed).permutation(place.max() + 1) % FOLDS)[place][shapes.index]
-    return fold
+    return (np.random.default_rng(seed).permutation(place.max() + 1) % FOLDS)[place][shapes.index]
 
 
 def largest_rows(shapes: ShapeErrors) -> IntArray:
@@ -102,11 +101,12 @@ def interval_quantiles(
     error = np.abs(left_out.errors(corrected))
     mean = shapes.mean(error)
     _, index = neighbours(shapes.points, shapes.points, SPREAD_NEIGHBOURS + 1)
-    sigma = SPREAD_OFFSET + mean[index[:, 1:]].mean(axis=1) if index.shape[1] > 1 else SPREAD_OFFSET + mean
+    sigma = SPREAD_OFFSET + (mean[index[:, 1:]].mean(axis=1) if index.shape[1] > 1 else mean)
     ratio = error / sigma[shapes.index]
     near_rows = left_out.distance <= FAR
-    half = few_errors_half(mean, expected) if len(mean) < FEWEST_LOCAL else _quantile(error)
+    half = _quantile(error)
     if len(mean) < FEWEST_LOCAL:
+        half = few_errors_half(mean, expected)
         near = far = half / (SPREAD_OFFSET + float(mean.mean()))
     elif near_rows.sum() >= FEWEST_NEAR:
         near = _quantile(ratio[near_rows])

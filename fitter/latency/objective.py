@@ -92,5 +92,4 @@ def _sandwich(jacobian: Array, residual: Array, rows: int) -> Array:
 
 def symmetric(covariance: Array) -> Array:
     """The symmetric part of a covariance; removes rounding errors, which matter for few rows."""
-    result: Array = (covariance + covariance.T) / 2.0
-    return result
+    return (covariance + covariance.T) / 2.0

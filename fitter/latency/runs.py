@@ -176,13 +176,13 @@ def fit_latency(
 
 def run_kernels(workloads: Sequence[Workload], index: IntArray, clock_hz: Array, gpu: GpuSpec, groups: Coefficients) -> RunKernels:
     """Kernels of runs: run i executes workloads[index[i]] at clock_hz[i]."""
-    used = np.unique(index)
+    used, own = np.unique(index, return_inverse=True)
     operators = [operator for i in used for operator in workloads[i].operators]
     table = CoefficientTable(groups)
     coefficients, served = table.rows([group_key(operator) for operator in operators])
     ends = np.cumsum([len(workloads[i].operators) for i in used])
-    starts = dict(zip(used.tolist(), np.array([0, *ends[:-1]]), strict=True))
-    places = [np.arange(len(workloads[i].operators)) + starts[i] for i in index.tolist()]
+    kernels = np.split(np.arange(len(operators)), ends[:-1])
+    places = [kernels[i] for i in own]
     place, run = np.concatenate(places), np.repeat(np.arange(len(places)), [len(own) for own in places])
     count = np.concatenate([workloads[i].counts for i in used])[place]
     share = np.array([operator.host_share for operator in operators])[place]

@@ -12,6 +12,7 @@ import numpy as np
 from estimator.engine.kernel_table import KernelTimes, kernel_times
 from estimator.model.coefficients import BY, Prior, group_key
 from estimator.model.kriging import PhaseFeatures, phase_features
+from estimator.model.lowering import candidates_of
 from estimator.model.phases import members
 from estimator.model.timeline import warm_ratio
 from estimator.vocabulary.gpu import GpuSpec
@@ -23,7 +24,6 @@ from fitter.latency.group_fit import (
     GroupFit,
     KernelProblem,
     fit_group,
-    kernel_problem,
 )
 from fitter.latency.residual_tier import shape_errors
 from fitter.latency.tile_choice import fit_choice
@@ -77,9 +77,9 @@ class KernelSection:
             own = train[place]
             if leaf != self.key and len(own) >= FEWEST_CLASS_ROWS and len({self.operators[i] for i in own}) >= FEWEST_CLASS_SHAPES:
                 groups[leaf] = fit_group(self._candidates(own), narrowed, start=known.get(leaf), rounds=rounds)
-        if self.tiles != "chosen":
-            return SectionFit(groups=groups, choice=None)
-        choice = fit_choice([self.operators[i] for i in train], self.gpu, self.rows.select(train).tiles, whole.coefficients)
+        choice = None
+        if self.tiles == "chosen":
+            choice = fit_choice([self.operators[i] for i in train], self.gpu, self.rows.select(train).tiles, whole.coefficients)
         return SectionFit(groups=groups, choice=choice)
 
     def served(self, fit: SectionFit, index: IntArray) -> dict[str, IntArray]:
@@ -121,15 +121,16 @@ class KernelSection:
         if not named and len(index) > MOST_FITTED:
             index = np.sort(np.random.default_rng(self.seed).choice(index, MOST_FITTED, replace=False))
         rows = self.rows.select(index)
-        return kernel_problem(
-            [self.operators[i] for i in index],
-            self.gpu,
+        widest_split = self.priors["widest_split"].centre if "widest_split" in self.priors else 0.0
+        candidates, settled = candidates_of(rows.row_operators(), self.gpu, rows.tiles if named else None, widest_split)
+        return KernelProblem(
+            candidates=candidates,
+            settled=settled,
+            choice_hz=self.gpu.sm_clock_max_mhz * HZ_PER_MHZ,
             sm_clock_hz=rows.clock_mhz(self.gpu) * HZ_PER_MHZ,
-            warm=rows.l2_warm,
+            ratio=warm_ratio(candidates.take(np.zeros(len(rows), dtype=np.int64)), self.gpu, rows.l2_warm),
             latency_s=rows.latency_s,
             weight=rows.weight,
-            known=rows.tiles if named else None,
-            widest_split=self.priors["widest_split"].centre if "widest_split" in self.priors else 0.0,
         )
 
 

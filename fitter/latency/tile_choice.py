@@ -51,8 +51,8 @@ def fit_choice(
     splits, share = np.unique(grid[:, 2], return_inverse=True)
     label = (tile.reshape(-1) * len(splits) + share.reshape(-1))[: len(rows)]
     pairs = np.array([(m, n, s) for m, n in tiles for s in splits])
-    candidates = Candidates(tile_m=pairs[:, 0], tile_n=pairs[:, 1], split=pairs[:, 2])
-    seconds, possible = candidate_seconds(columns, candidates, gpu, coefficient_vector(coefficients))
+    candidates = dict(zip(("tile_m", "tile_n", "split"), pairs.T, strict=True))
+    seconds, possible = candidate_seconds(columns, Candidates(**candidates), gpu, coefficient_vector(coefficients))
     usable = possible[np.arange(len(rows)), label]
     if not usable.any():
         return None
@@ -60,9 +60,7 @@ def fit_choice(
     return FrozenMapping(
         {
             "kind": KIND,
-            "tile_m": tuple(pairs[:, 0].astype(np.int64).tolist()),
-            "tile_n": tuple(pairs[:, 1].astype(np.int64).tolist()),
-            "split": tuple(pairs[:, 2].astype(np.int64).tolist()),
+            **{name: tuple(sizes.astype(np.int64).tolist()) for name, sizes in candidates.items()},
             "liking": tuple(np.round(liking, DIGITS).tolist()),
             "sharpness": round(sharpness, DIGITS),
         }

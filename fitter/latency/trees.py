@@ -70,5 +70,4 @@ def fit_trees(inputs: Array, error: Array, beside: Array) -> Trees:
 def _of_few(column: Array) -> Array:
     """An input with at most MOST_VALUES values."""
     values = np.unique(np.quantile(column, np.linspace(0.0, 1.0, MOST_VALUES), method="nearest"))
-    nearest: Array = values[np.searchsorted(0.5 * (values[1:] + values[:-1]), column)]
-    return nearest
+    return values[np.searchsorted(0.5 * (values[1:] + values[:-1]), column)]

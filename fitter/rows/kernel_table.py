@@ -147,8 +147,8 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
         power_std_w=np.where(np.isfinite(power), value["power_std_w"], np.nan),
         temperature_c=value["temperature_c"],
         at_limit=power >= AT_LIMIT_SHARE * limit,
-        sustained=np.array([load == "sustained" for load in loads], dtype=np.bool_),
-        burst=np.array([load == "burst" for load in loads], dtype=np.bool_),
+        sustained=loads == "sustained",
+        burst=loads == "burst",
         l2_warm=warm,
         library=tuple(library),
         kernel_name=tuple(names),
@@ -318,43 +318,41 @@ def _warm(screen: Screen, library: Array, kernels: Sequence[Operator], kernel_in
     one set of buffers.  Rows with another word for the state of L2 are rejected.
     """
     table = screen.table
-    stated = [text.lower() for text in table.texts("l2_state")]
-    screen.reject(
-        [i for i, state in enumerate(stated) if state not in ("cold", "warm", "")],
-        "BAD_L2_STATE",
-        lambda i: f"{stated[i][:40]!r}; known: cold, warm",
-    )
-    cold = [state == "cold" if state else own.startswith(COLD_LIBRARIES) for state, own in zip(stated, library, strict=True)]
+    stated = _stated(screen, "l2_state", "BAD_L2_STATE", ("cold", "warm"))
+    usual = [state == "warm" if state else not own.startswith(COLD_LIBRARIES) for state, own in zip(stated, library, strict=True)]
     weight, total = np.array([_footprint(kernel) for kernel in kernels]).reshape(-1, 2)[kernel_index].T
     known: Array = 1.0 + (table.numbers("weight_copies") - 1.0) * weight / total
-    return np.where(np.isfinite(known), known, ~np.array(cold, dtype=np.bool_))
+    return np.where(np.isfinite(known), known, usual)
 
 
 def _footprint(kernel: Operator) -> tuple[float, float]:
     """Bytes of a product's weights (nan for other kernels) and of all its operands."""
-    work = operator_work(kernel)
-    if kernel.family != "gemm":
-        return np.nan, work.read_byte + work.write_byte
-    return kernel["batch"] * kernel["n"] * kernel["k"] * FORMATS[kernel.precision].weight_byte, work.read_byte + work.write_byte
+    work, weights = operator_work(kernel), np.nan
+    if kernel.family == "gemm":
+        weights = kernel["batch"] * kernel["n"] * kernel["k"] * FORMATS[kernel.precision].weight_byte
+    return weights, work.read_byte + work.write_byte
 
 
-LOADS: Final = ("sustained", "burst", "")
-"""Values of the column `load`: a kernel repeated long enough for the power limit to act (tens of ms), or a few launches; "": not stated."""
+def _stated(screen: Screen, column: str, reason: str, known: Sequence[str]) -> list[str]:
+    """A column of words in lower case, "" where not stated; rows with another word than the `known` ones are rejected."""
+    words = [text.lower() for text in screen.table.texts(column)]
+    other = [i for i, word in enumerate(words) if word not in ("", *known)]
+    screen.reject(other, reason, lambda i: f"{words[i][:40]!r}; known: {', '.join(known)}")
+    return words
 
 
-def _loads(screen: Screen, library: Array, power: Array) -> list[str]:
+LOADS: Final = ("burst", "sustained")
+"""Values of the column `load`: a few launches, or a kernel repeated long enough for the power limit to act (tens of ms)."""
+
+
+def _loads(screen: Screen, library: Array, power: Array) -> Array:
     """The load of each row: as stated, else sustained with a power, which takes a second to read, and a burst in tables of serving
     libraries, which time six launches.  Rows with another word for their load are rejected.
     """
-    loads = [text.lower() for text in screen.table.texts("load")]
-    screen.reject(
-        [i for i, load in enumerate(loads) if load not in LOADS], "BAD_LOAD", lambda i: f"{loads[i][:40]!r}; known: burst, sustained"
+    loads = zip(_stated(screen, "load", "BAD_LOAD", LOADS), library, np.isfinite(power), strict=True)
+    return np.array(
+        [load or ("sustained" if powered else "burst" * own.startswith(COLD_LIBRARIES)) for load, own, powered in loads], dtype=object
     )
-    usual = [
-        "sustained" if powered else "burst" * own.startswith(COLD_LIBRARIES)
-        for own, powered in zip(library, np.isfinite(power), strict=True)
-    ]
-    return [load or other for load, other in zip(loads, usual, strict=True)]
 
 
 def _reject_by_roof(screen: Screen, kernels: Sequence[Operator], kernel_index: IntArray, latency_s: Array, clock_mhz: Array) -> None:

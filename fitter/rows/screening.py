@@ -208,7 +208,9 @@ class Screen:
 
     def places(self) -> dict[str, Any]:
         """GPU and place of each row, as the columns of rows name them."""
-        collections, number = numbered(self._collections())
+        # As named, else the source of a published table, the board or host that measured, else "".
+        named = zip(*map(self.table.texts, COLLECTION_COLUMNS), strict=True)
+        collections, number = numbered(next(filter(None, found), "").partition("#")[0] for found in named)
         return {
             "gpus": tuple(spec.name for spec in self.specs),
             "gpu_index": self.gpu_index,
@@ -218,11 +220,6 @@ class Screen:
             "collections": collections,
             "collection_index": number,
         }
-
-    def _collections(self) -> list[str]:
-        """The collection of each row: as named, else the source of a published table, the board or host that measured, else ""."""
-        named = zip(*map(self.table.texts, COLLECTION_COLUMNS), strict=True)
-        return [next(filter(None, found), "").partition("#")[0] for found in named]
 
     def rejected(self) -> tuple[RejectedRow, ...]:
         """Every rejection in the order of the rows.

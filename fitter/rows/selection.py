@@ -159,8 +159,8 @@ def _selection(table: Table, kind: str, rows: Selection, files: Files) -> Select
         notes.append("the campaign did not finish; `collect --resume` goes on with it")
     return replace(
         rows,
-        kernels=None if kernels is None else kernels.in_collection(table.name),
-        workloads=None if runs is None else runs.in_collection(table.name),
+        kernels=kernels and kernels.in_collection(table.name),
+        workloads=runs and runs.in_collection(table.name),
         datasets=(record,),
         notes=tuple(f"{table.name}: {note}" for note in notes),
     )
@@ -216,11 +216,7 @@ def in_own_order(selection: Selection) -> Selection:
     Folds, samples and floating-point sums depend on the order of rows; sorting gives one bundle for any order of a table.
     """
     kernels, runs = selection.kernels, selection.workloads
-    return replace(
-        selection,
-        kernels=None if kernels is None else _sorted(kernels, "operators"),
-        workloads=None if runs is None else _sorted(runs, "workloads"),
-    )
+    return replace(selection, kernels=kernels and _sorted(kernels, "operators"), workloads=runs and _sorted(runs, "workloads"))
 
 
 def _sorted(rows: Rows, unique: str) -> Rows:

@@ -7,11 +7,11 @@ import pytest
 
 from estimator import load_gpu
 from estimator.model.coefficients import COLUMN, Prior, coefficient_vector, group_key
-from estimator.model.lowering import lower
+from estimator.model.lowering import candidates_of, lower
 from estimator.model.power import tensor_rate
-from estimator.model.timeline import kernel_seconds, measured_seconds
+from estimator.model.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.vocabulary.quantities import HZ_PER_MHZ
-from fitter.latency.group_fit import fit_group, kernel_problem, predicted_seconds
+from fitter.latency.group_fit import KernelProblem, fit_group, predicted_seconds
 from fitter.latency.runs import MATRIX_GROUPS, prior_groups
 from fitter.latency.sensitivities import log_measured
 from fitter.priors import kernel_priors
@@ -43,9 +43,11 @@ def problem_of(operators, values, *, noise=0.0, warm=False, clocks=False):
     """Rows that the planted values give, with relative noise, at one clock or at several."""
     rng = np.random.default_rng(1)
     clock_hz = np.full(len(operators), CLOCK_HZ) * (rng.choice([0.4, 0.7, 1.0], len(operators)) if clocks else 1.0)
-    blank = kernel_problem(
-        operators, GPU, sm_clock_hz=clock_hz, warm=np.full(len(operators), warm), known=None, widest_split=0.0,
-        latency_s=np.full(len(operators), np.nan), weight=np.ones(len(operators)),
+    candidates, settled = candidates_of(operators, GPU, None, 0.0)
+    first = candidates.take(np.zeros(len(operators), dtype=np.int64))
+    blank = KernelProblem(
+        candidates=candidates, settled=settled, choice_hz=CLOCK_HZ, sm_clock_hz=clock_hz, weight=np.ones(len(operators)),
+        ratio=warm_ratio(first, GPU, np.full(len(operators), warm)), latency_s=np.full(len(operators), np.nan),
     )  # fmt: skip
     exact = predicted_seconds(blank, values)
     return replace(blank, latency_s=exact * np.exp(noise * rng.standard_normal(len(exact))))
