@@ -43,9 +43,7 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
     """
     host_s, power = possible_polls(readings)
     inside = (host_s >= start_s) & (host_s <= end_s)
-    after = np.flatnonzero(host_s >= end_s)
-    before = np.flatnonzero(host_s < end_s)
-    ended = power[after[0]] if len(after) else power[before[-1]] if len(before) else np.nan
+    ended = np.append(power, power[-1:])[np.searchsorted(host_s, end_s)] if len(power) else np.nan
     # Two polls of the sampling approach are 15 ms apart: 66.7 Hz (Arafa et al., section IV.A).
     sampled = power[np.unique(np.floor((host_s - host_s[:1]) / 0.015), return_index=True)[1]]
     found = {

@@ -74,8 +74,8 @@ class LoadStamps:
             start_s=self.start_s[first:last],
             end_s=self.end_s[first:last],
             level=None if self.level is None else self.level[first:last],
-            known_until_s=min(self.known_until_s, float(self.start_s[last]) if last < len(self.start_s) else np.inf),
-            known_from_s=max(self.known_from_s, float(self.end_s[first - 1]) if first else -np.inf),
+            known_until_s=min([self.known_until_s, *self.start_s[last:].tolist()]),
+            known_from_s=max([self.known_from_s, *self.end_s[:first].tolist()]),
         )
 
     def moved(self, by_s: float) -> "LoadStamps":

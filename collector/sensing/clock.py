@@ -13,7 +13,7 @@ from scipy.linalg import cho_solve_banded, cholesky_banded
 
 from collector.errors import SensorError
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
-from estimator.vocabulary.values import frozen
+from estimator.vocabulary.values import Columns, arrays, frozen
 
 SHORTEST_S: Final = 0.008
 LONGEST_S: Final = 0.6
@@ -69,18 +69,14 @@ class UpdateClock:
     remark: str = ""
 
 
-@frozen
-class _Changes:
+@arrays
+class _Changes(Columns):
     """Brackets (`low`, `high`] of updates and the values that they brought, and whether a hole lies before each, shape (n,)."""
 
     low: Array
     high: Array
     value: Array
     after_hole: BoolArray
-
-    def part(self, first: int, last: int) -> "_Changes":
-        here = slice(first, last)
-        return _Changes(low=self.low[here], high=self.high[here], value=self.value[here], after_hole=self.after_hole[here])
 
     @property
     def middle(self) -> Array:
@@ -116,7 +112,7 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
         raise SensorError(f"the reading changes with every poll ({poll * 1e3:.1f} ms): poll faster to see the update clock")
     cuts = np.array([0, *np.flatnonzero(changes.after_hole[1:]) + 1, len(changes)])
     longest = int(np.argmax(np.diff(cuts)))
-    main = changes.part(int(cuts[longest]), int(cuts[longest + 1]))
+    main = changes.select(slice(*cuts[longest : longest + 2]))
     if len(main) < MIN_CHANGES:
         raise SensorError(f"the polls have holes of more than {hole:.3g} s, and no stretch between them has {MIN_CHANGES} changes")
     clock, updates = _tracked(changes, _searched(main, poll), poll)
@@ -140,7 +136,7 @@ def _searched(changes: _Changes, poll: float) -> float:
     """The period of the likeliest clock of the first changes.  Raises SensorError if random changes are about as likely."""
     least = min(FIRST_CHANGES[0], len(changes))
     few = int(np.clip(np.searchsorted(changes.low, changes.low[0] + 5.0), least, min(FIRST_CHANGES[1], len(changes))))
-    first = changes.part(0, few)
+    first = changes.select(slice(few))
     tried = _candidates(changes, few)
     tried = tried[np.abs(tried / poll - 1.0) > 0.03]
     lead, found = max((_lead(first, period) for period in tried.tolist()), default=(0.0, 0.0))

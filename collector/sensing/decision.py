@@ -122,7 +122,7 @@ def _blind(best: Fit, clock: UpdateClock, spacing_s: float) -> tuple[str, str] |
 
 def _lead(ranked: Fits) -> tuple[float, float]:
     """Lead of the best over the next response, counted for independent readings, and its blocks' agreement in standard deviations."""
-    best, second = ranked[0], ranked[1]
+    best, second, _ = ranked
     lead = best.each - second.each
     correlation = float(np.corrcoef(lead[1:], lead[:-1])[0, 1]) if np.std(lead) > 0.0 else 0.0
     effective = (1.0 - max(correlation, 0.0)) / (1.0 + max(correlation, 0.0))
@@ -149,7 +149,7 @@ def _doubt(ranked: Fits, widest_s: float, *, at_edges: bool) -> str:
 
 def _leads_at_edges(problem: Problem, ranked: Fits, load: LoadStamps | None, period_s: float) -> bool:
     """Whether the best response leads, by readings on its ramp, at each single edge that an update saw; at least two edges are needed."""
-    best, second = ranked[0], ranked[1]
+    best, second, _ = ranked
     if load is None or best.width_s < EDGE_WIDTH * period_s:
         return False
     reach = EDGE_REACH * max(best.width_s, second.width_s)

@@ -193,22 +193,16 @@ def _free_links(edge_s: Array, stamps_s: Sequence[float]) -> BoolArray:
 
 def _walked(data: Array, toward: Array, free: BoolArray, spread_w: float, walk_w: float) -> tuple[float, Array, Array, Array]:
     """Solution for one size of the walk: its evidence up to a constant, normal matrix, Cholesky root and levels (n,)."""
-    band = _with_walk(data, np.where(free, FREE_WALK * spread_w, walk_w), 1e-3 / spread_w)
+    band = data.copy()
+    link = 1.0 / np.where(free, FREE_WALK * spread_w, walk_w) ** 2
+    band[0, :-1] += link
+    band[0, 1:] += link
+    band[1, :-1] -= link
+    band[0] += (1e-3 / spread_w) ** 2 / data.shape[1]  # a weak prior on the level
     root = cholesky_banded(band, lower=True)
     level = cho_solve_banded((root, True), toward)
     evidence = 0.5 * float(toward @ level) - float(np.log(root[0]).sum()) - int(np.count_nonzero(~free)) * math.log(walk_w)
     return evidence, band, root, level
-
-
-def _with_walk(data: Array, walk_w: Array, anchor: float) -> Array:
-    """The normal matrix with a random walk of steps of `walk_w` (n - 1,) and a weak prior on the level, banded."""
-    band = data.copy()
-    link = 1.0 / walk_w**2
-    band[0, :-1] += link
-    band[0, 1:] += link
-    band[1, :-1] -= link
-    band[0] += anchor**2 / data.shape[1]
-    return band
 
 
 def _diagonals(band: Array, data: Array) -> tuple[Array, float]:

@@ -131,9 +131,10 @@ def _possible(record: SensorRecord, notes: dict[str, str]) -> SensorRecord:
 def _reference(record: SensorRecord, notes: dict[str, str]) -> _Reference:
     """Meter and load on one clock; if the meter cannot be used, the reason goes into the notes."""
     load = record.load
+    alone = _Reference(load=load, stamped=load is not None)
     if record.meter_s is None or record.meter_w is None:
         notes["gain"] = notes["offset_w"] = NO_METER
-        return _Reference(load=load, stamped=load is not None)
+        return alone
     good = np.isfinite(record.meter_s) & np.isfinite(record.meter_w)
     meter_s, meter_w = record.meter_s[good], record.meter_w[good]
     try:
@@ -146,11 +147,11 @@ def _reference(record: SensorRecord, notes: dict[str, str]) -> _Reference:
     except SensorError as error:
         notes["gain"] = notes["offset_w"] = str(error)
         notes["time_base"] = f"the reference was not used: {error}"
-        return _Reference(load=load, stamped=load is not None)
-    return _Reference(
+        return alone
+    return replace(
+        alone,
         meter=power,
         load=load if load is not None else load_of_meter(power),
-        stamped=load is not None,
         tied=tie is not None,
         spacing_s=float(np.median(np.diff(meter_s))),
     )

@@ -76,22 +76,19 @@ class Inversion:
 
 def inversion(calibration: SensorCalibration) -> Inversion:
     """Gain and offset of a calibration; the spread of boards if it has no gain or offset."""
-    if calibration.gain is None or calibration.offset_w is None:
-        return Inversion(
-            gain=calibration.gain or 1.0,
-            gain_std=GAIN_PRIOR_STD,
-            offset_w=calibration.offset_w or 0.0,
-            offset_std_w=OFFSET_PRIOR_STD_W,
-            correlation=GAIN_OFFSET_PRIOR_CORRELATION,
-            known=False,
-        )
+    known = calibration.gain is not None and calibration.offset_w is not None
+    gain_std, offset_std_w, correlation = GAIN_PRIOR_STD, OFFSET_PRIOR_STD_W, GAIN_OFFSET_PRIOR_CORRELATION
+    if known:
+        gain_std = UNSTATED_GAIN_STD if calibration.gain_std is None else calibration.gain_std
+        offset_std_w = UNSTATED_OFFSET_STD_W if calibration.offset_std_w is None else calibration.offset_std_w
+        correlation = calibration.gain_offset_correlation or 0.0
     return Inversion(
-        gain=calibration.gain,
-        gain_std=UNSTATED_GAIN_STD if calibration.gain_std is None else calibration.gain_std,
-        offset_w=calibration.offset_w,
-        offset_std_w=UNSTATED_OFFSET_STD_W if calibration.offset_std_w is None else calibration.offset_std_w,
-        correlation=calibration.gain_offset_correlation or 0.0,
-        known=True,
+        gain=calibration.gain or 1.0,
+        gain_std=gain_std,
+        offset_w=calibration.offset_w or 0.0,
+        offset_std_w=offset_std_w,
+        correlation=correlation,
+        known=known,
     )
 
 
@@ -142,24 +139,29 @@ def possible_responses(calibration: SensorCalibration, period_s: float | None = 
     if calibration.averaging != "undetermined" and (calibration.window_s is not None or calibration.averaging == "none"):
         width = max(calibration.window_s or 0.0, POINT_S)
         width_std = calibration.window_std_s if calibration.window_std_s is not None else GUESSED_WIDTH_SHARE * width
-        known = _response(calibration.averaging, width, width_std, delay, delay_std)
-        return PossibleResponses(responses=(known,), scores=(0.0,), notes=FrozenMapping({} if told else {"delay": NO_DELAY}))
-    best = max((one.score for one in calibration.candidates), default=0.0)
-    if found := [one for one in calibration.candidates if one.score > best - 8.0]:
-        responses = tuple(
-            _response(
-                one.kernel,
-                one.window_s,
-                one.window_std_s or 0.0,
-                one.delay_s or 0.0,
-                UNKNOWN_DELAY_STD_S if one.delay_s is None else max(GUESSED_DELAY_STD_S, one.delay_std_s or 0.0),
+        found = [(_response(calibration.averaging, width, width_std, delay, delay_std), 0.0)]
+        notes = {} if told else {"delay": NO_DELAY}
+    elif candidates := calibration.candidates:
+        best, notes = max(one.score for one in candidates), {"averaging": WEIGHED}
+        found = [
+            (
+                _response(
+                    one.kernel,
+                    one.window_s,
+                    one.window_std_s or 0.0,
+                    one.delay_s or 0.0,
+                    UNKNOWN_DELAY_STD_S if one.delay_s is None else max(GUESSED_DELAY_STD_S, one.delay_std_s or 0.0),
+                ),
+                one.score,
             )
-            for one in found
-        )
-        scores = tuple(one.score for one in found)
-        return PossibleResponses(responses=responses, scores=scores, notes=FrozenMapping({"averaging": WEIGHED}))
-    guesses = tuple(_response(kernel, share * period, GUESSED_WIDTH_SHARE * period, delay, delay_std) for kernel, share in GUESSES)
-    return PossibleResponses(responses=guesses, scores=(0.0,) * len(guesses), notes=FrozenMapping({"averaging": GUESSED}), guessed=True)
+            for one in candidates
+            if one.score > best - 8.0
+        ]
+    else:
+        notes = {"averaging": GUESSED}
+        found = [(_response(kernel, share * period, GUESSED_WIDTH_SHARE * period, delay, delay_std), 0.0) for kernel, share in GUESSES]
+    responses, scores = zip(*found, strict=True)
+    return PossibleResponses(responses=responses, scores=scores, notes=FrozenMapping(notes), guessed=GUESSED in notes.values())
 
 
 def _response(kernel: str, width_s: float, width_std_s: float, delay_s: float, delay_std_s: float) -> SensorResponse:

@@ -116,7 +116,7 @@ class Problem:
         """The rate of the delay that leaves the least residuals, to first order from a fit with a constant delay [s/s]."""
         matrix, weight = self._at(fit.kernel, np.array([np.log(max(fit.width_s, SMALLEST_S)), fit.delay_s]), fit)[1]
         part = np.column_stack([matrix[:, 1] * (self.time_s - self.time_s.mean()), matrix]) * np.sqrt(weight)[:, None]
-        scale = np.sqrt((part**2).sum(axis=0)) + 1e-12
+        scale = np.linalg.norm(part, axis=0) + 1e-12
         return float(np.linalg.lstsq(part / scale, fit.residual * np.sqrt(weight), rcond=None)[0][0] / scale[0])
 
     def near(self, fit: Fit) -> Fit:
@@ -179,7 +179,7 @@ class Problem:
         for turn in range(24):
             matrix, weight = slopes
             part = matrix[:, first:] * np.sqrt(weight)[:, None]
-            scale = np.sqrt((part**2).sum(0)) + 1e-12
+            scale = np.linalg.norm(part, axis=0) + 1e-12
             part = part / scale
             normal = part.T @ part + np.diag(np.where(np.arange(part.shape[1]) < 2 - first, damping, 1e-9))
             step = np.zeros(2)

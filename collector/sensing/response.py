@@ -65,11 +65,10 @@ def seen_and_slopes(signal: Signal, kernel: ResponseKernel, width_s: float, end_
     if kernel == "low-pass":
         tau_s = 0.5 * width_s
         state = low_passed(signal.value, tau_s)
-        here = _between(signal, state, tau_s, end_s)
+        here, before, after = (_between(signal, state, tau_s, end_s + away_s) for away_s in (0.0, -SLOPE_S, SLOPE_S))
         again = low_passed(state, tau_s)
         wider = np.interp(end_s, signal.start_s + GRID_S * np.arange(1, len(state) + 1), again) - here
-        step = _between(signal, state, tau_s, end_s + SLOPE_S) - _between(signal, state, tau_s, end_s - SLOPE_S)
-        return here, wider, step / (2.0 * SLOPE_S)
+        return here, wider, (after - before) / (2.0 * SLOPE_S)
     here = seen(signal, kernel, width_s, end_s)
     if kernel == "none":
         width_s, end_s = POINT_S, end_s + 0.5 * POINT_S

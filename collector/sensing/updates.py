@@ -58,10 +58,10 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
             f"the recording's updates come every {clock.period_s * 1e3:.5g} ms, the sensor's every {known * 1e3:.5g} ms: "
             "another board, driver or field? the recording's period is used"
         )
-    filled = _due(changes, clock.period_s, time_s, float(power_w[0]))
     std = clock.jitter_s if clock.rigid else float(np.hypot(clock.jitter_s, 0.29 * clock.poll_s))
     std = min(std, clock.period_s)
-    return BoardUpdates(time_s=filled.time_s, value=filled.value, period_s=clock.period_s, time_std_s=std, note=note)
+    due = _due(changes, clock.period_s, time_s, float(power_w[0]))
+    return BoardUpdates(**due, period_s=clock.period_s, time_std_s=std, note=note)
 
 
 def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> dict[str, Array]:
@@ -73,15 +73,14 @@ def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> dict[s
     return {name: values[polled] for name, values in held.items()}
 
 
-def _due(changes: Updates, period_s: float, poll_s: Array, first_w: float) -> Updates:
-    """All updates with a poll before the next one: the changes, and between, before and after them those that repeat a value."""
+def _due(changes: Updates, period_s: float, poll_s: Array, first_w: float) -> dict[str, Array]:
+    """Times and values of all updates with a poll before the next one: changes, and between, before and after them repeats."""
     ticks = changes.number.astype(np.float64)
     early, late = np.minimum(poll_s - changes.time_s[0], 0.0), np.maximum(poll_s - changes.time_s[-1], 0.0)
     polled = np.floor(np.interp(poll_s, changes.time_s, ticks) + (early + late) / period_s)
     number = np.union1d(polled, ticks)
     beyond = np.minimum(number - ticks[0], 0.0) + np.maximum(number - ticks[-1], 0.0)
-    return Updates(
-        time_s=np.interp(number, ticks, changes.time_s) + beyond * period_s,
-        value=np.append(first_w, changes.value)[np.searchsorted(ticks, number, side="right")],
-        number=number.astype(np.int64),
-    )
+    return {
+        "time_s": np.interp(number, ticks, changes.time_s) + beyond * period_s,
+        "value": np.append(first_w, changes.value)[np.searchsorted(ticks, number, side="right")],
+    }
