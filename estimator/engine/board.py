@@ -133,12 +133,12 @@ def held_limit(bundle: Bundle, gpu: GpuSpec, limit_w: float) -> Held:
     return Held(limit_w * share, std / share)
 
 
-def power_model(bundle: Bundle, gpu: GpuSpec | None) -> PowerModel | None:
+def power_model(bundle: Bundle, gpu: GpuSpec) -> PowerModel | None:
     """The bundle's power coefficients, for another GPU carried to that one; None if it has none."""
     power = bundle.power
     if power is None:
         return None
-    if gpu is not None and gpu != bundle.gpu:
+    if gpu != bundle.gpu:
         power = carried_power(bundle, power, gpu)
     return PowerModel(
         event_energy_j=np.array([power.event_energy_j.get(term, 0.0) for term in POWER_TERMS]),

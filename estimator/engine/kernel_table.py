@@ -59,15 +59,6 @@ class KernelTimes:
         columns = {name: getattr(self, name)[index] for name in ("equations_s", "latency_s", "log_std", "coefficients")}
         return replace(self, **columns, phases=self.phases.select(index), groups=tuple(self.groups[i] for i in index.tolist()))
 
-    def at_clock(self, gpu: GpuSpec, clock_mhz: Array, own_mhz: Array, warm: Array | BoolArray) -> "KernelTimes":
-        """The kernels at other clocks than their own (n,), with the same tiles and residuals."""
-        ratio = warm_ratio(self.phases, gpu, warm)
-        before, after = (
-            measured_seconds(kernel_seconds(self.phases, self.coefficients, mhz * HZ_PER_MHZ, ratio), self.coefficients)
-            for mhz in (own_mhz, clock_mhz)
-        )
-        return self.scaled(after / before)
-
 
 def kernel_times(
     operators: Sequence[Operator],
@@ -87,13 +78,14 @@ def kernel_times(
     that holds only residuals of predicted tiles needs these, so its kernels always use predicted tiles.
     """
     coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
-    unnamed = [group is not None and group in residuals and "named" not in residuals[group] for group in served]
-    tiles = _merged_tiles(known, np.array(unnamed, dtype=np.bool_), predicted_tiles(operators, gpu, tile_predictors, coefficients, served))
+    only_predicted = [group is not None and group in residuals and "named" not in residuals[group] for group in served]
+    unnamed = np.array(only_predicted, dtype=np.bool_)
+    tiles = _merged_tiles(known, unnamed, predicted_tiles(operators, gpu, tile_predictors, coefficients, served))
     phases = lower(operators, gpu, coefficients, tiles)
     clock_hz, ratio = sm_clock_mhz * HZ_PER_MHZ, warm_ratio(phases, gpu, warm)
     equations_s = measured_seconds(kernel_seconds(phases, coefficients, clock_hz, ratio), coefficients)
     features = phase_features(phases, coefficients, clock_hz, ratio) if residuals else None
-    named = None if known is None else np.isfinite(known.tile_m) & ~np.array(unnamed, dtype=np.bool_)
+    named = None if known is None else np.isfinite(known.tile_m) & ~unnamed
     correction, log_std = log_corrections(operators, served, residuals, named, features)
     return KernelTimes(
         equations_s=equations_s,
@@ -197,15 +189,19 @@ def _limited(
     held: Held,
 ) -> KernelTable:
     """The table with the rows `slowed` at the clock at which the board holds its limit, and the effect of its error on their latency."""
-    asked_mhz, own, ratio = table.sm_clock_mhz[slowed], times.select(slowed), warm[slowed]
+    asked_mhz, own, warm = table.sm_clock_mhz[slowed], times.select(slowed), warm[slowed]
+    ratio = warm_ratio(own.phases, gpu, warm)
     factor = np.exp(correction[slowed])
     std = np.hypot(np.nan_to_num(table.power_ln_std[slowed], nan=UNTESTED_POWER_STD), held.ln_std)
 
-    def at(clock_mhz: Array) -> KernelTimes:
-        return own.at_clock(gpu, clock_mhz, asked_mhz, ratio)
+    def equations_s(clock_mhz: Array) -> Array:
+        return measured_seconds(kernel_seconds(own.phases, own.coefficients, clock_mhz * HZ_PER_MHZ, ratio), own.coefficients)
+
+    def at(clock_mhz: Array) -> KernelTimes:  # with the same tiles and residuals
+        return own.scaled(equations_s(clock_mhz) / equations_s(asked_mhz))
 
     def power_w(clock_mhz: Array) -> Array:
-        return factor * sum(alone_parts_w(at(clock_mhz), bundle, gpu, clock_mhz, ratio, None).values())
+        return factor * sum(alone_parts_w(at(clock_mhz), bundle, gpu, clock_mhz, warm, None).values())
 
     clock, lower, upper = (
         highest_clock_mhz(power_w, held.power_w * np.exp(shift), gpu.sm_clock_min_mhz, asked_mhz) for shift in (0.0 * std, -std, std)

@@ -46,6 +46,9 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array, BoolArray, 
 from estimator.vocabulary.values import arrays, frozen
 from estimator.vocabulary.workload import OWN_EXPERTS, Operator, Workload, workload_as_run
 
+Sources = list[dict[str, Loading]]
+"""Sources of error of ln(latency), or of ln(power), of each workload."""
+
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
 MOST_NUMBERS: Final = 300_000
@@ -116,7 +119,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     operators = tuple(operator for workload in workloads for operator in workload.operators)
     counts = np.array([count for workload in workloads for count in workload.counts])
     lengths = np.array([len(workload.operators) for workload in workloads])
-    edges = np.concatenate([[0], np.cumsum(lengths)])
+    edges = np.cumsum([0, *lengths])
     keys = [group_key(operator) for operator in operators]
     fitted, served = bundle.once(group_table, gpu).rows(keys)
     coefficients = with_efficiency(fitted, board.efficiency)
@@ -135,9 +138,9 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
             corrections = np.maximum(corrections, np.minimum(np.log(np.maximum(least, TINY)), 0.0))
     unfitted = unfitted_int8(bundle, operators)
     excesses = shape_excesses(operators, served, bundle.domain)
-    numbers: dict[tuple[object, ...], int] = {}
+    numbers: dict[Kind, int] = {}
     far, foreign = [excess > 0.0 for excess in excesses], foreign_families(operators, served)
-    kinds = zip(served, unseen_precisions(bundle, operators, served), far, foreign, strict=True)
+    kinds = map(Kind, served, unseen_precisions(bundle, operators, served), far, foreign)
     kind = np.array([numbers.setdefault(one, len(numbers)) for one in kinds])
     owner = np.repeat(np.arange(len(workloads)), lengths)
     key = owner * len(numbers) + kind
@@ -155,7 +158,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         log_correction=np.where(unfitted, np.inf, _untabled(operators, phases, coefficients, gpu, corrections)),
         groups=tuple(served),
         excesses=excesses,
-        kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]
+        kinds=tuple(numbers),
         kind=kind,
         priors=frozenset(unfitted_groups(bundle, served)),
         forecast=forecast_of(bundle, gpu, board.efficiency, board.rest_known),
@@ -252,6 +255,11 @@ class Prediction:
     limits: Ranges
     limits_elsewhere: Ranges
 
+    def _busy(self, i: int) -> Array:
+        """Share of the time of a single workload at its clock i in which the GPU computes, shape (1,)."""
+        busy: Array = np.minimum(self.gpu_s[0, i : i + 1] / self.latency_s[0, i], 1.0)
+        return busy
+
     def kernels(self, i: int) -> tuple[Array, Array]:
         """Time [s] and power [W] of one launch of each kernel of a single workload at its clock i, shapes (n,)."""
         prepared, model = self.prepared, self.prepared.board.model
@@ -262,7 +270,7 @@ class Prediction:
         point = prepared.board.tables.at(clock)
         own_w = power_events(prepared.phases, prepared.board.gpu, L2_CREDIT) @ (model.event_energy_j * term_scale(model, point))[0]
         own_w /= seconds
-        waiting_w = static_power_w(model, point, np.minimum(self.gpu_s[0, i : i + 1] / self.latency_s[0, i], 1.0))
+        waiting_w = static_power_w(model, point, self._busy(i))
         leakage_w = leakage_power_w(model, point, waiting_w + prepared.counts @ (own_w * seconds) / self.latency_s[0, i])
         return seconds, static_power_w(model, point, np.ones(1)) + leakage_w + own_w
 
@@ -271,9 +279,9 @@ class Prediction:
         board = self.prepared.board
         if board.model is None:
             return {}
-        point, busy = board.tables.at(self.sm_clock_mhz[0, i : i + 1]), np.minimum(self.gpu_s[0, i : i + 1] / self.latency_s[0, i], 1.0)
+        point = board.tables.at(self.sm_clock_mhz[0, i : i + 1])
         term_w = self.prepared.events * board.model.event_energy_j * term_scale(board.model, point) / self.latency_s[0, i]
-        return {name: float(watt[0]) for name, watt in power_parts_w(board.model, point, busy, term_w).items()}
+        return {name: float(watt[0]) for name, watt in power_parts_w(board.model, point, self._busy(i), term_w).items()}
 
 
 @np.errstate(all="ignore")
@@ -295,7 +303,9 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     unseen = any(kind.unseen(prepared.priors) for kind in prepared.kinds)  # most workloads have none, and need no other clock
     usual_s = _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])) if unseen else points.block_s[:, :1]
     latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
-    latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
+    latency_ln, power_ln = (
+        np.array([np.broadcast_to(joined(one.values()), asked.shape) for one in sources]) for sources in (latency, power)
+    )
     host_ln = np.zeros(settled.shape) if board.own_host else host_elsewhere_std(board.host, board.gpu, launch_share)
     latency_ln_far = np.hypot(np.hypot(latency_ln, ELSEWHERE_STD["latency"] * np.sqrt(1.0 - launch_share)), host_ln)
     running = np.clip(1.0 - board.tables.rest_w(settled) / points.power_w, 0.0, 1.0)  # a waiting board draws its rest power
@@ -330,22 +340,13 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     )
 
 
-def _ln_std(sources: Sequence[Mapping[str, Loading]], shape: tuple[int, ...]) -> Array:
-    ln_std = np.empty(shape)
-    for row, loadings in zip(ln_std, sources, strict=True):
-        row[:] = joined(loadings.values())
-    return ln_std
-
-
-def _sources(
-    prepared: Prepared, clock_mhz: Array, power_w: Array, launch_share: Array, shares: Array
-) -> tuple[list[dict[str, Loading]], list[dict[str, Loading]]]:
-    """Sources of error of ln(latency) and ln(power) of each workload, as in Prediction."""
+def _sources(prepared: Prepared, clock_mhz: Array, power_w: Array, launch_share: Array, shares: Array) -> tuple[Sources, Sources]:
+    """Those of ln(latency) and those of ln(power), as in Prediction."""
     bundle = prepared.board.bundle
     scale_std = bundle.once(scales_std) if prepared.board.collection is None else 0.0
     assumed = prepared.board.launch_ln_std
     far = far_clock(bundle, prepared.board.tables, clock_mhz, power_w)
-    found: tuple[list[dict[str, Loading]], list[dict[str, Loading]]] = ([], [])
+    found: tuple[Sources, Sources] = ([], [])
     for i, workload in enumerate(prepared.workloads):
         own, kinds = prepared.blocks_of(i)
         single = shares.shape[1] == 1  # scalars add several times faster than arrays of length 1

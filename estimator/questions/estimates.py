@@ -154,8 +154,7 @@ def roofline_seconds(workload: Workload, gpu: GpuSpec, sm_clock_mhz: Array) -> A
     """
     byte = np.array([work.read_byte + work.write_byte for work in map(operator_work, workload.operators)])
     math_s = least_clocks(workload.operators, gpu)[:, None] / (sm_clock_mhz * HZ_PER_MHZ)
-    result: Array = np.maximum(math_s, (byte / gpu.dram_bytes_per_s)[:, None])
-    return result
+    return np.maximum(math_s, (byte / gpu.dram_bytes_per_s)[:, None])
 
 
 def least_clocks(operators: Sequence[Operator], gpu: GpuSpec) -> Array:

@@ -156,22 +156,20 @@ STEP: Final = 1e-4
 
 def _limits(prepared: Prepared, phases_s: Array) -> Array:
     """Time of one launch of each kernel by LIMITS [s], shape (n, len(LIMITS))."""
-    result = np.zeros((len(phases_s), len(LIMITS)))
-    for column, name in enumerate(PHASES):
-        if name != "math":
-            result[:, LIMITS.index(LIMIT_OF_PHASE[name])] += phases_s[:, column]
     math_s = phases_s[:, PHASES.index("math")]
     phases, quantised = prepared.phases, prepared.phases.overlapped[:, OVERLAPPED.index("math")]
     with np.errstate(divide="ignore", invalid="ignore"):
         useful = np.where((quantised > 0.0) & (phases.ideal_math > 0.0), np.minimum(phases.ideal_math / quantised, 1.0), 1.0)
     unbalanced = np.minimum(1.0 - phases.occupied, 1.0 - useful)
     on_tensor = phases.events[:, EVENTS.index("tensor")] > 0.0
-    parts = {
-        "tensor cores": np.where(on_tensor, math_s * useful, 0.0),
-        "CUDA cores": np.where(on_tensor, 0.0, math_s * useful),
-        "load imbalance": math_s * unbalanced,
-        "tile quantisation": math_s * (1.0 - useful - unbalanced),
-    }
-    for name, own_s in parts.items():
+    parts = [
+        *((LIMIT_OF_PHASE[name], phases_s[:, column]) for column, name in enumerate(PHASES) if name != "math"),
+        ("tensor cores", np.where(on_tensor, math_s * useful, 0.0)),
+        ("CUDA cores", np.where(on_tensor, 0.0, math_s * useful)),
+        ("load imbalance", math_s * unbalanced),
+        ("tile quantisation", math_s * (1.0 - useful - unbalanced)),
+    ]
+    result = np.zeros((len(phases_s), len(LIMITS)))
+    for name, own_s in parts:
         result[:, LIMITS.index(name)] += own_s
     return result

@@ -228,7 +228,7 @@ class Architecture:
     def products(self, layout: Layout) -> tuple[Product, ...]:
         """Matrices of one GPU; the ones that are equal in all layers are one item.  Keys that are fewer than GPUs are copied."""
         self.check(layout)
-        gpus, hidden, wide = layout.tensor_parallel, self.hidden, 2 if self.kind.gated else 1
+        gpus, hidden, wide = layout.tensor_parallel, self.hidden, 1 + self.kind.gated
         found = [*self._attention(gpus), *self._scanning(gpus), *_pair("", wide, hidden, self.inter // gpus, self.dense_layers)]
         if self.experts:
             own, layers = self.experts, self.experts.layers
@@ -331,6 +331,9 @@ class _Fields:
             value = value[0]
         return int(read(Annotated[int, Span(0 if default == 0 else 1, most)], value, self.own(name)))
 
+    def numbers(self, name: str) -> tuple[int, ...]:
+        return read(tuple[Annotated[int, Span()], ...], self.get(name, ()), name)
+
     def truth(self, name: str, default: bool = False) -> bool:
         return bool(read(bool, self.get(name, default), self.own(name)))
 
@@ -407,8 +410,7 @@ def _experts(kind: Kind, fields: _Fields, layers: int) -> Experts:
     none = None if kind.latent else 0  # models with latent attention state all sizes
     inter = number("moe_intermediate_size", None if kind.latent else fields.get("intermediate_size"))
     first, step = number("first_k_dense_replace", none), number("decoder_sparse_step", 1) * number("moe_layer_freq", 1)
-    dense = read(tuple[Annotated[int, Span()], ...], fields.get("mlp_only_layers", ()), "mlp_only_layers")
-    count = number("num_experts")
+    count, dense = number("num_experts"), fields.numbers("mlp_only_layers")
     return Experts(
         count=count,
         chosen=number("num_experts_per_tok", most=count),
@@ -453,7 +455,7 @@ def _types(kind: Kind, fields: _Fields) -> Types:
         listed = [LETTERS.get(one, one) for one in letters]
     elif listed is None and scan:
         layers, every = fields.number("num_hidden_layers"), fields.number("full_attention_interval", 0)
-        places = read(tuple[Annotated[int, Span()], ...], fields.get("attn_layer_indices", ()), "attn_layer_indices")
+        places = fields.numbers("attn_layer_indices")
         attending = range(every - 1, layers, every) if every else places
         listed = [ATTENDING[0] if i in attending else SCANNING[0] for i in range(layers)] if attending else []
     types = read(tuple[Annotated[str, Words(known)], ...], listed or (), "layer_types")

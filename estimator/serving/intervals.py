@@ -45,7 +45,7 @@ def steady_states(
     decode, prompt = _moved(costs.decode, boards, 0.0), _moved(costs.prompt, boards, QUEUE_SPREAD)
 
     def cost(at: Array, tables: StepCost, sequences: Array) -> StepCost:
-        return StepCost(interpolated(at, tables.seconds, sequences), interpolated(at, tables.joules, sequences))
+        return StepCost(*(interpolated(at, table, sequences) for table in tables))
 
     all_slots = np.broadcast_to(slots, (len(moved), len(costs.waiting_w), len(slots)))
     times = (
@@ -134,7 +134,7 @@ def measures(cycle: Cycle, copies: int, asked: Array, most_w: float) -> Columns:
 def _limits(values: Array) -> Array:
     """Limits (2, c, n) of 90 % intervals from values (s, c, n)."""
     change = np.log(values[1:] / values[0]).reshape(2, -1, *values.shape[1:])
-    lower, upper = (np.sqrt((one**2).sum(axis=0)) for one in (np.minimum(change.min(axis=0), 0.0), np.maximum(change.max(axis=0), 0.0)))
+    lower, upper = (np.linalg.norm(one, axis=0) for one in (np.minimum(change.min(axis=0), 0.0), np.maximum(change.max(axis=0), 0.0)))
     limits: Array = values[0] * np.exp(np.stack([-lower, upper]))
     return limits
 

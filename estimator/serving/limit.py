@@ -52,7 +52,7 @@ class _Mixture(NamedTuple):
     tokens: Array
 
     def mean(self, values: Array, share: Array) -> Array:
-        low, high = np.take_along_axis(values, self.low, axis=1), np.take_along_axis(values, self.high, axis=1)
+        low, high = (np.take_along_axis(values, end, axis=1) for end in (self.low, self.high))
         return low + share * (high - low)
 
     def state(self, states: Cycle) -> Cycle:

@@ -152,8 +152,7 @@ def at_rate(load: Load, requests_per_s: float, most: Array, settled: Callable[[C
     """
 
     def enough(slots: Array) -> BoolArray:
-        found: BoolArray = slots >= requests_per_s * settled(closed_loop(load, slots)).slot_s
-        return found
+        return slots >= requests_per_s * settled(closed_loop(load, slots)).slot_s
 
     high = most
     for rung in range(1, RUNGS):

@@ -39,10 +39,7 @@ forecast from those of another."""
 
 def joined(loadings: Iterable[Loading]) -> Loading:
     """Root of the sum of squares of independent errors."""
-    total: Loading = 0.0
-    for loading in loadings:
-        total = total + loading * loading
-    return np.sqrt(total)
+    return np.sqrt(sum(loading * loading for loading in loadings))
 
 
 def error_sources(
@@ -65,7 +62,7 @@ def error_sources(
     if quantity == "power" and bundle.power is None:
         return {"unknown": np.nan}
     stated: StatedErrors = bundle.uncertainty.get(quantity, {})
-    sources = _kernel_sources(bundle, quantity, shares)
+    sources = _kernel_sources(bundle, stated, shares)
     if quantity == "latency" or "launch" in stated:
         launch = np.hypot(stated["launch"] if "launch" in stated else joined(sources.values()), launch_ln_std)
         weight = launch_weight(launch_share)
@@ -121,9 +118,8 @@ def _prior_groups(bundle: Bundle) -> frozenset[str]:
     return frozenset(name for name, group in bundle.groups.items() if group.rows == 0 or (of_runs and not group.ln_std))
 
 
-def _kernel_sources(bundle: Bundle, quantity: str, shares: Mapping[str, Loading]) -> dict[str, Loading]:
+def _kernel_sources(bundle: Bundle, stated: StatedErrors, shares: Mapping[str, Loading]) -> dict[str, Loading]:
     """The stated error of GPU-bound runs, divided among the groups by their time; else time share times held-out error of each group."""
-    stated = bundle.uncertainty.get(quantity, {})
     if "gpu" in stated:
         error = stated["gpu"]
         norm = joined(shares.values())
@@ -155,15 +151,10 @@ class FarClock(NamedTuple):
     power: Mapping[str, Array]
 
 
-def nearest_fitted_mhz(bundle: Bundle, clock_mhz: Array) -> Array:
-    """The fitted clock nearest to each, shape of `clock_mhz`; the clock itself if the fitted ones are unknown (nan)."""
-    low, high = bundle.clocks_mhz
-    return np.fmin(np.fmax(clock_mhz, low), high)
-
-
 def far_clock(bundle: Bundle, tables: BoardTables, clock_mhz: Array, power_w: Array) -> FarClock:
     """Sources at the actual clocks, loadings of the shape of `clock_mhz`; power_w: power at these clocks, same shape."""
-    nearest = nearest_fitted_mhz(bundle, clock_mhz)
+    low, high = bundle.clocks_mhz
+    nearest = np.fmin(np.fmax(clock_mhz, low), high)  # fitted clocks; the actual ones if the fitted ones are unknown (nan)
     if np.array_equal(nearest, clock_mhz):
         return FarClock(latency={}, power={})
     way = np.log(clock_mhz / nearest)

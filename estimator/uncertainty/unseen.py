@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.model.coefficients import BY, SIXTEEN_BIT, group_words
-from estimator.uncertainty.validity import HEADS, TOLERATED_FACTOR, shape_excess
+from estimator.uncertainty.validity import HEADS, TOLERATED_FACTOR, Domain, shape_excess
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
 from estimator.vocabulary.workload import Operator, Workload
 
@@ -54,8 +54,6 @@ a factor of four."""
 FAR_STD: Final = 0.2
 """Uncertainty of ln of the time of kernels far outside the fitted shapes: AIConfigurator's products on an A100 by the fit of runs on
 another one err by 0.28 (rms) beyond its sizes, in steps of decoding by 0.2."""
-
-Domain = Mapping[str, Mapping[str, tuple[float, float]]]
 
 
 class UnseenPrecision(NamedTuple):
@@ -144,8 +142,8 @@ def precision_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loadi
 
     time_shares: shares of the kernels of each kind, shape (n,), or (n, c) at c clocks.
     """
-    own = [(kind.precision, share) for kind, share in zip(kinds, time_shares, strict=True)]
-    return sums((f"precision:{one.precision}", share * one.std) for one, share in own if one is not None)
+    own = zip((kind.precision for kind in kinds), time_shares, strict=True)
+    return sums((f"precision:{one.precision}", share * one.std) for one, share in own if one)
 
 
 def foreign_families(operators: Sequence[Operator], groups: Sequence[str | None]) -> list[str]:

@@ -155,7 +155,11 @@ def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz:
     return np.logical_or(below, above)
 
 
-def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Mapping[str, tuple[float, float]]]) -> tuple[float, str]:
+Domain = Mapping[str, Mapping[str, tuple[float, float]]]
+"""Fitted range of each field of the shapes of a group."""
+
+
+def shape_excess(operator: Operator, group: str | None, domain: Domain) -> tuple[float, str]:
     """The largest factor by which a shape field lies outside the fitted range, and that field; 1 and "" inside.
 
     Larger heads than those of HEADS are never tolerated, and without a fitted range HEADS is it.
