@@ -235,8 +235,12 @@ def _scans(run: _Pass) -> Iterator[Launch]:
         yield run.operator("elementwise", "other", state, state), STATE_PASSES * layers
     for new, _ in step.prompts:
         chunks = math.ceil(step.together * new / size)
-        products = [(own.key_heads, size, size, keys), (heads, size, values, size), (heads, keys, values, size)]
-        products.append((heads, size, values, keys))
+        products = [
+            (own.key_heads, size, size, keys),
+            (heads, size, values, size),
+            (heads, keys, values, size),
+            (heads, size, values, keys),
+        ]
         if own.delta:
             replaced = ((size, size, keys), (size, size, size), (size, keys, size), (size, values, size), (size, values, keys))
             products += [(heads, *one) for one in replaced]
