@@ -159,10 +159,10 @@ class _Fit:
         shift = np.clip(start, *self.limits)
         known = self.problem.settled.all() or self.problem.candidates.tile_area.shape[1] == 1
         for _ in range(0 if known else rounds - 1):
-            shift = self.solve(chosen_phases(self.problem, self.vector(shift)), shift, 12).log_shift
+            shift = self.solve(shift, 12).log_shift
         cost = np.inf
         for _ in range(1 if known else MORE_ROUNDS):
-            solution = self.solve(chosen_phases(self.problem, self.vector(shift)), shift, 30)
+            solution = self.solve(shift, 30)
             if solution.cost > SETTLED * cost:
                 break
             shift, cost = solution.log_shift, solution.cost
@@ -174,9 +174,9 @@ class _Fit:
         vector[self.columns] *= np.exp(shift)
         return vector
 
-    def solve(self, phases: Phases, start: Array, evaluations: int) -> Solution:
-        """Least squares with the tiles held."""
-        part = self.problem
+    def solve(self, start: Array, evaluations: int) -> Solution:
+        """Least squares with the tiles of the start held."""
+        part, phases = self.problem, chosen_phases(self.problem, self.vector(start))
 
         def model(shift: Array) -> tuple[Array, Array]:
             log_s, slopes = log_measured(phases, self.vector(shift), part.sm_clock_hz, part.ratio)

@@ -5,7 +5,7 @@ A table has a row for each launch of a kernel with a number of blocks.  `kernel`
 """
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -44,10 +44,14 @@ def read_block_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     table = screen.table
     if swept:
         screen.reject_flags(REJECTS)
-        columns: dict[str, Any] = {f"block{end}": table.products(name) for name, end in (("grid", "s"), ("block", "_threads"))}
-        columns |= {"kernel": table.texts("operator"), "idle_w": table.numbers("idle_before_w")}
-        columns |= {"sm_clock_mhz": table.numbers("sm_clock_measured_mhz")}
-        table = screen.table = replace(table, frame=table.frame.assign(**columns))
+        frame = table.frame.assign(
+            kernel=table.texts("operator"),
+            block_threads=table.products("block"),
+            blocks=table.products("grid"),
+            idle_w=table.numbers("idle_before_w"),
+            sm_clock_mhz=table.numbers("sm_clock_measured_mhz"),
+        )
+        table = screen.table = replace(table, frame=frame)
     kernel = np.array(table.texts("kernel"), dtype=object)
     screen.reject(kernel == "", "UNKNOWN_OPERATOR", "a kernel without a name")
     screen.reject_limits((*NUMBERS, "energy_j"))

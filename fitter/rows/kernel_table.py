@@ -179,11 +179,11 @@ def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
     for reason in {one[0] for one in bad.values()}:
         own = [number for number, one in bad.items() if one[0] == reason]
         screen.reject(np.isin(index, own), reason, lambda i: bad[index[i]][1])
-    good = [number for number, one in enumerate(found) if isinstance(one, Operator)]
-    kernels, place = numbered([one for one in found if isinstance(one, Operator)])
+    good = {number: one for number, one in enumerate(found) if isinstance(one, Operator)}
+    kernels, place = numbered(good.values())
     left = index[screen.whole < 0]
     screen.narrow()
-    return list(kernels), place[np.searchsorted(good, left)]
+    return list(kernels), place[np.searchsorted([*good], left)]
 
 
 def _libraries(table: Table) -> Array:

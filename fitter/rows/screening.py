@@ -267,8 +267,8 @@ def roof_seconds(operators: Sequence[Operator], gpu: GpuSpec, index: IntArray, s
     roof: Array = np.maximum(np.maximum(least_clocks(operators, gpu)[index] / clock_hz, dram), l2)
     linked = np.array([operator.family == "communication" for operator in operators])[index]
     # A sum inside a switch beats the rate of the links, but not what one GPU must take in.
-    links = np.where(linked, 0.5 * byte / gpu.link_bytes_per_s / 2.0, 0.0) if gpu.link_bytes_per_s else np.where(linked, np.nan, 0.0)
-    return np.maximum(roof, links)
+    links = 0.5 * byte / gpu.link_bytes_per_s / 2.0 if gpu.link_bytes_per_s else np.nan
+    return np.maximum(roof, np.where(linked, links, 0.0))
 
 
 Columns = TypeVar("Columns")
