@@ -171,9 +171,9 @@ def sensors_command(name: str | None, entry: Path | None, out: Path | None, spea
     from collector.sensing.calibration import load_calibration
     from collector.sensing.catalogue import catalogue, entry_text
 
-    if (entry is None) != (out is None) or (entry is not None and name is None):
-        raise click.UsageError("an entry needs NAME, --entry SENSOR.json and --out FILE.toml")
-    if entry is not None and out is not None and name is not None:
+    if entry is not None or out is not None:
+        if name is None or entry is None or out is None:
+            raise click.UsageError("an entry needs NAME, --entry SENSOR.json and --out FILE.toml")
         text = entry_text(load_calibration(entry), name)
         write_whole(out, text.encode())
         speak.say({"out": str(out)}, [text.rstrip(), f"written to {out}"])

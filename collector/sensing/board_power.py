@@ -80,13 +80,8 @@ class LoadStamps:
 
     def moved(self, by_s: float) -> "LoadStamps":
         """The same stamps, later by `by_s`."""
-        return replace(
-            self,
-            start_s=self.start_s + by_s,
-            end_s=self.end_s + by_s,
-            known_until_s=self.known_until_s + by_s,
-            known_from_s=self.known_from_s + by_s,
-        )
+        times = ("start_s", "end_s", "known_until_s", "known_from_s")
+        return replace(self, **{name: getattr(self, name) + by_s for name in times})
 
 
 @dataclass(frozen=True, slots=True)

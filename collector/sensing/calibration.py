@@ -82,7 +82,7 @@ class SensorCalibration:
 
     def document(self) -> dict[str, object]:
         """Plain data for JSON; `calibration_from_document` gives the value back."""
-        return {**asdict(self), "candidates": [asdict(one) for one in self.candidates], "notes": dict(self.notes)}
+        return {**asdict(self), "notes": dict(self.notes)}
 
 
 def calibration_from_document(document: Mapping[str, object], where: str = "sensor calibration") -> SensorCalibration:

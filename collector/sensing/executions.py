@@ -159,8 +159,9 @@ def fit_executions(
     repeats = used & np.append(False, value[1:] == value[:-1])
     if np.count_nonzero(repeats) <= 0.1 * np.count_nonzero(used):
         used &= ~repeats
-    if np.count_nonzero(used) < MIN_READINGS:
-        raise SensorError(f"only {np.count_nonzero(used)} readings lie within the load; at least {MIN_READINGS} are needed: repeat longer")
+    count = int(np.count_nonzero(used))
+    if count < MIN_READINGS:
+        raise SensorError(f"only {count} readings lie within the load; at least {MIN_READINGS} are needed: repeat longer")
     kept = load.start_s >= load.start_s[0] + discard_s
     if not np.any(kept):
         raise SensorError(f"the load ends within {discard_s:.3g} s of its start, before readings have settled: repeat longer")
@@ -193,7 +194,7 @@ def fit_executions(
         predicted_w=predicted,
         used=used,
         noise_w=float(1.0 / np.sqrt(np.median(best.weight))),
-        evidence=best.evidence / float(np.count_nonzero(used)),
+        evidence=best.evidence / count,
     )
 
 

@@ -40,9 +40,10 @@ def sensor_lines(calibration: SensorCalibration) -> list[str]:
     lines = [", ".join(f"{name} {text}" for name, text in (four[:2], four[2:]) if text) for four in named if four[1] or four[3]]
     lines += [f"  {name:<18}{getattr(calibration, name) or 'unknown'}" for name in ("averaging", "transient")]
     for key, (scale, unit) in SHOWN.items():
-        value, std = getattr(calibration, key), getattr(calibration, f"{_base(key)}_std{key[len(_base(key)) :]}", None)
+        name = _base(key)
+        value, std = getattr(calibration, key), getattr(calibration, f"{name}_std{key.removeprefix(name)}", None)
         text = "unknown" if value is None else figure(value * scale, None if std is None else std * scale, unit)
-        lines.append(f"  {_base(key).replace('_', ' '):<18}{text}")
+        lines.append(f"  {name.replace('_', ' '):<18}{text}")
     subjects: dict[str, list[str]] = {}
     for key, text in calibration.notes.items():
         subjects.setdefault(text, []).extend([_base(key).replace("_", " ")] if hasattr(calibration, key) else [])

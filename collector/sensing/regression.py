@@ -125,13 +125,13 @@ class Problem:
 
     def _levels(self, design: Array, weight: Array) -> Array:
         """Levels (k,) of a design (n, k), those of slow parts not below 0."""
-        root = np.sqrt(weight)[:, None]
+        root, count = np.sqrt(weight)[:, None], design.shape[1]
         scaled, target = design * root, self.value_w * root[:, 0]
-        if design.shape[1] <= 2:
+        if count <= 2:
             return np.asarray(np.linalg.lstsq(scaled, target, rcond=None)[0])
-        free = np.arange(design.shape[1]) if self.late else np.array([0, 1, design.shape[1] - 1])
+        free = np.arange(count) if self.late else np.array([0, 1, count - 1])
         both = nnls(np.concatenate([scaled[:, free], -scaled[:, :1]], axis=1), target, maxiter=200)[0]
-        level = np.zeros(design.shape[1])
+        level = np.zeros(count)
         level[free] = both[:-1]
         level[0] -= both[-1]
         return level
@@ -197,8 +197,8 @@ class Problem:
 
     def _at(self, kernel: ResponseKernel, x: Array, like: Fit | None) -> tuple[Fit, tuple[Array, Array]]:
         """The fit at a width and delay, with derivatives (n, 2 + levels) of the readings and weights (n,); noise as in `like`."""
-        end_s = self.time_s - x[1]
-        parts = [seen_and_slopes(one, kernel, float(np.exp(x[0])), end_s) for one in self.signals]
+        width_s, end_s = float(np.exp(x[0])), self.time_s - x[1]
+        parts = [seen_and_slopes(one, kernel, width_s, end_s) for one in self.signals]
         design = np.stack([np.ones_like(end_s), *(one[0] for one in parts)], axis=1)
         weight = np.ones(len(end_s))
         noise, jitter = (like.noise_w, like.jitter_s) if like else (0.0, 0.0)
@@ -215,7 +215,7 @@ class Problem:
         wider = np.sum([b * one[1] for b, one in zip(level[1:], parts, strict=True)], axis=0)
         fit = Fit(
             kernel=kernel,
-            width_s=0.0 if kernel == "none" else float(np.exp(x[0])),
+            width_s=0.0 if kernel == "none" else width_s,
             delay_s=float(x[1]),
             score=float(each.sum()) - float(prior),
             each=each,

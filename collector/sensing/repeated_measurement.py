@@ -130,20 +130,21 @@ def measure_repeated(
     runs: list[Run] = []
     while len(runs) < MOST_BATCHES:
         runs.append(_batch(bench, sampler, execute, plan, calibration))
+        executions = sum(run.energy.executions for run in runs)
         energy, timing_std = _combined(runs)
         left_s = longest_s - (bench.clock.now_ns() - begun_ns) * SECONDS_PER_NS
         if timing_std <= asked_std * energy or left_s < 0.0:
             break
         # Errors fall with the root of the number of executions; a few of them tell their error too roughly for a much longer batch.
         missing = min((timing_std / (asked_std * energy)) ** 2 - 1.0, 4.0)
-        span_s = missing * duration_s * sum(run.energy.executions for run in runs)
+        span_s = missing * duration_s * executions
         plan = plan_repeats(duration_s, calibration, min(span_s, left_s))
     common = max(runs[-1].energy.energy_std_j ** 2 - runs[-1].energy.timing_std_j ** 2, 0.0)
     return RepeatedMeasurement(
         energy_j=energy,
         energy_std_j=math.sqrt(timing_std**2 + common),
         timing_std_j=timing_std,
-        executions=sum(run.energy.executions for run in runs),
+        executions=executions,
         elapsed_s=longest_s - left_s,
         rest_w=corrected_power(rest_w, 0.0, calibration)[0],
         reached=timing_std <= asked_std * energy,
