@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -64,7 +65,7 @@ def test_functions_tasks_and_errors():
 
     @measuring
     async def later(value):
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
         return value + 1
 
     async def both():
@@ -73,8 +74,13 @@ def test_functions_tasks_and_errors():
     assert (step(1), asyncio.run(both())) == (2, [2, 3])
     assert (len(step.measurements), len(later.measurements)) == (1, 2)
     assert all(one.energy_j > 0.0 for one in later.measurements)
+
+    def fails():
+        time.sleep(0.3)
+        raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError), measuring as m:
-        1 / 0  # noqa: B018 - any error
+        fails()
     assert m.energy_j > 0.0
     with pytest.raises(CollectorError, match="generator"):
         measuring(lambda: (yield))
