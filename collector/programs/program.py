@@ -324,7 +324,7 @@ def measure_program_repeats(
         share = found.timing_std_j / found.energy_j
         notes[f"the asked error of {asked_std:.2%} was not reached in {found.elapsed_s:.0f} s: it is {share:.2%}"] = None
     return ProgramRun(
-        latency_s=float(np.concatenate([run.load.end_s - run.load.start_s for run in found.runs]).mean()),
+        latency_s=found.duration_s,
         energy_j=found.energy_j,
         energy_std_j=found.energy_std_j,
         scatter_std_j=found.timing_std_j,

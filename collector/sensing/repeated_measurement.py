@@ -89,7 +89,7 @@ class Run:
 
 @frozen
 class RepeatedMeasurement:
-    """Energy of an execution [J] over all batches, weighted by their errors; gain and offset are common to them.
+    """Energy [J] and length [s] of an execution over all batches, weighted by their errors; gain and offset are common to them.
 
     `timing_std_j` is the part of `energy_std_j` that remains if gain and offset are exact; `reached` whether it meets
     the request.  `rest_w` is the board's power before.
@@ -98,6 +98,7 @@ class RepeatedMeasurement:
     energy_j: float
     energy_std_j: float
     timing_std_j: float
+    duration_s: float
     executions: int
     elapsed_s: float
     rest_w: float
@@ -131,7 +132,7 @@ def measure_repeated(
     while len(runs) < MOST_BATCHES:
         runs.append(_batch(bench, sampler, execute, plan, calibration))
         executions = sum(run.energy.executions for run in runs)
-        energy, timing_std = _combined(runs)
+        energy, timing_std, length_s = _combined(runs)
         left_s = longest_s - (bench.clock.now_ns() - begun_ns) * SECONDS_PER_NS
         if timing_std <= asked_std * energy or left_s < 0.0:
             break
@@ -144,6 +145,7 @@ def measure_repeated(
         energy_j=energy,
         energy_std_j=math.sqrt(timing_std**2 + common),
         timing_std_j=timing_std,
+        duration_s=length_s,
         executions=executions,
         elapsed_s=longest_s - left_s,
         rest_w=corrected_power(rest_w, 0.0, calibration)[0],
@@ -201,8 +203,8 @@ def _batch(bench: Instruments, sampler: Sampler, execute: Execution, plan: Repea
     return Run(plan=plan, load=load, energy=energy, states=trace.states)
 
 
-def _combined(runs: list[Run]) -> tuple[float, float]:
-    """Weighted mean over batches and its error, without gain and offset [J]."""
-    energy = np.array([run.energy.energy_j for run in runs])
+def _combined(runs: list[Run]) -> tuple[float, float, float]:
+    """Weighted means over batches of the energy of an execution, its error without gain and offset [J], and its length [s]."""
+    energy, length = np.array([(run.energy.energy_j, (run.load.end_s - run.load.start_s).mean()) for run in runs]).T
     weight = 1.0 / np.maximum([run.energy.timing_std_j for run in runs], 1e-12) ** 2
-    return float(weight @ energy / weight.sum()), float(1.0 / math.sqrt(weight.sum()))
+    return float(weight @ energy / weight.sum()), float(1.0 / math.sqrt(weight.sum())), float(weight @ length / weight.sum())
