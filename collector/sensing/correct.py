@@ -135,7 +135,7 @@ def energies_of(
 ) -> tuple[list[tuple[float, float]], Mapping[str, str]]:
     """Energy and standard error of each set of spans [J], and notes; `polls` are times [s] and readings [W] (n,), before to after.
 
-    nan for spans of which no reading holds anything.
+    nan for spans that no reading covers.
 
     `stamps_s`, ascending, are times at which the power may step.  Raises SensorError for too few readings.
     """

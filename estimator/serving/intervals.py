@@ -1,7 +1,7 @@
 """Steady states as expected and with each source of error moved, and the 90 % intervals that follow.
 
-Sources are independent.  Each is moved by the half width of its own 90 % interval, up and down, as the load may hang on it far more one
-way; the schedule is solved again, and the changes of the logarithms are joined:
+Sources are independent.  Each is moved by the half width of its own 90 % interval, up and down, as effects need not be symmetric;
+the schedule is solved again, and the changes of the logarithms are joined:
 
     kernels     the bundle's error of a step's time, with that of kernels of another library than the engine's
     host        the engine's constants (`HostTime.spread`)
@@ -73,15 +73,15 @@ def steady_states(
 def _moved(costs: Costs, boards: float, queue: float) -> StepCost:
     """Costs of a group of boards, shapes (s, c, k); queue: half width of the schedule's source."""
     seconds = costs.parts.sum(axis=0)
-    factor = moves(kernels=np.expm1(costs.time_ln), schedule=queue + 0.0 * seconds)
+    factor = moves(kernels=np.expm1(costs.time_ln), schedule=queue)
     joules = factor * moves(power=np.expm1(costs.power_ln)) * costs.joules * boards
     return StepCost(np.moveaxis(factor * seconds, 1, -1), np.moveaxis(joules, 1, -1))
 
 
 def moves(**spreads: Array | float) -> Array:
-    """Factors of a quantity with spreads by source, all of one shape: (s, …), as expected, with each source moved up, and down."""
-    nothing = 0.0 * np.atleast_2d(next(iter(spreads.values())))
-    ln = np.log1p(np.stack([spreads.get(source, 0.0) + nothing for source in SOURCES]))
+    """Factors of a quantity with spreads by source: (s, …), as expected, with each source moved up, and down."""
+    nothing = np.zeros(np.broadcast_shapes((1, 1), *map(np.shape, spreads.values())))
+    ln = np.log1p(np.stack([nothing + spreads.get(source, 0.0) for source in SOURCES]))
     factors: Array = np.exp(np.concatenate([nothing[None], ln, -ln]))
     return factors
 

@@ -31,7 +31,7 @@ HALVINGS: Final = 50
 
 RUNG: Final = 1.2
 RUNGS: Final = 45
-"""Step of a ladder of numbers of sequences, and how many it has, the last one a three-thousandth of the first."""
+"""Step of a ladder of numbers of sequences, fine enough for edges of tiles (assumed), and its length: down to a three-thousandth."""
 
 
 class StepCost(NamedTuple):

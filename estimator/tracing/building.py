@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 from estimator.tracing.models import SIZES, USUAL_SEQUENCE, ModelConfig, TraceRequest
 from estimator.tracing.recording import AttentionCalls, Held, Named, recording
@@ -225,8 +224,13 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
         def moved(one: Any) -> Any:
             return one.to("meta", dtype if one.is_floating_point() and one.element_size() > 1 else one.dtype)
 
-        with patch.object(torch.__future__, "get_swap_module_params_on_conversion", lambda: True):  # tied weights stay one
-            model = model._apply(moved)
+        names: dict[int, list[str]] = {}  # of each weight, as moving separates those that layers share
+        for name, weight in model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(weight), []).append(name)
+        model = model._apply(moved)
+        for first, *others in names.values():
+            for layer, _, own in (name.rpartition(".") for name in others):
+                setattr(model.get_submodule(layer), own, model.get_parameter(first))
         placed, named = torch.utils._pytree.tree_map_only(torch.Tensor, moved, (tuple(placed), named))
         title = type(model).__name__
         return Job(

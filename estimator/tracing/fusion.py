@@ -5,6 +5,7 @@ matrix products, convolutions, fused attention, softmax, sorts, scatters and opt
 
     reads each tensor from outside once and writes each that is used outside once
     has tensors of which each larger one is a multiple of the smaller
+    runs as a sum does if it holds a reduction and writes less than its largest input
     holds no two calls with another kernel between them that needs the first and is needed by the second
 
 The trace knows which storage a call reads and writes, so that branches are told apart; an operator list does not, and is not compiled.

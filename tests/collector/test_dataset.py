@@ -285,7 +285,7 @@ def dataset(folder, rows, **metadata):
 
 
 def a_campaign():
-    """Rows of two clocks, every tenth of which is throttled, with repeated kernels at the end."""
+    """Rows at two clocks, with repeated kernels at the end; every tenth row is throttled."""
     rows = []
     for i in range(120):
         throttled = i % 10 == 0

@@ -1,4 +1,4 @@
-"""A measured row: true within its stated errors; every doubt, and whatever a card and its surroundings may do, is flagged."""
+"""A measured row: true within its stated errors; doubts, and disturbances by the card and its surroundings, are flagged."""
 
 import math
 import re

@@ -173,6 +173,7 @@ def summed():
 
 TIED = torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(3)])
 TIED[1].weight = TIED[2].weight = TIED[0].weight
+KEPT = TIED(torch.randn(16, 64))  # its graph refers to the weights
 
 def tied():
     return TIED, (torch.randn(16, 64),)

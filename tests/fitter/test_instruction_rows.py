@@ -348,13 +348,13 @@ def line_of(name, energies):
 
 
 def ffma_with(*opcodes, speed=0.7, **change):
-    """A run of FFMA of which some instructions are others."""
+    """A run of FFMA with some other instructions in it."""
     row = made_row("c_k8_u64", {"FFMA": 64.0, **CONTROL}, {"x": 64.0}, blocks=864.0, lanes=32.0, speed=speed)
     return replace(row, body={"FFMA": 64.0 - sum(count for _, count in opcodes), **dict(opcodes), **CONTROL}, **change)
 
 
 MOVES = [ffma_with(("IMAD.MOV.U32", 10.0), speed=speed, power_std_w=20.0) for speed in (0.8, 0.6)]
-"""A copy in two bodies, each of which could have any share of what it costs: its error is larger than itself."""
+"""A copy in two bodies: its energy can be divided between them in any way, so its error is larger than its value."""
 
 
 @pytest.mark.parametrize(

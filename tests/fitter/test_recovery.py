@@ -1,4 +1,4 @@
-"""Planted coefficients and voltages come back from runs and kernels, within what the fit says of itself, and from a host at two paces."""
+"""Planted coefficients and voltages are recovered from runs and kernels within the fit's stated errors, also with a host of two speeds."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The daemon and its commands: what is queued gets measured, whatever dies; what is asked wrongly is one line, and nothing is queued."""
+"""The daemon and its commands: queued work is measured even if a process dies; a wrong request gets one line and queues nothing."""
 
 import json
 import os
