@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -38,8 +39,9 @@ def pointwise(call: Call) -> list[Part]:
 
 
 def _gradient(call: Call) -> list[Part]:
-    out, precision = call.output, call.largest.precision
-    return [moved("elementwise.other", precision, out.elements, read_elements(call, precision), out=out.precision, origin=BACKWARD)]
+    elements, precision = sum(tensor.elements for tensor in call.outputs), call.largest.precision
+    reads, out = read_elements(call, precision), call.output.precision
+    return [moved("elementwise.other", precision, elements, reads, out=out, origin=BACKWARD)]
 
 
 def _fill(call: Call) -> list[Part]:
@@ -71,11 +73,18 @@ def _cat(call: Call) -> list[Part]:
     return [moved("copy.cat", out.precision, out.elements, sum(tensor.stored for tensor in call.tensors("tensors")), share=INNER)]
 
 
-def _gather(call: Call, share: float = LIGHT) -> list[Part]:
+def _gather(call: Call) -> list[Part]:
     """A gather: reads as many elements as it writes, and their indices."""
     out, indices = call.output, (*call.tensors("indices"), *call.tensors("index"))[:1]
     said = stored_bytes(*indices) / BYTES_PER_ELEMENT[out.precision]
-    return [moved("copy.gather", out.precision, out.elements, out.elements + said, share=share)]
+    return [moved("copy.gather", out.precision, out.elements, out.elements + said)]
+
+
+def _embedding(call: Call) -> list[Part]:
+    """Rows of a table, or sums over bags of them: reads every row that is asked for, and the indices."""
+    out, indices = call.output, call.tensor("indices")
+    reads = indices.elements * out.shape[-1] + stored_bytes(indices) / BYTES_PER_ELEMENT[out.precision]
+    return [moved("copy.gather", out.precision, out.elements, reads, share=LAYER)]
 
 
 def _scatter(call: Call) -> list[Part]:
@@ -88,9 +97,10 @@ def _scatter(call: Call) -> list[Part]:
 
 
 def _embedding_backward(call: Call) -> list[Part]:
-    """Rows of the gradient added into a table of zeros."""
-    gradient, table = call.tensor("grad_output"), call.output
-    return [*_fill(call), moved("copy.gather", table.precision, gradient.elements, 2.0 * gradient.elements)]
+    """Rows of the gradient, those of bags repeated, added into a table of zeros."""
+    table = call.output
+    elements = call.tensor("indices").elements * table.shape[-1]
+    return [*_fill(call), moved("copy.gather", table.precision, elements, 2.0 * elements)]
 
 
 def _whole(kind: str, call: Call) -> list[Part]:
@@ -142,7 +152,7 @@ def _batch_norm(call: Call) -> list[Part]:
 def _norm_backward(call: Call) -> list[Part]:
     """The gradient of the input, from the gradient of the output and the input; sums over the rows for scale and shift."""
     gradient, tensor = call.tensor("grad_out"), call.tensor("input")
-    dim = math.prod(call.axes("normalized_shape", tensor.shape[1]))
+    dim = math.prod(call.axes("normalized_shape", *tensor.shape[1:2]))
     reads = gradient.elements + tensor.elements
     return [
         moved("elementwise.other", tensor.precision, tensor.elements, reads, share=LAYER, origin=BACKWARD),
@@ -181,6 +191,12 @@ def _loss(call: Call) -> list[Part]:
     return [part("reduction.mean", call.tensor("self").precision, rows=1, dim=max(call.tensor("target").elements, 1), share=LIGHT)]
 
 
+def _loss_by_element(call: Call) -> list[Part]:
+    """A loss of each element, and their mean if one number is asked for."""
+    each = pointwise(replace(call, outputs=(call.largest,)))
+    return each if call.output.shape else [*each, *_reduction("reduction.mean", call)]
+
+
 # Lists of tensors -----------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +222,7 @@ RULES: Final[dict[str, Rule]] = {
     "contiguous": _contiguous,
     "cat": _cat,
     "gather": _gather,
-    "embedding": partial(_gather, share=LAYER),
+    "embedding": _embedding,
     "embedding_backward": _embedding_backward,
     "dropout": partial(_whole, "elementwise.dropout"),
     "softmax": _softmax,
@@ -218,6 +234,7 @@ RULES: Final[dict[str, Rule]] = {
     "ranked": _ranked,
     "sorted": _sorted,
     "loss": _loss,
+    "loss_by_element": _loss_by_element,
     "pool": partial(_whole, "elementwise.pool"),
     "gradient": _gradient,
     "grouped": products.grouped,

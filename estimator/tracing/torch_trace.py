@@ -355,8 +355,10 @@ def _as_workload_errors(model: str) -> Iterator[None]:
     except SystemExit as error:
         raise WorkloadError(f"{model}: cannot be traced: its code ends the program (SystemExit: {error})") from error
     except Exception as error:  # from building or running the model: its code or its configuration is the cause
-        advice = "; a trace has shapes, no values: take out what reads them, quantise by --weights" * ("meta tensor" in str(error))
-        raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {' '.join(str(error).split())[:300]}{advice}") from error
+        text = " ".join(str(error).split())[:300]
+        unread = any(word in text for word in ("meta", "Meta", "Sparse"))
+        advice = "; a trace has shapes, no values: take out what reads them, quantise by --weights" * unread
+        raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {text}{advice}") from error
 
 
 # Running --------------------------------------------------------------------------------------------------------------

@@ -175,6 +175,34 @@ def test_a_group_norm_reads_its_tensor_for_the_statistics_and_again_to_scale_it(
     assert sum(operator_work(o).read_byte for o in found.values()) >= 2 * 2 * image.elements
 
 
+@pytest.mark.parametrize("shape, kernels", [((), 2), ((64, 64), 1)])
+def test_a_loss_of_elements_computes_each_in_parallel_before_their_mean(shape, kernels):
+    """One thread that computed them all would take milliseconds."""
+    loss = call("aten.mse_loss", {"self": tensor(64, 64), "target": tensor(64, 64)}, tensor(*shape))
+    each, *mean = lower_calls([loss]).operators
+    assert (each["elements"], each["reads"], 1 + len(mean)) == (64 * 64, 2 * 64 * 64, kernels)
+
+
+def test_sums_over_bags_read_every_row_that_they_add_and_train_it():
+    table, indices = tensor(1000, 64), tensor(320, dtype="int64")
+    bags = call("aten._embedding_bag", {"weight": table, "indices": indices, "offsets": tensor(32, dtype="int64")}, tensor(32, 64))
+    gradient = call("aten._embedding_bag_backward", {"grad": tensor(32, 64), "indices": indices}, table)
+    assert only(lower_calls([bags])).shape == (32 * 64, 320 * 64 + 4 * 320)
+    assert (320 * 64, 2 * 320 * 64) in [o.shape for o in lower_calls([gradient]).operators]
+
+
+def test_gradients_write_all_their_results():
+    image = tensor(2, 8, 16, 16)
+    slopes = call("aten._prelu_kernel_backward", {"grad_output": image, "self": image, "weight": tensor(8)}, image, image)
+    assert operator_work(only(lower_calls([slopes]))).write_byte == 2 * 2 * image.elements
+
+
+def test_a_norm_of_one_row_has_gradients():
+    row = tensor(64)
+    norm = call("aten.native_layer_norm_backward", {"grad_out": row, "input": row}, row, row, row, normalized_shape=[64])
+    assert {o.operator: o.shape for o in lower_calls([norm]).operators} == {"other": (64, 128), "sum": (128, 1)}
+
+
 def test_fused_attention_costs_the_host_one_launch_each_way_and_that_of_one_query_is_decoding():
     def lowered(name, queries):
         inputs = {key: tensor(2, 12, queries if key == "query" else 128, 64) for key in ("query", "key", "value")}

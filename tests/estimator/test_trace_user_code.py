@@ -55,6 +55,15 @@ def quantised():
 def observed():
     return torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(torch.nn.Linear(64, 64))), torch.ones(2, 64)
 
+def chosen():
+    class Choosing(torch.nn.Module):
+        def forward(self, x):
+            return x[torch.where(x > 3)]
+    return Choosing(), (torch.ones(4),)
+
+def sparse():
+    return torch.nn.Embedding(100, 8, sparse=True), torch.ones(2, 4, dtype=torch.int64)
+
 def wrong():
     return 3
 
@@ -358,6 +367,8 @@ def test_a_module_without_inputs_is_given_tokens(traced):
         ("FILE:scripted", {}, "torch.jit or torch.ao hides a part of it; return the model before it (--weights)"),
         ("FILE:quantised", {}, "torch.jit or torch.ao hides a part of it"),
         ("FILE:observed", {}, "take out what reads them, quantise by --weights"),
+        ("FILE:chosen", {}, "take out what reads them, quantise by --weights"),
+        ("FILE:sparse", {"phase": "train"}, "take out what reads them, quantise by --weights"),
         ("FILE:missing", {}, "nothing to call"),
         ("FILE:fails", {}, "ValueError: line one"),
         ("FILE:heading", {}, "ValueError: what is wrong: a field"),
