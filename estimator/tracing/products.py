@@ -69,16 +69,19 @@ def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
     image, weight = call.tensor("input"), call.tensor("weight")
     shape = _plain_conv(call, image, weight, out)
     precision, groups = image.precision, call.number("groups", 1)
-    bias = [moved("elementwise.add", precision, out.elements, out.elements, share=INNER) for _ in call.tensors("bias") if gradient is None]
+    if groups > 1 and groups == image.shape[1]:
+        return [part("conv.depthwise", precision, **(shape or _unpadded(call, image, weight, out)))]
     if shape is None:  # the product [positions, taps]·[taps, filters] of each group; if transposed, of its input's positions
         side = image if call.number("transposed") else out
         n, k, positions = weight.shape[0] // groups, math.prod(weight.shape[1:]), side.elements // side.shape[1]
-        return [part("gemm.bmm", precision, batch=groups, m=positions, n=n, k=k, origin=f"{TRACED}:convolution"), *bias]
-    if groups > 1 and groups == image.shape[1]:
-        return [part("conv.depthwise", precision, **shape)]
-    kernel = part("conv.conv2d", precision, **shape)
-    rule = PIXEL_LAYOUT if is_of_single_pixels(kernel.operator) else "layout"
-    return [kernel, *([] if gradient else _turned([image], [out], rule)), *bias]
+        kernel = part("gemm.bmm", precision, batch=groups, m=positions, n=n, k=k, origin=f"{TRACED}:convolution")
+    else:
+        kernel = part("conv.conv2d", precision, **shape)
+    if gradient:
+        return [kernel]
+    turned = _turned([image], [out], PIXEL_LAYOUT if is_of_single_pixels(kernel.operator) else "layout")
+    bias = [moved("elementwise.add", precision, out.elements, out.elements, share=INNER) for _ in call.tensors("bias")]
+    return [kernel, *turned, *bias]
 
 
 def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:
@@ -96,8 +99,19 @@ def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[
     }  # fmt: skip
 
 
+def _unpadded(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any]:
+    """Fields of a depthwise convolution with the outputs and taps of one that is dilated, transposed or of other axes."""
+    wide, narrow = (out, image) if call.number("transposed") else (image, out)
+    stride, (*rows, columns), (*taps, tap) = call.axes("stride", 1)[-1], narrow.shape[2:], weight.shape[2:]
+    height, width = (math.prod(rows) - 1) * stride + math.prod(taps), (columns - 1) * stride + tap
+    return {
+        "batch": wide.shape[0], "channels": wide.shape[1], "height": height, "width": width, "filters": narrow.shape[1],
+        "kernel_h": math.prod(taps), "kernel_w": tap, "stride": stride, "padding": 0, "groups": call.number("groups"),
+    }  # fmt: skip
+
+
 def _turned(read: Sequence[Tensor], written: Sequence[Tensor], rule: str = "layout") -> list[Part]:
-    """Conversions of channels-first tensors of convolutions: cuDNN's dense ones in 16 bits read and write channels last; those in tf32 read
+    """Conversions of channels-first images of convolutions: cuDNN's dense ones in 16 bits read and write channels last; those in tf32 read
     so and write channels first (names of its kernels: nhwckrsc_nchw).
     """
     precision = read[0].precision
@@ -105,7 +119,7 @@ def _turned(read: Sequence[Tensor], written: Sequence[Tensor], rule: str = "layo
     return [
         moved("copy.layout", precision, side.elements, side.elements, share=INTERNAL, origin=f"{TRACED}:{rule}")
         for side in sides
-        if not _channels_last(side)
+        if len(side.shape) == 4 and not _channels_last(side)
     ]
 
 
@@ -119,7 +133,7 @@ def convolution_backward(call: Call) -> list[Part]:
     image, gradient = call.tensor("input"), call.tensor("grad_output")
     of_image, of_weight, of_bias = call.axes("output_mask", 1, 1, 0)
     parts = [Part(replace(convolution(call, gradient)[0].operator, origin=BACKWARD), float(of_image + of_weight))]
-    if parts[0].operator.operator == "conv2d":
+    if parts[0].operator.operator != "depthwise":
         parts += _turned([gradient], [image]) * of_image + _turned([image, gradient], []) * of_weight
     if of_bias:
         positions = gradient.elements // gradient.shape[1]

@@ -1,6 +1,7 @@
 """Dispatched calls become operators: recorded calls of real models, and calls made up for one rule each.  No PyTorch."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -122,9 +123,27 @@ def test_a_convolution_has_the_multiplications_of_the_product_it_amounts_to(batc
     plain = convolution(batch, channels, 16, 6, kernel, stride, padding)
     as_product = convolution(batch, channels, 16, 6, kernel, stride, padding, dilation=(1, 2))  # what the own format cannot say
     conv = next(o for o in lower_calls([plain]).operators if o.family == "conv")
-    product = only(lower_calls([as_product]))
+    product = next(o for o in lower_calls([as_product]).operators if o.family == "gemm")
     assert (conv.family, product.family) == ("conv", "gemm")
     assert operator_work(conv).flop == operator_work(product).flop
+
+
+@pytest.mark.parametrize(
+    "image, kernel, out, numbers",
+    [
+        ((100,), (31,), (100,), {"stride": (1,), "padding": (15,)}),
+        ((100,), (5,), (48,), {"stride": (2,)}),
+        ((16, 16), (3, 3), (16, 16), {"stride": (1, 1), "padding": (2, 2), "dilation": (2, 2)}),
+        ((16, 16), (4, 4), (32, 32), {"stride": (2, 2), "padding": (1, 1), "transposed": True}),
+        ((8, 16, 16), (3, 3, 3), (8, 16, 16), {"stride": (1, 1, 1), "padding": (1, 1, 1)}),
+    ],
+)
+def test_depthwise_convolutions_of_all_kinds_stream_their_images_and_not_products_for_them(image, kernel, out, numbers):
+    tensors = {"input": tensor(2, 64, *image), "weight": tensor(64, 1, *kernel)}, tensor(2, 64, *out)
+    one = only(lower_calls([call("aten.convolution", *tensors, groups=64, **numbers)]))
+    work, pixels = operator_work(one), [math.prod(image), math.prod(out)]
+    assert (one.operator, work.flop) == ("depthwise", 2 * 2 * 64 * pixels["transposed" not in numbers] * math.prod(kernel))
+    assert work.read_byte + work.write_byte == pytest.approx(2 * 2 * 64 * sum(pixels), rel=0.35)
 
 
 def test_images_that_are_channels_last_are_not_turned():
@@ -138,6 +157,7 @@ def test_images_that_are_channels_last_are_not_turned():
 READ, WRITTEN = 2 * 8 * 16 * 16, 2 * 12 * 16 * 16
 
 
+@pytest.mark.parametrize("dilation", [(1, 1), (1, 2)])
 @pytest.mark.parametrize(
     "dtype, tf32, forward, of_image, of_weight",
     [
@@ -146,8 +166,8 @@ READ, WRITTEN = 2 * 8 * 16 * 16, 2 * 12 * 16 * 16
         ("float32", (), [], [], []),
     ],
 )
-def test_convolutions_on_tensor_cores_read_channels_last_and_in_16_bit_write_so(dtype, tf32, forward, of_image, of_weight):
-    plain = convolution(dtype=dtype)
+def test_convolutions_on_tensor_cores_read_channels_last_and_in_16_bit_write_so(dtype, tf32, forward, of_image, of_weight, dilation):
+    plain = convolution(dtype=dtype, dilation=dilation)
     inputs = {"grad_output": plain.outputs[0], "input": plain.tensor("input"), "weight": plain.tensor("weight")}
 
     def turned(one):
