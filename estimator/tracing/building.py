@@ -126,7 +126,8 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
         given = {main: _images(torch, request, config, model)}
         if request.phase == "decode":
             raise WorkloadError(f"{request.model}: an image model has no cache; choose --phase prefill or train")
-        labels = torch.empty((request.batch,), dtype=torch.int64)
+        pixels = given[main].shape[2:] if type(model).__name__.endswith("SemanticSegmentation") else ()
+        labels = torch.empty((request.batch, *pixels), dtype=torch.int64)
     elif main == "input_ids":
         two_towers = hasattr(model, "text_model") and hasattr(model, "vision_model")
         if request.image_size and not two_towers:

@@ -178,13 +178,12 @@ def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Se
         _add(written, zip(call.written, call.outputs, strict=True))
     # Read by others; or by nobody, as a result of the model, not a norm's means that an inference drops.
     used = [number for number in written if read_by_others.get(number, number in results)]
-    precision = max((one for place in places for _, one in calls[place].inputs), key=lambda tensor: tensor.elements).precision
-    width = BYTES_PER_ELEMENT[precision]
+    largest = max((one for place in places for _, one in calls[place].inputs), key=lambda tensor: tensor.elements)
+    precision, width = largest.precision, BYTES_PER_ELEMENT[largest.precision]
     elements = sum(sum(written[number].values()) for number in used or written) / width
     reads = sum(sum(views.values()) for views in read.values()) / width
     rows, origin = max(round(elements), 1), f"{TRACED}:{RULE_SET}"
-    largest = max(one.elements for place in places for _, one in calls[place].inputs)
-    if rows < largest and any(one.operator.family == "reduction" for place in places for one in parts[place]):
+    if rows < largest.elements and any(one.operator.family == "reduction" for place in places for one in parts[place]):
         return part("reduction.sum", precision, rows=rows, dim=max(round(reads / rows), 1), share=LIGHT, origin=origin)
     return part("elementwise.other", precision, elements=rows, reads=max(reads, 1.0), share=LIGHT, origin=origin)
 

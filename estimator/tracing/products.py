@@ -67,10 +67,10 @@ def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
     """
     out = gradient or call.output
     image, weight = call.tensor("input"), call.tensor("weight")
-    shape = _plain_conv(call, image, weight, out)
+    shape = _fields(call, image, weight, out)
     precision, groups = image.precision, call.number("groups", 1)
-    if groups > 1 and groups == image.shape[1]:
-        return [part("conv.depthwise", precision, **(shape or _unpadded(call, image, weight, out)))]
+    if shape and 1 < groups == image.shape[1]:
+        return [part("conv.depthwise", precision, **shape)]
     if shape is None:  # the product [positions, taps]·[taps, filters] of each group; if transposed, of its input's positions
         side = image if call.number("transposed") else out
         n, k, positions = weight.shape[0] // groups, math.prod(weight.shape[1:]), side.elements // side.shape[1]
@@ -84,29 +84,23 @@ def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
     return [kernel, *turned, *bias]
 
 
-def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:
-    """Fields of a convolution over an image with one stride and one padding, without dilation; None for any other."""
-    stride, padding, dilation = (call.axes(name, 1) for name in ("stride", "padding", "dilation"))
-    if call.number("transposed") or len(image.shape) != 4 or out.shape[1] != weight.shape[0]:
-        return None
-    if len(set(stride)) != 1 or len(set(padding)) != 1 or set(dilation) != {1}:
-        return None
-    batch, channels, height, width = image.shape
-    filters, _, kernel_h, kernel_w = weight.shape
-    return {
-        "batch": batch, "channels": channels, "height": height, "width": width, "filters": filters,
-        "kernel_h": kernel_h, "kernel_w": kernel_w, "stride": stride[0], "padding": padding[0], "groups": call.number("groups", 1),
-    }  # fmt: skip
+def _fields(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:
+    """Fields of a convolution over an image with one stride and one padding, without dilation; None for any other that is not depthwise.
 
-
-def _unpadded(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any]:
-    """Fields of a depthwise convolution with the outputs and taps of one that is dilated, transposed or of other axes."""
+    Other depthwise ones are those without padding that have as many outputs and taps; if transposed, backwards.
+    """
     wide, narrow = (out, image) if call.number("transposed") else (image, out)
-    stride, (*rows, columns), (*taps, tap) = call.axes("stride", 1)[-1], narrow.shape[2:], weight.shape[2:]
-    height, width = (math.prod(rows) - 1) * stride + math.prod(taps), (columns - 1) * stride + tap
+    height, width = wide.shape[-2:]
+    groups, stride, padding = call.number("groups", 1), call.axes("stride", 1)[-1], call.number("padding")
+    (*rows, columns), (*taps, tap) = narrow.shape[2:], weight.shape[2:]
+    uneven = any(len(set(call.axes(name, 1))) > 1 for name in ("stride", "padding")) or set(call.axes("dilation", 1)) != {1}
+    if wide is out or len(taps) != 1 or uneven:
+        if groups == 1 or groups != image.shape[1]:
+            return None
+        height, width, padding = (math.prod(rows) - 1) * stride + math.prod(taps), (columns - 1) * stride + tap, 0
     return {
         "batch": wide.shape[0], "channels": wide.shape[1], "height": height, "width": width, "filters": narrow.shape[1],
-        "kernel_h": math.prod(taps), "kernel_w": tap, "stride": stride, "padding": 0, "groups": call.number("groups"),
+        "kernel_h": math.prod(taps), "kernel_w": tap, "stride": stride, "padding": padding, "groups": groups,
     }  # fmt: skip
 
 

@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from estimator.tracing import products
 from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part, read_elements, stored_bytes
 from estimator.transforms import INNER, LAYER, LIGHT
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.workload import TRACED
 
 Rule = Callable[[Call], list[Part]]
 
@@ -29,19 +30,13 @@ def _name(call: Call, tensors: int) -> str:
     return f"elementwise.{OPERATIONS['with_a_number'].get(name, name) if tensors < 2 else name}"
 
 
-def pointwise(call: Call) -> list[Part]:
-    """An element-wise operation: reads all inputs, broadcast tensors once, and writes its result."""
-    out = call.output if call.outputs else call.largest
-    precision = call.largest.precision
+def pointwise(call: Call, origin: str = TRACED) -> list[Part]:
+    """An element-wise operation: reads all inputs, broadcast tensors once, and writes its results."""
+    precision, results = call.largest.precision, call.outputs or (call.largest,)
     name = _name(call, sum(tensor.elements > 1 for _, tensor in call.inputs))
     share = INNER if base_name(call) in INSIDE else LIGHT
-    return [moved(name, precision, out.elements, read_elements(call, precision), share=share, out=out.precision)]
-
-
-def _gradient(call: Call) -> list[Part]:
-    elements, precision = sum(tensor.elements for tensor in call.outputs), call.largest.precision
-    reads, out = read_elements(call, precision), call.output.precision
-    return [moved("elementwise.other", precision, elements, reads, out=out, origin=BACKWARD)]
+    elements, reads = sum(one.elements for one in results), read_elements(call, precision)
+    return [moved(name, precision, elements, reads, share=share, out=results[0].precision, origin=origin)]
 
 
 def _fill(call: Call) -> list[Part]:
@@ -63,14 +58,10 @@ def _copied(call: Call) -> list[Part]:
     return [moved(name, source.precision, target.elements, source.stored, share=INNER, out=out)]
 
 
-def _contiguous(call: Call) -> list[Part]:
-    out = call.output
-    return [moved("copy.contiguous", out.precision, out.elements, min(call.largest.stored, out.elements), share=INNER)]
-
-
-def _cat(call: Call) -> list[Part]:
-    out = call.output
-    return [moved("copy.cat", out.precision, out.elements, sum(tensor.stored for tensor in call.tensors("tensors")), share=INNER)]
+def _assembled(kind: str, call: Call) -> list[Part]:
+    """A tensor made of others, or of parts of them."""
+    out, stored = call.output, sum(tensor.stored for _, tensor in call.inputs)
+    return [moved(kind, out.precision, out.elements, min(stored, out.elements), share=INNER)]
 
 
 def _gather(call: Call) -> list[Part]:
@@ -117,36 +108,20 @@ def _row_length(call: Call, tensor: Tensor) -> int:
     return tensor.shape[call.number("dim", -1)] if tensor.shape else 1
 
 
-def _rows(kind: str, tensor: Tensor, dim: int, **details: Any) -> list[Part]:
-    """An operator on rows of `dim` elements."""
-    return [part(kind, tensor.precision, rows=tensor.elements // dim, dim=dim, **details)]
+def _over_rows(kind: str, call: Call, share: float = LAYER) -> list[Part]:
+    """An operator on rows of the first input."""
+    tensor = call.inputs[0][1]
+    dim = math.prod(call.axes("normalized_shape", _row_length(call, tensor)))
+    return [part(kind, tensor.precision, rows=tensor.elements // dim, dim=dim, share=share, out=call.output.precision)]
 
 
-def _softmax(call: Call) -> list[Part]:
-    tensor = call.tensor("self")
-    return _rows("softmax.softmax", tensor, _row_length(call, tensor), out=call.output.precision)
-
-
-def _layer_norm(kind: str, call: Call) -> list[Part]:
-    return _rows(kind, call.tensor("input"), math.prod(call.axes("normalized_shape")), out=call.output.precision)
-
-
-def _group_norm(call: Call) -> list[Part]:
-    """Statistics of each group, then a scale and a shift for each channel: two kernels that read the tensor."""
-    tensor = call.tensor("input")
-    rows, channels = call.number("N", tensor.shape[0]) * call.number("group", 1), tensor.shape[1]
-    gathered = part("reduction.mean", tensor.precision, rows=rows, dim=tensor.elements // rows, share=INNER)
-    return [gathered, part("norm.batchnorm", tensor.precision, rows=tensor.elements // channels, dim=channels)]
-
-
-def _batch_norm(call: Call) -> list[Part]:
-    """A scale and a shift for each channel; in training the statistics are gathered first."""
-    tensor = call.tensor("input")
+def _channel_norm(call: Call, share: float = LIGHT) -> list[Part]:
+    """A scale and a shift for each channel, after the statistics of each group or, in training, of each channel."""
+    tensor, trains = call.tensor("input"), call.number("training") or call.number("train")
     channels = tensor.shape[1]
-    rows = tensor.elements // channels
-    trains = call.number("training") or call.number("train")
-    gathered = [part("reduction.mean", tensor.precision, rows=channels, dim=rows, share=INNER)] if trains else []
-    return [*gathered, part("norm.batchnorm", tensor.precision, rows=rows, dim=channels, share=LIGHT)]
+    rows = call.number("N") * call.number("group") or channels * trains
+    gathered = [part("reduction.mean", tensor.precision, rows=rows, dim=tensor.elements // rows, share=INNER)] if rows else []
+    return [*gathered, part("norm.batchnorm", tensor.precision, rows=tensor.elements // channels, dim=channels, share=share)]
 
 
 def _norm_backward(call: Call) -> list[Part]:
@@ -164,12 +139,6 @@ def _reduction(kind: str, call: Call) -> list[Part]:
     tensor, out = call.largest, call.output
     rows = max(out.elements, 1)
     return [part(kind, tensor.precision, rows=rows, dim=max(tensor.elements // rows, 1), share=INNER, out=out.precision)]
-
-
-def _ranked(call: Call) -> list[Part]:
-    """The largest few of each row: a reduction that reads the row once."""
-    tensor = call.tensor("self")
-    return _rows("reduction.max", tensor, _row_length(call, tensor), share=LIGHT)
 
 
 def _sorted(call: Call) -> list[Part]:
@@ -219,24 +188,24 @@ RULES: Final[dict[str, Rule]] = {
     "silent": lambda _call: [],
     "fill": _fill,
     "copied": _copied,
-    "contiguous": _contiguous,
-    "cat": _cat,
+    "contiguous": partial(_assembled, "copy.contiguous"),
+    "cat": partial(_assembled, "copy.cat"),
     "gather": _gather,
     "embedding": _embedding,
     "embedding_backward": _embedding_backward,
     "dropout": partial(_whole, "elementwise.dropout"),
-    "softmax": _softmax,
-    "layernorm": partial(_layer_norm, "norm.layernorm"),
-    "rmsnorm": partial(_layer_norm, "norm.rmsnorm"),
-    "group_norm": _group_norm,
-    "batch_norm": _batch_norm,
+    "softmax": partial(_over_rows, "softmax.softmax"),
+    "layernorm": partial(_over_rows, "norm.layernorm"),
+    "rmsnorm": partial(_over_rows, "norm.rmsnorm"),
+    "group_norm": partial(_channel_norm, share=LAYER),
+    "batch_norm": _channel_norm,
     "norm_backward": _norm_backward,
-    "ranked": _ranked,
+    "ranked": partial(_over_rows, "reduction.max", share=LIGHT),
     "sorted": _sorted,
     "loss": _loss,
     "loss_by_element": _loss_by_element,
     "pool": partial(_whole, "elementwise.pool"),
-    "gradient": _gradient,
+    "gradient": partial(pointwise, origin=BACKWARD),
     "grouped": products.grouped,
     "convolution": products.convolution,
     "convolution_backward": products.convolution_backward,

@@ -135,6 +135,13 @@ def test_a_classifier_of_texts_is_trained_with_one_label_a_text(tmp_path):
     assert flop(step) == pytest.approx(3.0 * flop(forward), rel=0.01)
 
 
+def test_a_segmentation_is_trained_with_a_label_for_each_pixel(tmp_path):
+    sizes = {"hidden_sizes": [8] * 4, "num_attention_heads": [1] * 4, "depths": [1] * 4, "decoder_hidden_size": 8, "image_size": 32}
+    model = configuration(tmp_path, model_type="segformer", architectures=["SegformerForSemanticSegmentation"], **sizes)
+    step = trace_workload(TraceRequest(model=model, batch=2, phase="train"))
+    assert (1, 2 * 32 * 32) in [one.shape for one in step.operators if one.operator == "mean"]
+
+
 @pytest.mark.parametrize("name", sorted({*model_names()} - {*SERVED}))
 def test_every_shipped_model_is_built_and_traced(name):
     values = load_model_config(name).config
