@@ -37,7 +37,7 @@ MERGED: Final = frozenset({"elementwise", "copy", "norm", "reduction"})
 """Families of operators that merge."""
 
 APART: Final = frozenset(
-    {*OPERATIONS["scatter"], *(name for rule in ("ranked", "sorted", "embedding_backward") for name in OPERATIONS["rules"][rule])}
+    {*OPERATIONS["scatter"]}.union(*(OPERATIONS["rules"][rule] for rule in ("ranked", "sorted", "embedding_bag", "embedding_backward")))
 )
 """Operations of these families that do not."""
 

@@ -192,6 +192,7 @@ RULES: Final[dict[str, Rule]] = {
     "cat": partial(_assembled, "copy.cat"),
     "gather": _gather,
     "embedding": _embedding,
+    "embedding_bag": _embedding,
     "embedding_backward": _embedding_backward,
     "dropout": partial(_whole, "elementwise.dropout"),
     "softmax": partial(_over_rows, "softmax.softmax"),

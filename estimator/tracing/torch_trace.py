@@ -246,18 +246,22 @@ def _narrow_format(request: TraceRequest, stored: Fields) -> str:
 
 def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fields) -> Workload:
     """The workload with its layers in 8 or 4 bits; those that stay wide, by habit or as `stored` says, do."""
-    layers = [
-        (part.weight, EXPERTS_ALONE in form or stays_wide(name, stored))
-        for name, part in model.named_modules()
-        if getattr(getattr(part, "weight", None), "ndim", 0) == MATRIX_AXES and not isinstance(part, torch.nn.Embedding)
-    ]
+    products = {tuple(sorted(one.shape[2:])) for one in workload.operators if one.operator == "linear"}
+    others = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.modules.conv._ConvNd)
+    layers, experts = [], []
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        used, matrix = tuple(sorted(weight.shape[-2:])) in products, weight.ndim == MATRIX_AXES
+        if isinstance(model.get_submodule(name.rpartition(".")[0]), others):
+            continue
+        if matrix and (used or name.endswith("weight")):  # an encoder's are held while its decoder runs
+            layers.append((weight, EXPERTS_ALONE in form or stays_wide(name.removesuffix(".weight"), stored)))
+        elif used and weight.ndim == EXPERTS_AXES:
+            experts.append(weight)
     wide = {tuple(weight.shape) for weight, stays in layers if stays}
     narrow = list({id(weight): weight for weight, stays in layers if not stays}.values())
     both = wide & {tuple(weight.shape) for weight in narrow}
-    filters = {id(part.weight) for part in model.modules() if isinstance(part, torch.nn.modules.conv._ConvNd)}
-    experts = [weight for weight in model.parameters() if weight.ndim == EXPERTS_AXES and id(weight) not in filters]
-    if EXPERTS_ALONE in form and not experts:
-        raise WorkloadError(f"{workload.name} has no experts, and {form} is a format of experts alone; name other weights (--weights int4)")
+    if not (narrow or experts):
+        raise WorkloadError(f"{workload.name} has no layers or experts that {form} takes; name other weights (--weights bf16)")
     if form == WIDENED and (experts or model.training):
         raise WorkloadError(
             f"{workload.name}: experts and training in bitsandbytes have no known kernel; name other weights (--weights bf16)"
@@ -265,8 +269,9 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fie
     saved = sum(weight.numel() for weight in (*narrow, *experts)) * (BYTES_PER_ELEMENT[NARROW_BASE] - weight_byte(form, stored))
     footprint = workload.footprint and replace(workload.footprint, weights_byte=workload.footprint.weights_byte - saved)
     told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {form} too, and taken in {form}"
+    convolves = any("conv" in one.family + one.origin for one in workload.operators)
     changed = _widened(workload, wide - both) if form == WIDENED else with_precision(workload, form, wide - both)
-    notes = (*changed.notes, *(["convolutions stay in 16 bits, as methods for weights leave them"] if filters else []))
+    notes = (*changed.notes, *(["convolutions stay in 16 bits, as methods for weights leave them"] if convolves else []))
     return replace(changed, footprint=footprint, notes=notes, warnings=(*changed.warnings, *([told] if both else [])))
 
 

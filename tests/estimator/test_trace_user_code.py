@@ -187,6 +187,19 @@ KEPT = TIED(torch.randn(16, 64))  # its graph refers to the weights
 def tied():
     return TIED, (torch.randn(16, 64),)
 
+def inlined():
+    class Inlined(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.matrix = torch.nn.Parameter(torch.zeros(64, 64))
+
+        def forward(self, x):
+            return torch.nn.functional.linear(x, self.matrix)
+    return Inlined(), (torch.randn(16, 64),)
+
+def bags():
+    return torch.nn.Sequential(torch.nn.EmbeddingBag(64, 64), torch.nn.Linear(64, 64, bias=False)), torch.ones(4, 8, dtype=torch.int64)
+
 def spectrum():
     class Product(torch.nn.Module):
         def forward(self, a):
@@ -335,8 +348,10 @@ def test_every_result_of_a_training_step_has_a_gradient(traced):
 
 
 @pytest.mark.parametrize("weights, byte", [("", 2.0), ("int8", 1.0), ("int4", 0.5)])
-def test_weights_that_layers_share_are_stored_once(traced, weights, byte):
-    assert traced("tied", weights=weights).footprint.weights_byte == pytest.approx(64 * 64 * byte, rel=0.1)
+@pytest.mark.parametrize("function, wide_byte", [("tied", 0.0), ("inlined", 0.0), ("bags", 2.0)])
+def test_weights_of_products_are_stored_narrow_and_once_and_tables_stay(traced, function, wide_byte, weights, byte):
+    """Those of layers that share them, of a function's own product, and of bags of embeddings beside a layer."""
+    assert traced(function, weights=weights).footprint.weights_byte == pytest.approx(64 * 64 * (byte + wide_byte), rel=0.1)
 
 
 def test_a_product_of_complex_numbers_has_four_real_ones(traced):
@@ -369,6 +384,7 @@ def test_a_module_without_inputs_is_given_tokens(traced):
         ("FILE:observed", {}, "take out what reads them, quantise by --weights"),
         ("FILE:chosen", {}, "take out what reads them, quantise by --weights"),
         ("FILE:sparse", {"phase": "train"}, "take out what reads them, quantise by --weights"),
+        ("FILE:words", {"weights": "fp8"}, "has no layers or experts that fp8 takes"),
         ("FILE:missing", {}, "nothing to call"),
         ("FILE:fails", {}, "ValueError: line one"),
         ("FILE:heading", {}, "ValueError: what is wrong: a field"),
