@@ -71,7 +71,7 @@ class Tape:
         return [(work.read_byte / unit, work.write_byte / unit) for work in works]
 
 
-KEYS = {"mm": ("self", "mat2"), "native_layer_norm": ("input",), "cat": ("tensors", "tensors")}
+KEYS = {"mm": ("self", "mat2"), "native_layer_norm": ("input",), "cat": ("tensors", "tensors"), "_embedding_bag": ("weight", "indices")}
 
 
 def tape_of(text):
@@ -102,6 +102,7 @@ CASES = [
     ("a = relu x; b[65,96] = add a y", [[0], [1]], None),
     ("a = mul x scale; b = _softmax a; c = relu b", [[0], [1], [2]], [(2, 1), (1, 1), (1, 1)]),
     ("a = relu x; b = add a y", [[0, 1]], [(2, 1)]),
+    ("a = _embedding_bag x y; b = _embedding_bag x z; c = cat a b", [[0], [1], [2]], None),
 ]
 
 
