@@ -137,6 +137,14 @@ TURNED: Final = "images are channels first: {:.0f} conversions around its convol
 
 AUTOCAST: Final = "torch.autocast of its code is not traced: its kernels have the precision of --precision"
 
+ADVICE: Final = {
+    ("meta tensor", "Meta tensor", "meta device", "register_meta", "Sparse"): (
+        "a trace has shapes, no values: take out what reads them, quantise by --weights"
+    ),
+    ("CUDA", "device meta"): "a trace is on the meta device: take .cuda() and fixed devices out",
+}
+"""What to do about messages of PyTorch with any of these words."""
+
 IMAGE_AXES: Final = 4
 MATRIX_AXES: Final = 2
 EXPERTS_AXES: Final = 3
@@ -176,7 +184,7 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
     with ExitStack() as stack:
         for context in (redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model)):  # output of a model is no result
             stack.enter_context(context)
-        casts = stack.enter_context(patch.object(torch.autocast, "__init__", autospec=True, side_effect=torch.autocast.__init__))
+        casts = stack.enter_context(patch.object(torch.autocast, "__init__", autospec=True, side_effect=_autocast(torch.autocast.__init__)))
         with patch.object(torch, "compile", wraps=torch.compile) as compiles:
             job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
         for size in asked:
@@ -361,9 +369,13 @@ def _as_workload_errors(model: str) -> Iterator[None]:
         raise WorkloadError(f"{model}: cannot be traced: its code ends the program (SystemExit: {error})") from error
     except Exception as error:  # from building or running the model: its code or its configuration is the cause
         text = " ".join(str(error).split())[:300]
-        unread = any(word in text for word in ("meta", "Meta", "Sparse"))
-        advice = "; a trace has shapes, no values: take out what reads them, quantise by --weights" * unread
+        advice = "".join(f"; {advice}" for words, advice in ADVICE.items() if any(word in text for word in words))
         raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {text}{advice}") from error
+
+
+def _autocast(begin: Callable[..., None]) -> Callable[..., None]:
+    """The start of an autocast, which PyTorch refuses for the meta device."""
+    return lambda one, device_type, *placed, **named: begin(one, device_type.replace("meta", "cuda"), *placed, **named)
 
 
 # Running --------------------------------------------------------------------------------------------------------------

@@ -139,12 +139,21 @@ def widened_norms():
     return norms(Widened)
 
 class Cast(torch.nn.Linear):
-    def forward(self, x, enabled=True):
-        with torch.autocast("cuda", torch.float16, enabled):
+    def forward(self, x, enabled=True, device="cuda"):
+        with torch.autocast(device or x.device.type, torch.float16, enabled):
             return super().forward(x)
 
 def cast():
     return Cast(8, 8), torch.randn(2, 8)
+
+def cast_there():
+    return Cast(8, 8), {"x": torch.randn(2, 8), "device": ""}
+
+def elsewhere():
+    class Elsewhere(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + torch.zeros(8, device="cpu")
+    return Elsewhere(8, 8), torch.randn(2, 8)
 
 def uncast():
     return Cast(8, 8), {"x": torch.randn(2, 8), "enabled": False}
@@ -333,7 +342,15 @@ def test_a_closed_stderr_breaks_no_trace(user_file, tmp_path):
     assert json.loads((tmp_path / "w.json").read_text())["format"] == "wattprint-workload"
 
 
-@pytest.mark.parametrize("function, told", [("recurrent", "recurrent layers are"), ("cast", "torch.autocast of its code"), ("uncast", "")])
+@pytest.mark.parametrize(
+    "function, told",
+    [
+        ("recurrent", "recurrent layers are"),
+        ("cast", "torch.autocast of its code"),
+        ("cast_there", "torch.autocast of its code"),
+        ("uncast", ""),
+    ],
+)
 def test_what_a_trace_of_a_layer_cannot_hold_is_a_warning(user_file, function, told):
     status, out, err = run(f"trace {user_file}:{function}")
     assert (status, [line.split(": ", 1)[1].startswith(told) for line in err.splitlines() if "warning" in line]) == (0, [True] * bool(told))
@@ -384,6 +401,7 @@ def test_a_module_without_inputs_is_given_tokens(traced):
         ("FILE:observed", {}, "take out what reads them, quantise by --weights"),
         ("FILE:chosen", {}, "take out what reads them, quantise by --weights"),
         ("FILE:sparse", {"phase": "train"}, "take out what reads them, quantise by --weights"),
+        ("FILE:elsewhere", {}, "take .cuda() and fixed devices out"),
         ("FILE:words", {"weights": "fp8"}, "has no layers or experts that fp8 takes"),
         ("FILE:missing", {}, "nothing to call"),
         ("FILE:fails", {}, "ValueError: line one"),
