@@ -95,9 +95,9 @@ def _embedding_backward(call: Call) -> list[Part]:
 
 
 def _whole(kind: str, call: Call) -> list[Part]:
-    """Reads its input once; a dropout also writes a mask of one byte per element, which its elements count."""
-    tensor = call.inputs[0][1]
-    return [moved(kind, tensor.precision, call.output.elements, tensor.elements)]
+    """Reads its input once, and writes all its results: the positions of maxima, a dropout's mask."""
+    tensor, out = call.inputs[0][1], call.output.precision
+    return [moved(kind, tensor.precision, stored_bytes(*call.outputs) / BYTES_PER_ELEMENT[out], tensor.elements)]
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------

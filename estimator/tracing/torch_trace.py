@@ -229,7 +229,7 @@ def _laid_out(torch: Any, request: TraceRequest, job: Job) -> Job:
     """The job with its convolutions and images channels last, if so asked."""
     if not request.channels_last:
         return job
-    if not any(isinstance(part, torch.nn.Conv2d) for part in job.model.modules()):
+    if not any(isinstance(part, (torch.nn.Conv2d, torch.nn.ConvTranspose2d)) for part in job.model.modules()):
         raise WorkloadError(f"{request.model}: has no convolutions over images; leave --channels-last out")
     last = {"memory_format": torch.channels_last}
     job.model.to(**last)

@@ -187,6 +187,12 @@ def test_the_bias_of_a_dense_convolution_is_added_by_a_kernel_of_its_own(groups,
     assert found == [[], added]
 
 
+def test_a_maximum_writes_its_position_of_eight_bytes_too():
+    image, out = tensor(2, 8, 16, 16), (2, 8, 8, 8)
+    pool = call("aten.max_pool2d_with_indices", {"self": image}, tensor(*out), tensor(*out, dtype="int64"))
+    assert operator_work(only(lower_calls([pool]))).write_byte == (2 + 8) * math.prod(out)
+
+
 def test_a_group_norm_reads_its_tensor_for_the_statistics_and_again_to_scale_it():
     image = tensor(2, 12, 16, 16)
     norm = call("aten.native_group_norm", {"input": image}, image, N=2, group=3)

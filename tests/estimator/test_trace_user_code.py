@@ -110,6 +110,10 @@ def images(image, weight, groups=1, pixels=3):
     layers = torch.nn.Sequential(torch.nn.Conv2d(16, 16, pixels), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3, groups=groups))
     return layers.to(memory_format=weight), (torch.randn(2, 16, 9, 9).to(memory_format=image),)
 
+def enlarging():
+    layers = [torch.nn.ConvTranspose2d(16, 16, 4, stride=2) for _ in range(2)]
+    return torch.nn.Sequential(*layers), (torch.randn(2, 16, 9, 9),)
+
 def first():
     return images(torch.contiguous_format, torch.contiguous_format)
 
@@ -288,6 +292,10 @@ def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(t
     workload = traced(function, **asked)
     assert tally(workload, "conv2d", "layout") == {"conv2d": 2, "layout": turned}
     assert bool(workload.warnings) == ("grouped" in function and "channels_last" in asked)
+
+
+def test_convolutions_that_enlarge_images_alone_have_their_layouts(traced):
+    assert [tally(traced("enlarging", channels_last=last), "layout")["layout"] for last in (False, True)] == [4, 0]
 
 
 def test_traced_single_pixels_in_fp16_stay_as_they_lie_on_some_boards(traced):
