@@ -419,9 +419,9 @@ def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], A
 
 def _loss(torch: Any, result: Any) -> Any:
     """The model's own loss, or the sum of its results."""
-    loss = getattr(result, "loss", None)
+    loss = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
     if loss is not None:
-        return loss
+        return loss.sum() if loss.ndim else loss
     results = [tensor for tensor in tensors_in(torch, result) if tensor.requires_grad]
     if not results:
         raise WorkloadError("the model returns nothing that depends on its weights; there is no gradient to compute")

@@ -185,6 +185,8 @@ class Heads(torch.nn.Module):
 
     def forward(self, x):
         results = [head(x) for head in self.heads]
+        if self.summed is None:
+            return {"loss": results[0].mean(-1), "logits": results[1:]}
         return sum(results) if self.summed else dict(enumerate(results))
 
 def heads(summed=False):
@@ -192,6 +194,9 @@ def heads(summed=False):
 
 def summed():
     return heads(True)
+
+def lost():
+    return heads(None)
 
 TIED = torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(3)])
 TIED[1].weight = TIED[2].weight = TIED[0].weight
@@ -370,6 +375,10 @@ def test_every_result_of_a_training_step_has_a_gradient(traced):
     several, one = (traced(function, phase="train") for function in ("heads", "summed"))
     assert tally(several, "linear") == tally(one, "linear")
     assert several.footprint.optimizer_byte == one.footprint.optimizer_byte
+
+
+def test_a_loss_of_each_example_is_summed_and_other_results_beside_it_have_no_gradient(traced):
+    assert tally(traced("lost", phase="train"), "linear") == {"linear": 4 + 1}
 
 
 @pytest.mark.parametrize("weights, byte", [("", 2.0), ("int8", 1.0), ("int4", 0.5)])
