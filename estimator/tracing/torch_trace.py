@@ -147,8 +147,6 @@ ADVICE: Final = {
 
 IMAGE_AXES: Final = 4
 MATRIX_AXES: Final = 2
-EXPERTS_AXES: Final = 3
-"""Axes of the weights of all experts of a layer in one tensor."""
 
 CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
@@ -256,25 +254,26 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fie
     """The workload with its layers in 8 or 4 bits; those that stay wide, by habit or as `stored` says, do."""
     products = {tuple(sorted(one.shape[2:])) for one in workload.operators if one.operator == "linear"}
     others = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.modules.conv._ConvNd)
-    layers, experts = [], []
+    wide: set[tuple[int, ...]] = set()
+    narrow: dict[int, Any] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
-        used, matrix = tuple(sorted(weight.shape[-2:])) in products, weight.ndim == MATRIX_AXES
-        if isinstance(model.get_submodule(name.rpartition(".")[0]), others):
+        axes, used = weight.ndim, tuple(sorted(weight.shape[-2:])) in products
+        if not used and name.endswith("weight"):  # an encoder's are held while its decoder runs
+            used = axes == MATRIX_AXES
+        if not used or isinstance(model.get_submodule(name.rpartition(".")[0]), others):
             continue
-        if matrix and (used or name.endswith("weight")):  # an encoder's are held while its decoder runs
-            layers.append((weight, EXPERTS_ALONE in form or stays_wide(name.removesuffix(".weight"), stored)))
-        elif used and weight.ndim == EXPERTS_AXES:
-            experts.append(weight)
-    wide = {tuple(weight.shape) for weight, stays in layers if stays}
-    narrow = list({id(weight): weight for weight, stays in layers if not stays}.values())
-    both = wide & {tuple(weight.shape) for weight in narrow}
-    if not (narrow or experts):
+        if axes == MATRIX_AXES and (EXPERTS_ALONE in form or stays_wide(name.removesuffix(".weight"), stored)):
+            wide.add(tuple(weight.shape))
+        else:
+            narrow[id(weight)] = weight
+    both = wide & {tuple(weight.shape) for weight in narrow.values()}
+    if not narrow:
         raise WorkloadError(f"{workload.name} has no layers or experts that {form} takes; name other weights (--weights bf16)")
-    if form == WIDENED and (experts or model.training):
+    if form == WIDENED and (model.training or any(weight.ndim > MATRIX_AXES for weight in narrow.values())):
         raise WorkloadError(
             f"{workload.name}: experts and training in bitsandbytes have no known kernel; name other weights (--weights bf16)"
         )
-    saved = sum(weight.numel() for weight in (*narrow, *experts)) * (BYTES_PER_ELEMENT[NARROW_BASE] - weight_byte(form, stored))
+    saved = sum(weight.numel() for weight in narrow.values()) * (BYTES_PER_ELEMENT[NARROW_BASE] - weight_byte(form, stored))
     footprint = workload.footprint and replace(workload.footprint, weights_byte=workload.footprint.weights_byte - saved)
     told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {form} too, and taken in {form}"
     convolves = any("conv" in one.family + one.origin for one in workload.operators)
