@@ -11,7 +11,17 @@ from typing import Final, NamedTuple
 from estimator.transforms import INNER, LIGHT
 from estimator.vocabulary.errors import WorkloadError, require
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, SIXTEEN_BIT, canonical_precision
-from estimator.vocabulary.workload import COMPLETED, CORRECTED, Footprint, Operator, Workload, main_precision, make_operator, merge_counts
+from estimator.vocabulary.workload import (
+    COMPLETED,
+    CORRECTED,
+    TRACED,
+    Footprint,
+    Operator,
+    Workload,
+    main_precision,
+    make_operator,
+    merge_counts,
+)
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 
@@ -325,7 +335,8 @@ def _recast(operator: Operator, old: str, new: str) -> Operator | None:
     if turned and new not in SIXTEEN_BIT and (new not in WIDE or operator.precision in SIXTEEN_BIT):
         return None
     plain = "fp32" if new == "tf32" else new
-    product = "tf32" if new == "fp32" and (turned or operator.family == "conv") else new
+    convolves = turned or operator.family == "conv" or (operator.family == "gemm" and operator.origin.startswith(f"{TRACED}:"))
+    product = "tf32" if new == "fp32" and convolves else new
 
     def other(name: str) -> str:
         return (product if products else plain) if name in before else name
