@@ -93,8 +93,8 @@ def _fields(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str,
     height, width = wide.shape[-2:]
     groups, stride, padding = call.number("groups", 1), call.axes("stride", 1)[-1], call.number("padding")
     (*rows, columns), (*taps, tap) = narrow.shape[2:], weight.shape[2:]
-    uneven = any(len(set(call.axes(name, 1))) > 1 for name in ("stride", "padding")) or set(call.axes("dilation", 1)) != {1}
-    if wide is out or len(taps) != 1 or uneven:
+    strides, paddings, dilations = ({*call.axes(name, 1)} for name in ("stride", "padding", "dilation"))
+    if wide is out or (len(taps), len(strides), len(paddings), dilations) != (1, 1, 1, {1}):
         if groups == 1 or groups != image.shape[1]:
             return None
         height, width, padding = (math.prod(rows) - 1) * stride + math.prod(taps), (columns - 1) * stride + tap, 0

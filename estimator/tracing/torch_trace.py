@@ -257,9 +257,8 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fie
     wide: set[tuple[int, ...]] = set()
     narrow: dict[int, Any] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
-        axes, used = weight.ndim, tuple(sorted(weight.shape[-2:])) in products
-        if not used and name.endswith("weight"):  # an encoder's are held while its decoder runs
-            used = axes == MATRIX_AXES
+        axes = weight.ndim  # those of an encoder are held while its decoder runs
+        used = tuple(sorted(weight.shape[-2:])) in products or (axes == MATRIX_AXES and name.endswith("weight"))
         if not used or isinstance(model.get_submodule(name.rpartition(".")[0]), others):
             continue
         if axes == MATRIX_AXES and (EXPERTS_ALONE in form or stays_wide(name.removesuffix(".weight"), stored)):
