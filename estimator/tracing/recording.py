@@ -29,7 +29,7 @@ Placed = tuple[Any, ...]
 Named = dict[str, Any]
 """Arguments or functions of PyTorch by name."""
 
-ANSWERS: Final = {"aten.all": True, "aten.eq(aten.sum)": True, "aten.any": False}
+ANSWERS: Final = {"aten.all": True, "aten._is_all_true": True, "aten.eq(aten.sum)": True, "aten.any": False}
 """Results of operations for a mask without padding and for valid numbers."""
 
 CONVOLUTION: Final = "aten.convolution"

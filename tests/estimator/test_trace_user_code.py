@@ -110,6 +110,13 @@ def images(image, weight, groups=1, pixels=3):
     layers = torch.nn.Sequential(torch.nn.Conv2d(16, 16, pixels), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3, groups=groups))
     return layers.to(memory_format=weight), (torch.randn(2, 16, 9, 9).to(memory_format=image),)
 
+def drawn():
+    class Drawn(torch.nn.Linear):
+        def forward(self, x):
+            mean, width = super().forward(x).chunk(2, -1)
+            return torch.distributions.Normal(mean, width.exp()).rsample()
+    return Drawn(8, 8), (torch.randn(2, 8),)
+
 def enlarging():
     layers = [torch.nn.ConvTranspose2d(16, 16, 4, stride=2) for _ in range(2)]
     return torch.nn.Sequential(*layers), (torch.randn(2, 16, 9, 9),)
@@ -297,6 +304,10 @@ def test_images_stay_channels_last_from_convolution_to_convolution_as_on_a_gpu(t
     workload = traced(function, **asked)
     assert tally(workload, "conv2d", "layout") == {"conv2d": 2, "layout": turned}
     assert bool(workload.warnings) == ("grouped" in function and "channels_last" in asked)
+
+
+def test_parameters_of_distributions_are_taken_as_valid(traced):
+    assert traced("drawn", phase="train").unknown == ()
 
 
 def test_convolutions_that_enlarge_images_alone_have_their_layouts(traced):
