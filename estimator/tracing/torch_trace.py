@@ -147,6 +147,7 @@ ADVICE: Final = {
 
 IMAGE_AXES: Final = 4
 MATRIX_AXES: Final = 2
+"""Axes of a batch of images, and of a layer's weights; those of all experts in one tensor have one more."""
 
 CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
