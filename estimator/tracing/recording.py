@@ -155,17 +155,17 @@ def _call(torch: Any, function: Any, name: str, arguments: Placed, keywords: Nam
     inputs: list[tuple[str, Any]] = []
     numbers: list[tuple[str, tuple[int, ...]]] = []
     for key, value in named:
-        tensors = tensors_in(torch, value)
-        inputs += [(key, tensor) for tensor in tensors]
+        inputs += [(key, tensor) for tensor in tensors_in(torch, value) if tensor.device.type == "meta"]
         several = value if isinstance(value, list | tuple) else [value]
         if several and all(isinstance(item, int) for item in several):
             numbers.append((key, tuple(map(int, several))))
-    if not any(tensor.device.type == "meta" for tensor in (*outputs, *(tensor for _, tensor in inputs))):
+    outputs = [tensor for tensor in outputs if tensor.device.type == "meta"]
+    if not (inputs or outputs):
         return None
     return Call(
         name=name,
-        inputs=tuple((key, _plain(tensor)) for key, tensor in inputs if tensor.device.type == "meta"),
-        outputs=tuple(_plain(tensor) for tensor in outputs if tensor.device.type == "meta"),
+        inputs=tuple((key, _plain(tensor)) for key, tensor in inputs),
+        outputs=tuple(map(_plain, outputs)),
         numbers=tuple(numbers),
         pointwise=torch.Tag.pointwise in function.tags,
         read=held.places(tensor for _, tensor in inputs),
@@ -278,8 +278,8 @@ class Held:
         return self.now_byte - before
 
     def places(self, tensors: Iterable[Any]) -> tuple[Place, ...]:
-        """Places of the tensors on the meta device; number 0: of an unknown storage."""
-        found = [(tensor, tensor.untyped_storage()) for tensor in tensors if tensor.device.type == "meta"]
+        """Places of the tensors; number 0: of an unknown storage."""
+        found = [(tensor, tensor.untyped_storage()) for tensor in tensors]
         return tuple(Place(self._numbers.get(one._cdata, 0), tensor.storage_offset(), one.nbytes()) for tensor, one in found)
 
     def _gone(self, key: int, size: int, _reference: "weakref.ref[Any]") -> None:
