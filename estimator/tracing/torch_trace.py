@@ -49,7 +49,7 @@ from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import FaultError
 from estimator.vocabulary.values import frozen
-from estimator.vocabulary.workload import Footprint, Operator, UnknownOperator, Workload, merge_counts
+from estimator.vocabulary.workload import Footprint, Operator, UnknownOperator, Workload, is_of_convolution, merge_counts
 
 SOFTENED: Final = "float16"
 """Type whose conversion to float32 before a softmax PyTorch does in the softmax kernel.  Source: ATen, SoftMax.cpp."""
@@ -78,13 +78,12 @@ def lower_calls(calls: Iterable[Call], *, tf32: Collection[str] = (), fused: boo
         found = launched(call)
         if found is None:
             unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
-        turned = {"gemm"} if "conv" in tf32 and "convolution" in call.name else ()  # a product may stand for a convolution
-        listed.append([one._replace(operator=_on_tensor_cores(one.operator, turned)) for one in found or []])
+        listed.append(found or [])
     parts = compiled(merged, listed) if fused else [one for found in listed for one in found]
     parts = [one for one in parts if "conv" in tf32 or (one.operator.operator, one.operator.precision) != ("layout", "fp32")]
     operators, counts = merge_counts(*zip(*parts, strict=True)) if parts else ((), ())
     return Lowered(
-        operators=tuple(_on_tensor_cores(one, {*tf32, "copy"} if one.operator == "layout" else tf32) for one in operators),
+        operators=tuple(_on_tensor_cores(one, tf32) for one in operators),
         counts=counts,
         unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),
     )
@@ -92,7 +91,7 @@ def lower_calls(calls: Iterable[Call], *, tf32: Collection[str] = (), fused: boo
 
 def _on_tensor_cores(operator: Operator, families: Collection[str]) -> Operator:
     """The operator in tf32 if it is one of these families in fp32."""
-    taken = operator.family in families and operator.precision == "fp32"
+    taken = ("conv" if is_of_convolution(operator) else operator.family) in families and operator.precision == "fp32"
     return replace(operator, precision="tf32", cuda_cores=False) if taken else operator
 
 
@@ -275,10 +274,10 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fie
         )
     saved = sum(weight.numel() for weight in narrow.values()) * (BYTES_PER_ELEMENT[NARROW_BASE] - weight_byte(form, stored))
     footprint = workload.footprint and replace(workload.footprint, weights_byte=workload.footprint.weights_byte - saved)
-    told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {form} too, and taken in {form}"
-    convolves = any("conv" in one.family + one.origin for one in workload.operators)
     changed = _widened(workload, wide - both) if form == WIDENED else with_precision(workload, form, wide - both)
+    convolves = any(map(is_of_convolution, workload.operators))
     notes = (*changed.notes, *(["convolutions stay in 16 bits, as methods for weights leave them"] if convolves else []))
+    told = f"{len(both)} shapes of layers that stay in 16 bits are those of layers in {form} too, and taken in {form}"
     return replace(changed, footprint=footprint, notes=notes, warnings=(*changed.warnings, *([told] if both else [])))
 
 

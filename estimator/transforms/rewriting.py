@@ -14,10 +14,10 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, FORMATS, SIXTEEN_
 from estimator.vocabulary.workload import (
     COMPLETED,
     CORRECTED,
-    TRACED,
     Footprint,
     Operator,
     Workload,
+    is_of_convolution,
     main_precision,
     make_operator,
     merge_counts,
@@ -335,8 +335,7 @@ def _recast(operator: Operator, old: str, new: str) -> Operator | None:
     if turned and new not in SIXTEEN_BIT and (new not in WIDE or operator.precision in SIXTEEN_BIT):
         return None
     plain = "fp32" if new == "tf32" else new
-    convolves = turned or operator.family == "conv" or (operator.family == "gemm" and operator.origin.startswith(f"{TRACED}:"))
-    product = "tf32" if new == "fp32" and convolves else new
+    product = "tf32" if new == "fp32" and is_of_convolution(operator) else new
 
     def other(name: str) -> str:
         return (product if products else plain) if name in before else name

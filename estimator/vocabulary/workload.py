@@ -270,6 +270,12 @@ def is_of_single_pixels(operator: Operator) -> bool:
     return operator.family == "conv" and operator.operator == "conv2d" and operator.shape[5:] == SINGLE_PIXELS
 
 
+def is_of_convolution(operator: Operator) -> bool:
+    """Whether an operator is a convolution, a product that a trace has for one, or a conversion of its images."""
+    product = operator.family == "gemm" and operator.origin.startswith(f"{TRACED}:")
+    return product or operator.family == "conv" or operator.operator == "layout"
+
+
 PIXEL_LAYOUT: Final = "pixel_layout"
 """The rule, in `Operator.origin`, by which layouts change around convolutions of single pixels."""
 
