@@ -46,17 +46,18 @@ def open_regular(path: str | Path, most_bytes: int | None = None, *, follow: boo
         return BytesIO(content)
     if kind is not None:
         raise OSError(errno.EINVAL, f"it is {kind}, not a file; write what it holds to a file and name that", name)
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # does not block on a pipe created meanwhile
-    descriptor = os.open(path, flags)
+    # Not blocking: the path may become a pipe meanwhile.
+    flags = getattr(os, "O_NONBLOCK", 0) | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
+    stream = open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags))  # refuses a folder
     try:
-        status = os.fstat(descriptor)
+        status = os.fstat(stream.fileno())
         if stat.S_IFMT(status.st_mode) in KINDS:
             raise OSError(errno.EINVAL, "it is not a regular file", name)
         _check_size(path, status.st_size, most_bytes)
-        return os.fdopen(descriptor, "rb")  # refuses a folder
     except OSError:
-        os.close(descriptor)
+        stream.close()
         raise
+    return stream
 
 
 def read_regular(path: str | Path, most_bytes: int) -> bytes:

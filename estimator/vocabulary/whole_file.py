@@ -93,11 +93,11 @@ def _remove_leftovers(target: Path) -> None:
     """Remove temporary files for a target from dead processes."""
     for path, process in unfinished(target):
         try:
-            os.kill(process, 0)
+            os.kill(process, 0) if os.name == "posix" else path.unlink()  # Windows keeps a file that is open
         except ProcessLookupError:
             path.unlink(missing_ok=True)
         except OSError:
-            continue  # another user's process
+            continue  # a running process, or another user's
 
 
 def sync_folder(folder: Path) -> None:
