@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.integrate import trapezoid
 
 from collector.cli import main
 from collector.errors import SensorError
@@ -242,5 +243,5 @@ def test_what_readings_miss_of_a_load_is_the_integral_of_the_response(averaging,
     value = np.where((np.arange(round(11.0 / GRID_S)) + 0.5) * GRID_S >= 10.0, 1.0, 0.0)
     step = Signal(start_s=-10.0, value=value, area=np.concatenate([[0.0], np.cumsum(value) * GRID_S]))
     time_s = np.linspace(0.0, 1.0, 2001)
-    shown = np.trapezoid(seen(step, "low-pass" if averaging == "low-pass" else "boxcar", width_s, time_s), time_s)
+    shown = trapezoid(seen(step, "low-pass" if averaging == "low-pass" else "boxcar", width_s, time_s), time_s)
     assert missing_s(sensor, 1.0) == pytest.approx(1.0 - shown, abs=2e-3)

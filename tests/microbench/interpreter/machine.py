@@ -167,7 +167,7 @@ class _Machine:
         held = self.registers[register]
         assert held.dtype == words.dtype
         if held.dtype != np.bool_:
-            self.flips[register] += int(np.bitwise_count((held ^ words)[mask]).sum())
+            self.flips[register] += int(np.unpackbits((held ^ words)[mask].view(np.uint8)).sum())
         held[mask] = words[mask]
 
     def _address(self, operand):
