@@ -45,11 +45,13 @@ def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         extra = EXTRAS.get(package, "" if name == "estimate" else name)
-        if not extra or package in OWN:
+        if package in sys.stdlib_module_names:
+            told = f"this system's Python has no module {package}; use Linux"
+        elif not extra or package in OWN:
             raise
-        sys.stderr.write(
-            f"{name}: the package {package} is not installed; pip install 'wattprint[{extra}]', in a clone pip install '.[{extra}]'\n"
-        )
+        else:
+            told = f"the package {package} is not installed; pip install 'wattprint[{extra}]', in a clone pip install '.[{extra}]'"
+        sys.stderr.write(f"{name}: {told}\n")
         return FAILED
     return status
 

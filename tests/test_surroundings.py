@@ -75,7 +75,7 @@ import os, sys
 for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOFOLLOW", "O_DIRECTORY", "fork", "getuid", "link"):
     delattr(os, name)
 sys.modules |= dict.fromkeys(("fcntl", "grp", "pwd", "resource", "termios"))
-from estimator.cli import main
+from {}.cli import main
 sys.exit(main())
 """
 
@@ -86,5 +86,12 @@ sys.exit(main())
 )
 def test_estimate_needs_nothing_that_windows_lacks(words, tmp_path):
     """What Windows' Python has not is taken out; the whole was tried there by hand (in Wine)."""
-    done = ended(sys.executable, "-c", WITHOUT_POSIX, *words.format(tmp_path).split(), cwd=REPOSITORY)
+    done = ended(sys.executable, "-c", WITHOUT_POSIX.format("estimator"), *words.format(tmp_path).split(), cwd=REPOSITORY)
     assert (done.returncode, len(list(tmp_path.iterdir()))) == (0, 1), done.stderr
+
+
+@pytest.mark.parametrize("module, words", [("fitter", "show a10-eager"), ("collector", "devices")])
+def test_what_needs_linux_says_so_in_one_line(module, words):
+    done = ended(sys.executable, "-c", WITHOUT_POSIX.format(module), *words.split(), cwd=REPOSITORY)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert ": this system's Python has no module " in done.stderr
