@@ -16,7 +16,7 @@ from collector.errors import SensorError
 from collector.sensing.board_power import LAUNCH_LAG_S
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates
-from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
 
 WALKS: Final = (0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
@@ -82,21 +82,22 @@ def deconvolve(
         raise SensorError(
             f"the recording lasts {end_s - start_s:.3g} s and the sensor averages over {response.width_s:.3g} s: record for longer"
         )
-    edge = _edges(updates, response, start_s, end_s, stamps_s)
-    step = float(edge[1] - edge[0])
+    steps_s = np.asarray(stamps_s, dtype=np.float64) + LAUNCH_LAG_S
+    edge = _edges(updates, response, start_s, end_s, steps_s)
+    cell_s = np.diff(edge)
     weight = _weights(time_s - response.delay_s, response, edge)
     centre, spread = float(np.mean(value)), max(float(np.std(value)), noise_w or DEFAULT_NOISE_W, LEAST_SPREAD_W)
     noise = max(noise_w or DEFAULT_NOISE_W, 1e-3 * spread)
     data = _banded(weight) / noise**2
     toward = (weight.T @ (value - centre)) / noise**2
-    count = len(edge) - 1
-    free = _free_links(edge, stamps_s)
-    walks = np.array((LEAST_WALK, *WALKS) if len(stamps_s) else WALKS)
-    walked = (_walked(data, toward, free, spread, walk_w) for walk_w in (walks * spread * math.sqrt(step / period_s)).tolist())
+    apart = 0.5 * (cell_s[1:] + cell_s[:-1]) / period_s
+    apart[np.isin(edge[1:-1], steps_s)] = np.inf
+    walks = spread * np.array((LEAST_WALK, *WALKS) if len(stamps_s) else WALKS)
+    walked = (_walked(data, toward, apart, spread, walk_w) for walk_w in walks.tolist())
     evidence, band, root, level = max(walked, key=lambda one: one[0])
     variance, own = _diagonals(band, data)
     span = np.diff(np.clip(edge, start_s, end_s))
-    asked = np.array([covered_s(edge, part) for part in parts]).reshape(len(parts), count)
+    asked = np.array([covered_s(edge, part) for part in parts]).reshape(len(parts), len(cell_s))
     energy = float(span @ level) + centre * float(span.sum())
     energy_var = float(span @ cho_solve_banded((root, True), span))
     parts_j = asked @ level + centre * asked.sum(axis=1)
@@ -107,7 +108,7 @@ def deconvolve(
         edge_s=edge,
         power_w=level + centre,
         std_w=np.sqrt(variance),
-        resolution_s=step * count / max(own, 1e-9),
+        resolution_s=float(edge[-1] - edge[0]) / max(own, 1e-9),
         energy_j=energy,
         energy_std_j=math.sqrt(max(energy_var, 0.0) + hidden**2 + unread**2),
         well_posed=response.width_s >= WELL_POSED_SHARE * period_s,
@@ -117,14 +118,13 @@ def deconvolve(
     )
 
 
-def _edges(updates: BoardUpdates, response: SensorResponse, start_s: float, end_s: float, stamps_s: Sequence[float]) -> Array:
-    """Edges of equal cells from before the first average to the last one [s], one of them at the first stamp."""
+def _edges(updates: BoardUpdates, response: SensorResponse, start_s: float, end_s: float, stamps_s: Array) -> Array:
+    """Edges of cells from before the first average to the last one [s]: equal ones, cut where a stamp falls into them."""
     time_s = updates.time_s
     first, last = min(start_s, float(time_s[0]) - response.reach_s), max(end_s, float(time_s[-1]) - response.delay_s)
     step = max(min(response.width_s, updates.period_s) / 2.0, 2e-3, (last - first) / 12_000, response.reach_s / 60)
-    if len(stamps_s):
-        first -= step - (stamps_s[0] + LAUNCH_LAG_S - first) % step
-    return first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
+    equal = first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
+    return np.union1d(equal, stamps_s[(stamps_s > first) & (stamps_s < equal[-1])])
 
 
 def unseen_share(response: SensorResponse, period_s: float) -> float:
@@ -156,21 +156,22 @@ def unread_std_j(updates: BoardUpdates, response: SensorResponse, begin_s: float
 
 def _weights(end_s: Array, response: SensorResponse, edge_s: Array) -> csr_array:
     """Shares of readings, with averaging ends `end_s` (n,), that lie between edges, shape (n, bins); rows add up to 1."""
-    step, count = float(edge_s[1] - edge_s[0]), len(edge_s) - 1
-    wide = int(np.ceil((response.reach_s - response.delay_s) / step)) + 1
-    last = np.clip(((end_s - edge_s[0]) / step).astype(np.int64), 0, count - 1)
+    count = len(edge_s) - 1
+    last = np.clip(np.searchsorted(edge_s, end_s, side="right") - 1, 0, count - 1)
+    wide = int(np.max(last - np.searchsorted(edge_s, end_s - (response.reach_s - response.delay_s)), initial=0)) + 1
     cell = last[:, None] - np.arange(wide + 1)[None, :]
-    age_low = np.clip(end_s[:, None] - (edge_s[0] + (cell + 1) * step), 0.0, None)
-    age_high = end_s[:, None] - (edge_s[0] + cell * step)
+    inside = np.clip(cell, 0, count - 1)
+    age_low = np.clip(end_s[:, None] - edge_s[inside + 1], 0.0, None)
+    age_high = end_s[:, None] - edge_s[inside]
     if response.kernel == "low-pass":
         tau = 0.5 * response.width_s
         share = np.exp(-age_low / tau) - np.exp(-age_high / tau)
     else:
         share = np.clip(np.minimum(age_high, response.width_s) - age_low, 0.0, None) / response.width_s
-    share = np.clip(share, 0.0, None)
+    share = np.where(cell < 0, 0.0, np.clip(share, 0.0, None))
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1e-12)
     row = np.repeat(np.arange(len(end_s)), wide + 1)
-    return csr_array((share.ravel(), (row, np.clip(cell, 0, count - 1).ravel())), shape=(len(end_s), count))
+    return csr_array((share.ravel(), (row, inside.ravel())), shape=(len(end_s), count))
 
 
 def _banded(weight: csr_array) -> Array:
@@ -181,27 +182,20 @@ def _banded(weight: csr_array) -> Array:
     return np.stack([np.pad(square.diagonal(-k), (0, k)) for k in range(reach + 1)])
 
 
-def _free_links(edge_s: Array, stamps_s: Sequence[float]) -> BoolArray:
-    """Which inner edges (n - 1,) the walk crosses freely: both edges of a cell with a stamp, or the edge that it falls on."""
-    inner, times = edge_s[1:-1], np.asarray(stamps_s, dtype=np.float64) + LAUNCH_LAG_S
-    free = np.zeros(len(inner), dtype=np.bool_)
-    slack = 0.02 * (edge_s[1] - edge_s[0])
-    for side in (np.searchsorted(inner, times - slack), np.searchsorted(inner, times + slack) - 1):
-        free[np.clip(side, 0, len(inner) - 1)] = True
-    return free
+def _walked(data: Array, toward: Array, apart: Array, spread_w: float, walk_w: float) -> tuple[float, Array, Array, Array]:
+    """Solution for one size of the walk over a period: its evidence up to a constant, normal matrix, Cholesky root and levels (n,).
 
-
-def _walked(data: Array, toward: Array, free: BoolArray, spread_w: float, walk_w: float) -> tuple[float, Array, Array, Array]:
-    """Solution for one size of the walk: its evidence up to a constant, normal matrix, Cholesky root and levels (n,)."""
-    band = data.copy()
-    link = 1.0 / np.where(free, FREE_WALK * spread_w, walk_w) ** 2
+    `apart` (n - 1,): distances of cells' middles in periods, infinite where the walk crosses freely.
+    """
+    band, linked = data.copy(), np.isfinite(apart)
+    link = 1.0 / np.where(linked, walk_w**2 * apart, (FREE_WALK * spread_w) ** 2)
     band[0, :-1] += link
     band[0, 1:] += link
     band[1, :-1] -= link
     band[0] += (1e-3 / spread_w) ** 2 / data.shape[1]  # a weak prior on the level
     root = cholesky_banded(band, lower=True)
     level = cho_solve_banded((root, True), toward)
-    evidence = 0.5 * float(toward @ level) - float(np.log(root[0]).sum()) - int(np.count_nonzero(~free)) * math.log(walk_w)
+    evidence = 0.5 * float(toward @ level) - float(np.log(root[0]).sum()) - int(np.count_nonzero(linked)) * math.log(walk_w)
     return evidence, band, root, level
 
 

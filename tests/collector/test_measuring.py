@@ -6,11 +6,16 @@ import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from collector import measure
 from collector.errors import CollectorError
 from collector.measuring.measure import Measurement, open_watched
+from collector.sensing.board_power import LAUNCH_LAG_S
+from collector.sensing.deconvolve import deconvolve
+from collector.sensing.response import SensorResponse
+from collector.sensing.updates import BoardUpdates
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import Workload
 from tests.collector.dataset_rows import product
@@ -159,3 +164,15 @@ def test_steps_between_rest_and_load_are_no_waves(workload):
         block.end()
         errors.append((block.energy_std_j, sum(one.energy_std_j for one in block.windows.values())))
     assert max(errors)[0] <= 1.6 * errors[0][1]
+
+
+@pytest.mark.parametrize("length_s", [0.3, 0.31, 0.325, 0.34, 0.377])
+def test_a_span_may_end_anywhere_within_an_average(length_s):
+    begin, end = np.array([1.0]), np.array([1.0 + length_s])
+    until = 0.1 * np.arange(1, 31)
+    held = np.clip(until, begin, end) - np.clip(until - 0.1, begin, end)
+    updates = BoardUpdates(time_s=until, value=50.0 + 200.0 * held / 0.1, period_s=0.1, time_std_s=0.0, note="")
+    response = SensorResponse(kernel="boxcar", width_s=0.1, delay_s=0.0)
+    stamps_s = (begin[0] - LAUNCH_LAG_S, end[0] - LAUNCH_LAG_S)
+    found = deconvolve(updates, response, 0.1, 0.0, 3.0, stamps_s=stamps_s, parts=[(begin, end)])
+    assert found.parts_j[0] == pytest.approx(250.0 * length_s, rel=2e-3)
