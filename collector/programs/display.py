@@ -145,6 +145,7 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> Document
     common = float(np.mean(np.sqrt(np.maximum(figures["energy_std_j"] ** 2 - scatter_std**2, 0.0))))
     seen = float(figures["energy_j"].std(ddof=1)) if several else 0.0
     std = math.hypot(common, max(_rms(scatter_std), seen) / count)
+    counter_own = math.sqrt(max(_rms(figures["counter_energy_std_j"]) ** 2 - common**2, 0.0))
     return {
         "asked_sm_clock_mhz": asked,
         "runs": executions,
@@ -153,7 +154,7 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> Document
         "power_w": mean["energy_j"] / mean["latency_s"],
         "power_std_w": std / mean["latency_s"],
         "energy_std_j": std,
-        "counter_energy_std_j": _rms(figures["counter_energy_std_j"]) / count,
+        "counter_energy_std_j": math.hypot(common, counter_own / count),
         "throttled": sorted({reason for run in runs for reason in run.throttled}),
     }
 

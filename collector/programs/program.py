@@ -146,8 +146,7 @@ class ProgramRun:
 
     `energy_std_j` is the standard error, `scatter_std_j` its part without gain and offset.
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the energy of the uncorrected
-    readings, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its error from the
-    counter's steps.
+    readings, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its standard error.
     `start_s` is its host time [s] and `polls` are times [s] and readings [W] from rest to rest (nan and empty of several runs).
     `states` are the board's states meanwhile; `doubts` say why the SM clock was not the requested one.  `executions` counts the
     runs; the other fields are their means.
@@ -229,9 +228,11 @@ def measure_program(
     if not known:
         raise SensorError("no reading came while the board was at rest; is the sensor alive? `collect doctor` looks")
     rest_w = min(known, key=lambda rest: rest.raw_std_w if math.isfinite(rest.raw_std_w) else math.inf).power_w
-    polls, span, latency_s = (host_seconds(trace.board.host_ns), trace.board.power_w), host_spans([(start_ns, end_ns)]), end_s - start_s
-    ((energy_j, energy_std_j),), told = energies_of(polls, calibration, [span], (start_s, end_s))
-    counter_j, counter_std_j, note = _counter(first, last, latency_s, rest_w, calibration, (energy_j, energy_std_j))
+    polls, latency_s = (host_seconds(trace.board.host_ns), trace.board.power_w), end_s - start_s
+    spans = [(start_ns, end_ns)], [(begun_ns, start_ns), (end_ns, round(ended_s / SECONDS_PER_NS))]
+    (found_j, rests_j), told = energies_of(polls, calibration, [host_spans(span) for span in spans], (start_s, end_s))
+    energy_j, energy_std_j = found_j
+    counter_j, counter_std_j, note = _counter(first, last, latency_s, rests_j, calibration, found_j)
     states = states_within(trace.states, start_s, end_s)
     return ProgramRun(
         exit_status=exit_status,
@@ -255,30 +256,32 @@ def _counter(
     first: EnergyReading | None,
     last: EnergyReading | None,
     latency_s: float,
-    rest_w: float,
+    rests_j: tuple[float, float],
     calibration: SensorCalibration,
     found_j: tuple[float, float],
 ) -> tuple[float, float, str]:
-    """Energy by the board's counter [J], offset and gain corrected, its error from the counter's steps, and a note if it disagrees.
+    """Energy by the board's counter [J], offset and gain corrected, its standard error, and a note if it disagrees.
 
-    `first` and `last` are from the beginning and the end of the rests around the program, `found_j` is the energy by the readings.
-    nan, and the reason, for a counter that moved too little: it is updated with the readings, so that the rests around the program are
-    known to within an update at either end.
+    `first` and `last` are from the beginning and the end of the rests around the program, `rests_j` is the energy of these rests and
+    `found_j` that of the program by the readings.  nan, and the reason, for a counter that moved too little: it is updated with the
+    readings, so that the rests around the program are known to within an update at either end.
     """
     if first is None or last is None:
         return math.nan, math.nan, ""
-    energy_j, std_j = found_j
     back = inversion(calibration)
     counted_s = (last.host_ns - first.host_ns) * SECONDS_PER_NS
-    counted = (last.energy_j - first.energy_j - back.offset_w * counted_s) / back.gain - rest_w * (counted_s - latency_s)
-    ends_j = rest_w * update_period_s(calibration) * math.sqrt(2.0 / 12.0)  # a time anywhere within an update, at either end
+    counted = (last.energy_j - first.energy_j - back.offset_w * counted_s) / back.gain - rests_j[0]
+    rest_s = counted_s - latency_s
+    ends_j = rests_j[0] / rest_s * update_period_s(calibration) * math.sqrt(2.0 / 12.0)  # a time anywhere within an update, at either end
+    own_j = math.sqrt(max(rests_j[1] ** 2 - back.common_std_j(rests_j[0], rest_s) ** 2, 0.0))
+    std_j = math.hypot(ends_j, own_j, back.common_std_j(counted, latency_s))
     if last.energy_j <= first.energy_j or not counted > COUNTER_Z * ends_j:
         moved = f"{last.energy_j - first.energy_j:.3g} J in {counted_s:.3g} s"
         return math.nan, math.nan, f"the energy counter moved by {moved}: too little to tell this program's energy"
-    if abs(counted - energy_j) > COUNTER_Z * math.hypot(std_j, ends_j):
-        says = f"{figure(counted, ends_j, 'J')}, the readings {figure(energy_j, std_j, 'J')}"
-        return counted, ends_j, f"the energy counter says {says}"
-    return counted, ends_j, ""
+    if abs(counted - found_j[0]) > COUNTER_Z * math.hypot(found_j[1], std_j):
+        says = f"{figure(counted, std_j, 'J')}, the readings {figure(*found_j, 'J')}"
+        return counted, std_j, f"the energy counter says {says}"
+    return counted, std_j, ""
 
 
 def _clock_doubts(instruments: Instruments, states: StateReadings, asked_mhz: float | None) -> tuple[str, ...]:

@@ -150,8 +150,10 @@ def energies_of(
     share = possible.weighed(np.array([fit.evidence for fit in fits]))
     found = []
     for index, (starts, ends) in enumerate(spans):
-        limits = [_limits_j(updates, response, (starts, ends), stamps_s) for response in possible.responses]
-        parts = [(fit.parts_j[index], math.hypot(fit.parts_std_j[index], more_j)) for fit, more_j in zip(fits, limits, strict=True)]
+        parts = []
+        for fit, response in zip(fits, possible.responses, strict=True):
+            more_j = _limits_j(updates, response, (starts, ends), stamps_s, fit.parts_j[index])
+            parts.append((fit.parts_j[index], math.hypot(fit.parts_std_j[index], more_j)))
         energy, std = mixed(share, parts)
         energy, std = back.energy(energy, std, float((ends - starts).sum()))
         found.append((float(energy), float(std)) if math.isfinite(std) else (math.nan, math.nan))
@@ -159,7 +161,7 @@ def energies_of(
     return found, {**sensor_notes(calibration, updates), **unread}
 
 
-def _limits_j(updates: BoardUpdates, response: SensorResponse, spans: Spans, stamps_s: Sequence[float]) -> float:
+def _limits_j(updates: BoardUpdates, response: SensorResponse, spans: Spans, stamps_s: Sequence[float], energy_j: float) -> float:
     """Standard error of an energy [J] from the form of its steps, from the time between averages, and from holes in the polls.
 
     Readings inside the spans are a random sample of the power between neighbouring stamps, so the energy has the error of their mean;
@@ -171,7 +173,7 @@ def _limits_j(updates: BoardUpdates, response: SensorResponse, spans: Spans, sta
     if unseen and not held.any():
         return math.inf
     inside, stretch = updates.value[held], np.searchsorted(stamps_s, seen_s[held])
-    swing_w = float(np.ptp(updates.value))
+    swing_w = float(np.ptp([*updates.value, energy_j / (spans[1] - spans[0]).sum()]))  # averages of a short span show a part of its power
     about = inside - (np.bincount(stretch, inside) / np.maximum(np.bincount(stretch), 1))[stretch]
     scatter_w = math.sqrt((float(about @ about) + (PRIOR_SCATTER * swing_w) ** 2) / max(len(inside), 1))
     sampled_j = scatter_w * updates.period_s * math.sqrt(unseen * max(len(inside), 1))

@@ -13,7 +13,7 @@ from scipy.linalg import cho_solve_banded, cholesky_banded
 from scipy.sparse import csr_array, dia_array
 
 from collector.errors import SensorError
-from collector.sensing.board_power import LAUNCH_LAG_S
+from collector.sensing.board_power import LAUNCH_LAG_S, LAUNCH_RISE_S
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates
 from estimator.vocabulary.quantities import Array
@@ -82,7 +82,7 @@ def deconvolve(
         raise SensorError(
             f"the recording lasts {end_s - start_s:.3g} s and the sensor averages over {response.width_s:.3g} s: record for longer"
         )
-    steps_s = np.asarray(stamps_s, dtype=np.float64) + LAUNCH_LAG_S
+    steps_s = np.asarray(stamps_s, dtype=np.float64) + LAUNCH_LAG_S + LAUNCH_RISE_S  # a step in place of a rise
     edge = _edges(updates, response, start_s, end_s, steps_s)
     cell_s = np.diff(edge)
     weight = _weights(time_s - response.delay_s, response, edge)

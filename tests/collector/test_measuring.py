@@ -12,7 +12,7 @@ import pytest
 from collector import measure
 from collector.errors import CollectorError
 from collector.measuring.measure import Measurement, open_watched
-from collector.sensing.board_power import LAUNCH_LAG_S
+from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LAUNCH_RISE_S, run_cells, smoothed
 from collector.sensing.deconvolve import deconvolve
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates
@@ -166,13 +166,15 @@ def test_steps_between_rest_and_load_are_no_waves(workload):
     assert max(errors)[0] <= 1.6 * errors[0][1]
 
 
-@pytest.mark.parametrize("length_s", [0.3, 0.31, 0.325, 0.34, 0.377])
+@pytest.mark.parametrize("length_s", [0.045, 0.3, 0.31, 0.325, 0.34, 0.377])
 def test_a_span_may_end_anywhere_within_an_average(length_s):
-    begin, end = np.array([1.0]), np.array([1.0 + length_s])
+    begin_s, end_s = (run := np.array([1.0, 1.0 + length_s])) - LAUNCH_LAG_S
+    power_w = 50.0 + 200.0 * smoothed(run_cells(run[:1], run[1:], np.ones(1), 0.0, 6000), LAUNCH_RISE_S)
     until = 0.1 * np.arange(1, 31)
-    held = np.clip(until, begin, end) - np.clip(until - 0.1, begin, end)
-    updates = BoardUpdates(time_s=until, value=50.0 + 200.0 * held / 0.1, period_s=0.1, time_std_s=0.0, note="")
+    drawn_j = np.interp([*until, begin_s, end_s], GRID_S * np.arange(6001), np.append(0.0, GRID_S * np.cumsum(power_w)))
+    averages_w = np.diff(drawn_j[:30], prepend=0.0) / 0.1
+    updates = BoardUpdates(time_s=until, value=averages_w, period_s=0.1, time_std_s=0.0, note="")
     response = SensorResponse(kernel="boxcar", width_s=0.1, delay_s=0.0)
-    stamps_s = (begin[0] - LAUNCH_LAG_S, end[0] - LAUNCH_LAG_S)
-    found = deconvolve(updates, response, 0.1, 0.0, 3.0, stamps_s=stamps_s, parts=[(begin, end)])
-    assert found.parts_j[0] == pytest.approx(250.0 * length_s, rel=2e-3)
+    spans = [(np.array([begin_s]), np.array([end_s]))]
+    found = deconvolve(updates, response, 0.1, 0.0, 3.0, stamps_s=(begin_s, end_s), parts=spans)
+    assert found.parts_j[0] == pytest.approx(drawn_j[-1] - drawn_j[-2], rel=3e-3)

@@ -191,3 +191,15 @@ def test_a_counter_that_disagrees_within_what_its_steps_leave_open_is_no_note(tm
         "the readings' error alone does not cover the counter's steps"
     )
     assert not any("counter says" in note for note in found["notes"])
+
+
+def test_readings_and_counter_are_as_right_as_they_say(workload):
+    with open_bench("sim:v100-pcie-32gb", seed=3, meter=True) as bench:
+        sampler = Sampler(bench.gpu, bench.sensors)
+        sensor = characterise_sensor(bench, sampler)
+        for times in (1, 2, 5):
+            run = measure_program(bench, sampler, Program(command=(workload, str(times))), sensor, index=times, asked_mhz=None)
+            true_j = bench.planted_energy_j(round(run.start_s * 1e9), round((run.start_s + run.latency_s) * 1e9))
+            assert run.energy_j == pytest.approx(true_j, abs=3.0 * run.energy_std_j)
+            assert run.counter_energy_j == pytest.approx(true_j, abs=3.0 * run.counter_energy_std_j)
+            assert max(run.energy_std_j, run.counter_energy_std_j) < 0.02 * true_j
