@@ -257,7 +257,7 @@ class Measurement:
     def _evaluated(self) -> dict[str, Evaluated]:
         """Energies and notes of each board; the boards are not needed afterwards."""
         if self._boards and self.duration_s >= 0.0:
-            parts = {None: [(self._start, self._end)], **self._windows}
+            parts = {**self._windows, None: [(self._start, self._end)]}
             for index, (word, board) in enumerate(self._boards.items()):
                 stamps = {name: [(start[index], end[index]) for start, end in pairs] for name, pairs in parts.items()}
                 self._found[word] = board.evaluated(stamps)

@@ -70,7 +70,7 @@ def steady_power(
         return SteadyPower(absurd=absurd)
     resolution = calibration.resolution_w or 0.0
     noise = calibration.reading_noise_w or 0.0
-    stuck = count >= 5 and noise > resolution and bool(np.all(updates.value == updates.value[0]))
+    stuck = count >= 5 and noise > 2.0 * resolution and bool(np.all(updates.value == updates.value[0]))
     raw = float(updates.value.mean())
     change, change_std, raw_std = _trend(updates.value, max(noise, resolution / np.sqrt(12.0)))
     power, std = corrected_power(raw, raw_std, calibration)
@@ -106,12 +106,11 @@ def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:
     """Change through the window, its standard error, and the standard error of the mean [W].
 
     Scatter is computed around a straight line (a slow rise is power, not noise) and enlarged by the correlation of
-    neighbouring updates; `least_noise_w` is the least noise of one reading.
+    neighbouring updates; `least_noise_w` is the least noise of one reading.  nan if neither shows any.
     """
     count = len(value)
     if count < 4:
-        error = least_noise_w / np.sqrt(count) if least_noise_w > 0 else float("nan")
-        return float(value[-1] - value[0]), float("nan"), float(error)
+        return float(value[-1] - value[0]), math.nan, float(least_noise_w / np.sqrt(count)) or math.nan
     x = np.linspace(-0.5, 0.5, count)
     slope = float(x @ value / (x @ x))
     residual = value - value.mean() - slope * x
@@ -120,7 +119,7 @@ def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:
     seen = float(residual[1:] @ residual[:-1]) / power if power > 0 else 0.0
     correlation = min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), 0.9)  # a short series shows too little of it
     inflation = np.sqrt((1.0 + correlation) / (1.0 - correlation))
-    return slope, float(scatter * inflation / np.sqrt(x @ x)), float(scatter * inflation / np.sqrt(count))
+    return slope, float(scatter * inflation / np.sqrt(x @ x)), float(scatter * inflation / np.sqrt(count)) or math.nan
 
 
 def launch_energy(power_w: float, power_std_w: float, latency_s: float, latency_std_s: float) -> tuple[float, float]:

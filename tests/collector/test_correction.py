@@ -63,8 +63,10 @@ def test_a_slow_rise_is_power_not_noise():
 
 def test_a_sensor_that_stands_still_or_says_nothing_is_noticed():
     still = polled(np.full(20, 150.0))
-    for noise_w, stuck in ((0.5, True), (0.005, False)):
-        assert steady_power(still, 100.0, 1e6, a_calibration(reading_noise_w=noise_w), LIMIT_W).stuck is stuck
+    for noise_w, step_w, stuck in ((0.5, 0.01, True), (0.005, 0.01, False), (1.05, 1.0, False), (0.0, 0.0, False)):
+        power = steady_power(still, 100.0, 1e6, a_calibration(reading_noise_w=noise_w, resolution_w=step_w), LIMIT_W)
+        assert power.stuck is stuck
+        assert not power.std_w <= 0.0, "readings that show no scatter do not tell their error"
     held = steady_power(still, 100.0, 1e6, a_calibration(update_period_s=None, reading_noise_w=0.005), LIMIT_W)
     assert held.samples == 1
     nothing = steady_power(still, 500.0, 600.0, a_calibration(), LIMIT_W)
