@@ -159,19 +159,12 @@ def _weights(end_s: Array, response: SensorResponse, edge_s: Array) -> csr_array
     count = len(edge_s) - 1
     last = np.clip(np.searchsorted(edge_s, end_s, side="right") - 1, 0, count - 1)
     wide = int(np.max(last - np.searchsorted(edge_s, end_s - (response.reach_s - response.delay_s)), initial=0)) + 1
-    cell = last[:, None] - np.arange(wide + 1)[None, :]
-    inside = np.clip(cell, 0, count - 1)
-    age_low = np.clip(end_s[:, None] - edge_s[inside + 1], 0.0, None)
-    age_high = end_s[:, None] - edge_s[inside]
-    if response.kernel == "low-pass":
-        tau = 0.5 * response.width_s
-        share = np.exp(-age_low / tau) - np.exp(-age_high / tau)
-    else:
-        share = np.clip(np.minimum(age_high, response.width_s) - age_low, 0.0, None) / response.width_s
-    share = np.where(cell < 0, 0.0, np.clip(share, 0.0, None))
+    edge = last[:, None] + 1 - np.arange(wide + 2)
+    age = np.clip(end_s[:, None] - edge_s[np.clip(edge, 0, count)], 0.0, None) / response.width_s
+    share = np.diff(-np.expm1(-2.0 * age) if response.kernel == "low-pass" else np.minimum(age, 1.0), axis=1)
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1e-12)
     row = np.repeat(np.arange(len(end_s)), wide + 1)
-    return csr_array((share.ravel(), (row, inside.ravel())), shape=(len(end_s), count))
+    return csr_array((share.ravel(), (row, np.clip(edge[:, 1:], 0, count - 1).ravel())), shape=(len(end_s), count))
 
 
 def _banded(weight: csr_array) -> Array:
