@@ -170,11 +170,14 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     from estimator.bundle.files import load_bundle
 
     bundle = load_bundle(bundle_name)
+    from estimator.vocabulary.specifications import canonical_gpu_name
     from fitter.report.check import check_bundle
     from fitter.report.page import selection_lines
     from fitter.rows.selection import read_selection, require_one_world
 
-    selection = read_selection(datasets, gpu)
+    # Tables name a GPU of the user's own that only the bundle knows.
+    own = None if canonical_gpu_name(bundle.gpu.name) else bundle.gpu
+    selection = read_selection(datasets, gpu or own)
     require_one_world(selection, judged=bundle)
     found = check_bundle(bundle, selection)
     verdicts = judge(options["require"], found.summary)

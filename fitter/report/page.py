@@ -245,9 +245,9 @@ MOST_BARS: Final = 5
 
 def pictures_html(bundle: Bundle, rows: KernelRows | None) -> str:
     """The pictures from kernels of the bundle's own GPU; "" without any."""
-    if rows is None or bundle.gpu.name not in rows.gpus:
+    own = np.flatnonzero([] if rows is None else np.array(rows.row_gpus) == bundle.gpu.name)
+    if rows is None or not len(own):
         return ""
-    own = np.flatnonzero(rows.gpu_index == rows.gpus.index(bundle.gpu.name))
     rows = rows.select(own[np.unique(np.linspace(0, len(own) - 1, min(len(own), MOST_ROWS)).astype(np.int64))])
     clock = rows.clock_mhz(bundle.gpu)
     times = bundle_times(rows.row_operators(), bundle, bundle.gpu, sm_clock_mhz=clock, warm=rows.l2_warm, known=rows.tiles)

@@ -38,12 +38,12 @@ LONGEST_NAME: Final = 80
 class PlacedRows:
     """Measurements as columns of shape (n,).
 
-    gpus, gpu_index              unique GPU names, and the one of each row
+    gpus, gpu_index              unique GPUs, and the one of each row
     sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
     collections, collection_index   names of the laboratories that measured, and the one of each row
     """
 
-    gpus: tuple[str, ...]
+    gpus: tuple[GpuSpec, ...]
     gpu_index: IntArray
     sources: tuple[str, ...]
     source_index: IntArray
@@ -56,8 +56,8 @@ class PlacedRows:
 
     @property
     def row_gpus(self) -> list[str]:
-        """The GPU of each row."""
-        return [self.gpus[i] for i in self.gpu_index]
+        """The name of each row's GPU."""
+        return [self.gpus[i].name for i in self.gpu_index]
 
     def in_collection(self, name: str) -> Self:
         """The rows with a name for those that name no collection; names are cut, and without control characters."""

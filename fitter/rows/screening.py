@@ -212,7 +212,7 @@ class Screen:
         named = zip(*map(self.table.texts, COLLECTION_COLUMNS), strict=True)
         collections, number = numbered(next(filter(None, found), "").partition("#")[0] for found in named)
         return {
-            "gpus": tuple(spec.name for spec in self.specs),
+            "gpus": tuple(self.specs),
             "gpu_index": self.gpu_index,
             "sources": (self.table.name,),
             "source_index": np.zeros(len(self.table), dtype=np.int64),
@@ -235,9 +235,9 @@ class Screen:
         return tuple(sorted(found, key=lambda one: one.row))
 
 
-def asked_gpu(text: str | None) -> GpuSpec | None:
+def asked_gpu(gpu: str | GpuSpec | None) -> GpuSpec | None:
     """The GPU that `--gpu` names, by name or file; None without one.  Raises SpecificationError for an unknown one."""
-    return None if text is None else load_gpu(text.removeprefix(SIMULATED_PREFIX))
+    return load_gpu(gpu.removeprefix(SIMULATED_PREFIX)) if isinstance(gpu, str) else gpu
 
 
 def known_gpu(text: str, asked: GpuSpec | None) -> GpuSpec | None:

@@ -26,10 +26,10 @@ from fitter.rows.workload_dataset import read_workload_dataset
 Rows = TypeVar("Rows", KernelRows, WorkloadRows)
 
 
-def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selection:
+def read_selection(paths: Sequence[str | Path], gpu: str | GpuSpec | None = None) -> Selection:
     """Read and screen data sets of any kind.
 
-    gpu: name or file of the GPU to keep (other rows are rejected as OTHER_GPU), also the GPU of tables without such a
+    gpu: the GPU to keep, or its name or file (other rows are rejected as OTHER_GPU), also the GPU of tables without such a
     column.  Raises InputError for an unusable file, SpecificationError for an unknown `gpu`,
     SelectionError if no row is left, DatasetError for a damaged kernel dataset.
     """

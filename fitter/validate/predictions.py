@@ -16,7 +16,6 @@ from estimator.uncertainty.forecast import forecast_of
 from estimator.uncertainty.laboratory import ELSEWHERE_STD, is_known, scale_of
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
-from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Workload
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.rows.screening import first_known
@@ -109,11 +108,11 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
     that the bundle names, else of another one.  Kernels that the bundle does not cover get nan.  Power that is a lower bound is left out.
     """
     columns = {f"{column}_{quantity}": np.full(len(rows), np.nan) for quantity in QUANTITIES for column in ("predicted", "std")}
-    for number, name in enumerate(rows.gpus):
+    for number, spec in enumerate(rows.gpus):
         own = np.flatnonzero(rows.gpu_index == number)
         if not len(own):
             continue
-        part, gpu = rows.select(own), gpu_of(bundle, name)
+        part, gpu = rows.select(own), gpu_of(bundle, spec)
         home = np.array([is_known(bundle, one) for one in part.collections], dtype=np.bool_)[part.collection_index]
         scales = np.array([scale_of(bundle, one if is_known(bundle, one) else None) for one in part.collections])
         table = predict_kernels(
@@ -145,7 +144,7 @@ def row_labels(rows: KernelRows | WorkloadRows) -> list[Label]:
         kinds = [(operator.family, operator.operator, operator.precision) for operator in rows.operators]
     else:
         kinds = [(WORKLOAD_FAMILY, "model", workload_precision(workload)) for workload in rows.workloads]
-    return [(rows.gpus[g], *kinds[i]) for g, i in zip(rows.gpu_index.tolist(), same_numbers(rows).tolist(), strict=True)]
+    return [(rows.gpus[g].name, *kinds[i]) for g, i in zip(rows.gpu_index.tolist(), same_numbers(rows).tolist(), strict=True)]
 
 
 def same_numbers(rows: KernelRows | WorkloadRows) -> IntArray:
@@ -201,9 +200,9 @@ def facing_std(measured: Array, log_interval: Array) -> Array:
     return std
 
 
-def gpu_of(bundle: Bundle, name: str) -> GpuSpec:
-    """The specification of a row's GPU: the bundle's own, else the shipped one."""
-    return bundle.gpu if name == bundle.gpu.name else load_gpu(name)
+def gpu_of(bundle: Bundle, spec: GpuSpec) -> GpuSpec:
+    """The specification of a row's GPU, the bundle's for its own."""
+    return bundle.gpu if spec.name == bundle.gpu.name else spec
 
 
 def workload_precision(workload: Workload) -> str:

@@ -52,7 +52,7 @@ def various_operators(count, seed=0):
 def places(gpu, source, count):
     """GPU and place of the rows of one file."""
     zeros = np.zeros(count, dtype=np.int64)
-    board = {"gpus": (gpu.name,), "gpu_index": zeros, "collections": ("planted",), "collection_index": zeros}
+    board = {"gpus": (gpu,), "gpu_index": zeros, "collections": ("planted",), "collection_index": zeros}
     return {**board, "sources": (source,), "source_index": zeros, "row": np.arange(1, count + 1)}
 
 

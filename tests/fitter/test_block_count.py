@@ -168,6 +168,9 @@ def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(name, repository,
     assert max(checked["errors"][0][quantity]["p95"] for quantity in ("latency", "power")) < 1.0
     assert any("no block-count model of sgemm" in line for line in checked["warnings"])
     spec.unlink()  # the bundle holds it
+    (tmp_path / "named.csv").write_text((tmp_path / "again.csv").read_text().replace("Tesla M2075", "m2075"))
+    again = run("check", out, tmp_path / "named.csv", "--json --quiet", program=fit)
+    assert json.loads(again.out)["errors"] == checked["errors"], again
     found = printed("blocks vectorAdd --bundle", out, "--blocks 14,15,140 --form rounds")
     assert [row["latency_s"] / ROUND_S for row in found] == pytest.approx([1.0, 2.0, 10.0])
     assert [row["energy_j"] / row["latency_s"] for row in found] == pytest.approx([ROUND_W] * 3)

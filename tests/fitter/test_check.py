@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator import load_gpu
 from estimator.vocabulary.quantities import NORMAL_90
 from fitter.report.check import check_bundle
 from fitter.validate.drift import LEAST_SHIFT, Drift, drifts, outside_range
@@ -19,6 +20,7 @@ from fitter.validate.predictions import (
     predict_kernel_rows,
 )
 from fitter.validate.requirements import a_requirement, judge, missed_line
+from tests.estimator.synthetic import addition
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
 
 
@@ -72,9 +74,19 @@ def test_a_check_names_unknown_kernels_and_forecasts_of_another_gpu():
     poorer = check_bundle(replace(bundle, groups={"gemm": bundle.groups["gemm"]}), selection_of(rows))
     assert [row["family"] for row in poorer.rows if row["latency"] is not None] == ["gemm"]
     assert any("no coefficients for 6 of 9" in warning for warning in poorer.warnings)
-    forecast = check_bundle(bundle, selection_of(replace(rows, gpus=("a10",))))
+    forecast = check_bundle(bundle, selection_of(replace(rows, gpus=(load_gpu("a10"),))))
     assert {row["gpu"] for row in forecast.rows} == {"a10"}
     assert any(warning.startswith("forecast") for warning in forecast.warnings)
+
+
+@pytest.mark.parametrize("name", ["own-board", "a10"])
+def test_rows_of_a_gpu_from_a_file_are_forecast_from_that_file(name):
+    bundle = planted_bundle()
+    rows = kernel_rows(bundle, [addition(2**24), addition(2**26)])
+    fast = replace(load_gpu("a10"), name=name)
+    slow = replace(fast, dram_bytes_per_s=fast.dram_bytes_per_s / 4)
+    seconds = [predict_kernel_rows(bundle, replace(rows, gpus=(board,)))["predicted_latency"] for board in (fast, slow)]
+    assert (seconds[1] / seconds[0]).to_numpy() == pytest.approx(4.0, rel=0.2)
 
 
 def test_the_check_document_holds_what_the_contract_names():
@@ -214,4 +226,4 @@ def test_a_shift_below_a_percent_or_without_a_stated_error_is_no_drift(stated):
     assert replace(one, shift_percent=1.1 * LEAST_SHIFT).drifted
     rows = measured(stated, 3, kernels=30)
     assert found(replace(stated, errors=()), rows) == ()
-    assert found(stated, replace(rows, gpus=("a10",))) == ()
+    assert found(stated, replace(rows, gpus=(load_gpu("a10"),))) == ()

@@ -175,7 +175,7 @@ def test_an_anchor_corrects_by_half_shrinks_the_interval_and_tells_of_a_board_of
     board = replace(H100, power_limit_w=1e6)
     truth, (*anchors, workload) = anchored_truth(source, board, hungrier), busy_workloads()
     runs = workload_rows(truth, anchors, clocks_mhz=(1500.0,))
-    runs = replace(runs, gpus=(board.name,), collections=("anchors",))
+    runs = replace(runs, gpus=(board,), collections=("anchors",))
     found, warnings = anchored(source, selection_of(None, runs.select(np.arange(1))), board)
     before, after, true = (estimate(workload, one, gpu=board, sm_clock_mhz=1500.0)[0] for one in (source, found, truth))
     assert abs(np.log(after.power_w / true.power_w)) < 0.75 * abs(np.log(before.power_w / true.power_w))
@@ -199,7 +199,7 @@ def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait
     usual = {name: replace(group, usual={"math": 1.5}) for name, group in PLANTED.groups.items() if "math" in group.coefficients}
     source = replace(PLANTED, groups={**PLANTED.groups, **usual}, uncertainty=STATED)
     forecast = [estimate(one, source, gpu=H100, sm_clock_mhz=1400.0)[0].latency_s for one in busy_workloads()]
-    runs = replace(workload_rows(source, [*busy_workloads(), *various_workloads()], clocks_mhz=(1400.0,)), gpus=(H100.name,))
+    runs = replace(workload_rows(source, [*busy_workloads(), *various_workloads()], clocks_mhz=(1400.0,)), gpus=(H100,))
     runs = replace(runs, latency_s=np.array([*forecast, *[0.005] * 10]))
     found = calibrate_anchored(selection_of(None, runs), H100, source, name="", seed=0)
     (warning,) = found.warnings
@@ -221,7 +221,7 @@ def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait
 def test_anchors_without_energy_or_too_short_and_bundles_of_the_same_board_are_refused(board, workloads, energy_j, reason):
     source = PLANTED
     runs = workload_rows(source, workloads)
-    runs = replace(runs, energy_j=energy_j * runs.energy_j, gpus=(board.name,))
+    runs = replace(runs, energy_j=energy_j * runs.energy_j, gpus=(board,))
     with pytest.raises(CalibrationError, match=reason):
         anchored(source, selection_of(None, runs), board)
 

@@ -164,7 +164,7 @@ def planted_rows():
 
 def paced(rows, host_launch_s, slow_runs, ratio=SLOW_PACE, seed=0):
     """Latencies of `rows` become those of a host at `host_launch_s`, a share of them `ratio` times slower.  Share of runs it paces."""
-    gpu = load_gpu(rows.gpus[0])
+    gpu = rows.gpus[0]
     groups, host = shifted(prior_groups(), PLANTED_SHIFT)
     kernels = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, groups)
     gpu_s, host_s = run_seconds(kernels, CoefficientTable(groups).vectors, host_launch_s)

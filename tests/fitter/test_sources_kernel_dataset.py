@@ -90,7 +90,7 @@ def test_columns_arrive_as_measured_under_the_drivers_name_of_a_board(write):
     other = {"gpu": "sim:a100-pcie-40gb", "sm_clock_mhz": None, "power_w": None, "power_std_w": None, "l2_state": "cold"}
     rows, rejected = read(write({"gpu": "NVIDIA A100-PCIE-40GB"}, other))
     assert rejected == []
-    assert rows.gpus == ("a100-pcie-40gb",)
+    assert set(rows.row_gpus) == {"a100-pcie-40gb"}
     assert rows.operators == (GEMM,)
     assert rows.tile_m.tolist() == [128, 128]
     assert rows.l2_warm.tolist() == [True, False]
