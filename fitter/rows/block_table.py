@@ -12,6 +12,7 @@ import numpy as np
 from collector.dataset.schema import UNUSABLE
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.rows.columns import BlockRows, Selection, compacted
+from fitter.rows.kernel_table import AT_LIMIT_SHARE
 from fitter.rows.screening import Screen, first_known
 from fitter.rows.tables import Table
 
@@ -55,9 +56,14 @@ def read_block_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     kernel = np.array(table.texts("kernel"), dtype=object)
     screen.reject(kernel == "", "UNKNOWN_OPERATOR", "a kernel without a name")
     screen.reject_limits((*NUMBERS, "energy_j"))
+    screen.clocks("sm_clock_mhz")
     numbers = {name: table.numbers(name) for name in NUMBERS}
     numbers["power_w"] = first_known(numbers["power_w"], table.numbers("energy_j") / numbers["latency_s"])
     screen.reject(numbers["idle_w"] > numbers["power_w"], "BAD_POWER", "power_w is below idle_w")
+    limit_w = screen.of_gpu(lambda spec: spec.power_limit_w)
+    screen.reject_power(numbers["power_w"], limit_w)
+    screen.reject(numbers["power_w"] >= AT_LIMIT_SHARE * limit_w, "ABOVE_LIMIT", "at the power limit the clock falls", power=True)
+    screen.whole = np.where(screen.whole < 0, screen.power, screen.whole)  # a model needs the power of all its grids
     # Registers and shared memory may allow fewer blocks than threads do; only the data can state this.
     fitting = screen.of_gpu(lambda spec: spec.warps_per_sm * WARP_LANES) // numbers["block_threads"]
     numbers["blocks_per_sm"] = first_known(numbers["blocks_per_sm"], np.maximum(fitting, 1.0))

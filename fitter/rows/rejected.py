@@ -12,7 +12,7 @@ OTHER_GPU: Final = "OTHER_GPU"
 
 REASONS: Final = {
     "BAD_LATENCY": "latency missing, not finite, zero or negative",
-    "BAD_POWER": "power or energy missing, negative, below that at rest, or contradictory (all rows: another unit)",
+    "BAD_POWER": "power or energy missing, negative, below that at rest, or contradictory",
     "BAD_SHAPE": "a dimension missing, not a number, or impossible",
     "BAD_TEXT": "a field longer than any name can be, or a row cut before its last field",
     "MARKED": "marked as unusable by the data set itself",
@@ -28,7 +28,7 @@ REASONS: Final = {
     "EAGER": "launched one by one: the host's time is in it",
     "OUTLIER": "time far from that of all other kernels of its kind",
     "ABSURDLY_SLOW": "a thousand times the time that the hardware needs: another unit than seconds",
-    "ABOVE_LIMIT": "power above the power limit (all rows: another unit than watts)",
+    "ABOVE_LIMIT": "power above the power limit",
     "TRUNCATED_RUN": "a run far shorter than the runs of its data set: it failed or was cut off",
     "SHORT_RUN": "energy of a run shorter than an update of a power sensor may be",
     "MISSING_WORKLOAD": "the workload file is missing or cannot be read",

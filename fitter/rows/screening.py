@@ -146,14 +146,15 @@ class Screen:
         """
         for name in names:
             limit, values = LIMITS.get(name, COUNT_LIMIT), self.table.numbers(name)
-            bad = self.table.garbled(name) | limit.broken(values)
+            self.reject_texts((name,), limit.reason, power=name in power)
+            bad = limit.broken(values)
             self.reject(bad, limit.reason, lambda i, n=name, v=values, m=limit: f"{n} = {v[i]:g} {m.text()}", power=name in power)  # type: ignore[misc]
 
-    def reject_texts(self, names: Iterable[str], reason: str) -> None:
+    def reject_texts(self, names: Iterable[str], reason: str, *, power: bool = False) -> None:
         """Reject rows with other text than a number in one of these columns, which would count as not stated."""
         for name in names:
-            codes, texts = self.table.coded(name)
-            self.reject(self.table.garbled(name), reason, lambda i, n=name, c=codes, t=texts: f"{n} = {t[c[i]][:40]!r} is no plain number")  # type: ignore[misc]
+            bad, cells = self.table.garbled(name), self.table.frame.get(name)
+            self.reject(bad, reason, lambda i, n=name, c=cells: f"{n} = {str(c.iloc[i])[:40]!r} is no plain number", power=power)  # type: ignore[misc]
 
     def reject_flags(self, flags: Collection[str], rows: BoolArray | bool = True, *, power: bool = False) -> None:
         """Reject rows that `collect` marked with one of these flags."""
@@ -162,12 +163,12 @@ class Screen:
 
     def _reject_gpus(self, asked: GpuSpec | None) -> None:
         """Find the GPU of each row; rows of an unknown one, or of another one than `asked`, are rejected."""
-        if "gpu" not in self.table:
+        codes, texts = self.table.coded("gpu")
+        if not any(texts):
             if asked is None:
-                raise InputError(f"{self.table.path}: no column 'gpu'; add it, or name the GPU of all rows with --gpu")
+                raise InputError(f"{self.table.path}: names no GPU; add a column 'gpu', or name that of all rows with --gpu")
             self.specs = [asked]
             return
-        codes, texts = self.table.coded("gpu")
         found = [known_gpu(text, asked) if text else None for text in texts]
         self.specs = list(dict.fromkeys(spec for spec in found if spec is not None))
         number = {spec: place for place, spec in enumerate(self.specs)}
@@ -190,11 +191,19 @@ class Screen:
         return values
 
     def reject_power(self, power_w: Array, limit_w: Array) -> None:
-        """Reject powers below the board's power at rest, above its power limit, and more than a factor of 2 from a row's energy."""
+        """Reject powers below the board's power at rest, above its power limit, and more than a factor of 2 from a row's energy.
+
+        Raises InputError if all lie on one side: the file holds milli- or kilowatts.
+        """
         least_w = self.of_gpu(
             lambda spec: LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
         )
         low, high = power_w < least_w, power_w > OVERSHOOT * limit_w
+        read = np.isfinite(power_w) & (self.whole < 0) & (self.power < 0)
+        for wrong, where in ((low, "below rest"), (high, "above the power limit")):
+            # Fewer rows tell nothing about a file's unit.
+            if read.sum() >= 8 and wrong[read].all():
+                raise InputError(f"{self.table.name}: all {read.sum()} powers are {where}; power_w must be in watts, energy_j in joules")
         with np.errstate(divide="ignore", invalid="ignore"):  # from rejected rows
             stated, other = self.table.numbers("power_w"), self.table.numbers("energy_j") / self.table.numbers("latency_s")
             apart = np.abs(np.log2(stated / other)) > 1.0

@@ -159,6 +159,19 @@ def test_milliseconds_in_a_column_of_seconds_and_a_table_without_a_gpu_are_refus
         read(*(f"gemm,linear,a100-sxm-80gb,bf16,1,{128 * i},4096,4096,{0.05 * i},,," for i in range(1, 12)))
     with pytest.raises(InputError, match="--gpu"):
         read("linear,bf16,1e-3,8,8,8", header="operator,precision,latency_s,m,n,k")
+    with pytest.raises(InputError, match="--gpu"):
+        read("linear,bf16,1e-3,8,8,8,", header="operator,precision,latency_s,m,n,k,gpu")
+
+
+@pytest.mark.parametrize("unit", [1e3, 1e-3])
+def test_powers_that_are_all_in_another_unit_are_refused(read, unit):
+    with pytest.raises(InputError, match="must be in watts"):
+        read(*(f"gemm,linear,a100-sxm-80gb,bf16,1,{128 * i},4096,4096,{1e-3 * i},{unit * (150 + i)},," for i in range(1, 9)))
+
+
+def test_text_in_a_column_of_numbers_is_shown(read):
+    _, rejected = read(f"{GEMM},1e-4,,,", f"{GEMM},1e-4 s,,,")
+    assert [row.detail for row in rejected] == ["latency_s = '1e-4 s' is no plain number"]
 
 
 def test_attention_rows_become_prefill_and_decode(read):
