@@ -20,6 +20,7 @@ from estimator.display.pages import Shown
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.errors import CalibrationError
+from fitter.latency.groups import OUTLIER_FACTOR
 from fitter.rows.columns import BlockRows, Selection
 from fitter.validate.predictions import PERCENT, error_rows, unmeasured_rows
 
@@ -63,10 +64,15 @@ def fit_block_models(rows: BlockRows, num_sms: int) -> tuple[list[BlockModel], l
 
 
 def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
-    """Fit the model of rows that differ only in their grid.  Raises CalibrationError for fewer than three grids."""
+    """Fit the model of rows that differ only in their grid.  Raises CalibrationError for fewer than three grids or a failed launch."""
     # The last digits of sums depend on the order of rows, and the minimiser's end point depends on the sums.
     rows = rows.select(np.lexsort((rows.power_w, rows.latency_s, rows.blocks)).astype(np.int64))
     model = _fitted(rows, num_sms)
+    usual_s = model.latency_s(rows.blocks)
+    worst = int(np.abs(np.log(usual_s / rows.latency_s)).argmax())
+    if not 1.0 / OUTLIER_FACTOR < usual_s[worst] / rows.latency_s[worst] < OUTLIER_FACTOR:
+        grid = f"{rows.blocks[worst]:g} blocks took {rows.latency_s[worst]:.4g} s where other grids say {usual_s[worst]:.4g} s"
+        raise CalibrationError(f"{model.kernel} with {model.block_threads} threads a block: {grid}; measure it again or leave it out")
     if len(np.unique(rows.blocks)) <= FEWEST_GRIDS:
         return model
     # Forms are judged on grids of so many rounds or more, a round being all blocks that the GPU holds at once: the published ones are for
@@ -156,14 +162,14 @@ def _times(rows: BlockRows, num_sms: int, blocks_per_sm: int) -> tuple[Array, Ar
 
     def misfit(unit: Array) -> Array:
         times, _ = occupancy_times(rows.blocks, num_sms, blocks_per_sm, centre + LN_WIDTHS * unit)
-        return np.concatenate([(times / rows.latency_s - 1.0) / LATENCY_ERROR, unit])
+        return np.concatenate([np.log(times / rows.latency_s) / LATENCY_ERROR, unit])
 
     low, high = (np.full(len(centre), bound) for bound in (-6.0, 6.0))
     low[-1], high[-1] = (math.log(bound / OVERLAP) / LN_WIDTHS[-1] for bound in (1.0, 16.0))
-    found = least_squares(misfit, np.zeros(len(centre)), bounds=(low, high), x_scale=1.0)
+    found = least_squares(misfit, np.zeros(len(centre)), bounds=(low, high), x_scale=1.0, loss="soft_l1")
     logarithms = centre + LN_WIDTHS * found.x
-    _, slopes = occupancy_times(rows.blocks, num_sms, blocks_per_sm, logarithms)
-    scaled = slopes * LN_WIDTHS / (LATENCY_ERROR * rows.latency_s)[:, None]
+    times, slopes = occupancy_times(rows.blocks, num_sms, blocks_per_sm, logarithms)
+    scaled = slopes * LN_WIDTHS / (LATENCY_ERROR * times)[:, None]
     unit = _posterior(scaled, misfit(found.x)[: len(rows)])
     tied = tuple(name for name, std in zip(LOGARITHMS, np.sqrt(np.diag(unit)), strict=True) if std > TIED)
     return logarithms, unit * np.outer(LN_WIDTHS, LN_WIDTHS), tied

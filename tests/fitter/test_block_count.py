@@ -85,6 +85,16 @@ def test_a_kernel_with_two_grids_leaves_the_model_of_another_as_it_is():
     assert "short" in refused[0]
 
 
+@pytest.mark.parametrize("factor", [0.01, 100.0])
+@pytest.mark.parametrize("place", range(len(GRIDS)))
+def test_a_launch_that_failed_is_named_and_in_no_model(place, factor):
+    rows = planted(noise=0.003)
+    rows.latency_s[place] *= factor
+    models, refused = fit_block_models(join_rows([rows, planted(kernel="other")]), GPU.num_sms)
+    assert [model.kernel for model in models] == ["other"]
+    assert f"{GRIDS[place]} blocks took" in refused[0]
+
+
 @pytest.mark.parametrize(
     "grids, judged", [(GRIDS, [432, 1000, 2160]), (np.array([54, 108, 216, 300, 432]), [108, 216, 300])], ids=["many rounds", "few"]
 )
