@@ -173,7 +173,7 @@ def cell_rows(cell: Cell, folder: Path) -> KernelRows:
     """The rows of a cell."""
     rows = read_table(folder / cell.file)
     operators = rows.row_operators()
-    keep = [rows.gpus[g] == cell.gpu and cell.accepts(o) for g, o in zip(rows.gpu_index, operators, strict=True)]
+    keep = [rows.gpus[g].name == cell.gpu and cell.accepts(o) for g, o in zip(rows.gpu_index, operators, strict=True)]
     own = rows.select(np.array(keep, dtype=np.bool_))
     return own if cell.named else replace(own, **dict.fromkeys(("tile_m", "tile_n", "split_k"), np.full(len(own), np.nan)))
 

@@ -209,7 +209,7 @@ def power_cases(folder: Path, draws: int) -> Iterator[Score]:
     everything = read_selection([folder / "aiconfigurator/power.csv"]).kernels
     assert everything is not None
     for gpu_name, target in POWER_TARGETS.items():
-        gpu, own = load_gpu(gpu_name), np.array(everything.gpus)[everything.gpu_index] == gpu_name
+        gpu, own = load_gpu(gpu_name), np.array(everything.row_gpus) == gpu_name
         rows = everything.select(own & np.isfinite(everything.power_w) & ~everything.at_limit)
         kept = random_rows(rows)
         started = time.perf_counter()

@@ -25,7 +25,6 @@ from showing import DATA, published, show
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, BoolArray
-from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.runs import fit_runs, stated_uncertainty
 from fitter.rows.columns import WorkloadRows
 from fitter.rows.selection import read_selection
@@ -57,7 +56,7 @@ def read_case(path: Path) -> Case:
     """Accepted runs of a workload dataset."""
     selection = read_selection([path])
     assert selection.workloads is not None
-    gpu = load_gpu(selection.workloads.gpus[0])
+    gpu = selection.workloads.gpus[0]
     tables = BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ)
     rows = replace(selection.workloads, collections=(LABORATORY,))
     return Case(rows=rows, gpu=gpu, tables=tables)

@@ -39,7 +39,7 @@ from fitter.bundle.drafts import Draft, draft_from_rows
 from fitter.bundle.runs import stated_uncertainty
 from fitter.bundle.sections import prior_bundle, with_gain_std
 from fitter.instructions.section import instruction_section
-from fitter.latency.groups import NO_SIBLINGS, expected_error
+from fitter.latency.groups import NO_SIBLINGS, OUTLIER_FACTOR, expected_error
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.priors import EQUATION_ERROR
@@ -136,7 +136,7 @@ def calibrate(
     held_out = {kind: _with_stated(left_out, bundle, getattr(selection, kind)) for kind, left_out in held_out.items()}
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
-    warnings = (*_poor(selection, bundle, held_out, errors), *far_laboratories(bundle), *few, *remarks, *unfit)
+    warnings = (*_poor(selection, bundle, held_out, errors), *_far_runs(held_out), *far_laboratories(bundle), *few, *remarks, *unfit)
     notes = (*transfer_notes(source, found.bundle), *selection.notes, *warnings)
     return Calibration(
         bundle=replace(bundle, errors=errors, notes=notes),
@@ -153,6 +153,16 @@ def _poor(selection: Selection, bundle: Bundle, held_out: Collection[str], error
     few = [rows for rows in selection.tables if kind_of(rows) not in held_out and len(rows) < FEWEST_ROWS]
     own = [row for rows in few for row in error_rows(compared(predict_rows(bundle, rows)))]
     return (*fit_warnings([row for row in errors if label_of(row) not in alone]), *fit_warnings(own, "the fitted rows themselves"))
+
+
+def _far_runs(held_out: FramesByKind) -> tuple[str, ...]:
+    """Warning for runs that contradict all others; such kernels are rejected as OUTLIER."""
+    if (runs := held_out.get("workloads")) is None:
+        return ()
+    far = np.abs(np.log(runs["measured_latency"] / runs["predicted_latency"])) > math.log(OUTLIER_FACTOR)
+    named = ", ".join(runs["origin"][far].head(5))
+    text = f"{far.sum()} runs are off by more than a factor of {OUTLIER_FACTOR:g}: are they failed measurements? {named}"
+    return (text,) if named else ()
 
 
 def far_laboratories(bundle: Bundle) -> tuple[str, ...]:

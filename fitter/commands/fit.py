@@ -69,7 +69,7 @@ def a_line(text: str) -> str:
 @output_option("--report", metavar="REPORT.html", help="Write a self-contained page about the fit.")
 @click.option(
     "--holdout",
-    type=Number(0.0, 0.9),
+    type=Number(0.0, 0.5),
     default=0.2,
     show_default=True,
     help="Share of kernels and workloads left out for errors.",

@@ -44,7 +44,8 @@ def read_selection(paths: Sequence[str | Path], gpu: str | GpuSpec | None = None
             parts += [_read_one(one, asked) for one in own or files]
         except (OSError, ValueError) as error:  # an invalid file name, a folder without permission
             raise InputError(f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    selection = joined(parts)
+    # One bundle for any order of the files.
+    selection = joined(sorted(parts, key=lambda part: (part.datasets[0].name, part.datasets[0].sha256)))
     selection = replace(selection, notes=(*selection.notes, *notes))
     if not selection.parts:
         raise SelectionError(_nothing_left(selection, None if asked is None else asked.name))

@@ -217,7 +217,7 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(tmp_path, name):
     "words",
     [
         (),
-        "a.csv --holdout 2",
+        "a.csv --holdout 0.6",
         "a.csv --holdout nan",
         "a.csv --seed -1",
         "a.csv --what",

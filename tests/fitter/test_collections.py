@@ -231,5 +231,6 @@ def test_tables_of_one_fit_that_name_no_laboratory_are_told(tmp_path):
     (tmp_path / "a.csv").write_text(f"{HEADER}\n{line},1e-5\n")
     (tmp_path / "b.csv").write_text(f"{HEADER},collection\n{line},2e-5,mine\n")
     both = read_selection([tmp_path / "a.csv", tmp_path / "b.csv"])
+    assert read_selection([tmp_path / "b.csv", tmp_path / "a.csv"]).datasets == both.datasets, "one bundle for any order of the files"
     assert [line.split(":")[0].strip() for line in selection_lines(both) if "names no laboratory" in line] == ["a.csv"]
     assert both.kernels.row_collections() == ["a.csv", "mine"]
