@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from collector.dataset.reader import is_kernel_dataset, read_kernel_dataset
 from estimator.bundle.content import Bundle
@@ -19,7 +20,7 @@ from fitter.rows.instruction_dataset import FAMILY, read_instruction_rows
 from fitter.rows.kernel_table import AT_LIMIT_SHARE, read_kernel_table
 from fitter.rows.partitions import parquet_files
 from fitter.rows.rejected import count_reasons
-from fitter.rows.screening import asked_gpu
+from fitter.rows.screening import asked_gpu, first_known
 from fitter.rows.tables import Table, file_digest, open_table, read_header
 from fitter.rows.workload_dataset import read_workload_dataset
 
@@ -212,12 +213,35 @@ UNORDERED: Final = frozenset({*UNIQUE_COLUMNS, *UNIQUE_COLUMNS.values(), "row"})
 
 
 def in_own_order(selection: Selection) -> Selection:
-    """The selection with kernels and runs sorted by content; equal rows keep their order.
+    """The selection with kernels, without repetitions, and runs, sorted by content; equal rows keep their order.
 
     Folds, samples and floating-point sums depend on the order of rows; sorting gives one bundle for any order of a table.
     """
     kernels, runs = selection.kernels, selection.workloads
-    return replace(selection, kernels=kernels and _sorted(kernels, "operators"), workloads=runs and _sorted(runs, "workloads"))
+    return replace(selection, kernels=kernels and _sorted(_medians(kernels), "operators"), workloads=runs and _sorted(runs, "workloads"))
+
+
+MEASURED: Final = ("sm_clock_mhz", "latency_s", "power_w", "power_std_w", "temperature_c")
+"""Columns in which repetitions of a measurement differ."""
+
+
+def _medians(rows: KernelRows) -> KernelRows:
+    """The rows with one for all repetitions of a measurement, the medians; trials of `collect` share a weight instead.
+
+    A repetition off by more than a factor of 2 stays, for the fit to name.  Each would count as a kernel: with 20 repetitions of 24 kernels
+    a fit errs half as much again, and intervals of power are too narrow.
+    """
+    place = np.arange(len(rows))
+    apart = np.where(rows.weight == 1.0, -1, place)
+    stated = [column.name for column in fields(rows) if column.name not in {*UNIQUE_COLUMNS, *MEASURED, "row"}]
+    columns = {name: getattr(rows, name) for name in stated}
+    every = pd.DataFrame(columns | {"apart": apart, "clock_mhz": first_known(rows.sm_clock_asked_mhz, rows.sm_clock_mhz)})
+    number = every.groupby(list(every), dropna=False, sort=False).ngroup().to_numpy()
+    usual_s = pd.Series(rows.latency_s).groupby(number).transform("median").to_numpy()
+    number = np.where(np.abs(np.log2(rows.latency_s / usual_s)) > 1.0, len(rows) + place, number)
+    medians = pd.DataFrame({name: getattr(rows, name) for name in MEASURED}).groupby(number).median()
+    first = rows.select(np.unique(number, return_index=True)[1])
+    return replace(first, **{name: medians[name].to_numpy() for name in MEASURED})
 
 
 def _sorted(rows: Rows, unique: str) -> Rows:

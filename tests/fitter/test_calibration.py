@@ -15,7 +15,7 @@ from fitter.report.check import check_bundle
 from fitter.rows.columns import UNKNOWN_GAIN_STD, join_rows, with_rejected
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.selection import read_selection
-from fitter.validate.predictions import single_kinds
+from fitter.validate.predictions import predict_rows, single_kinds
 from tests.estimator.bundle_example import VALIDATOR
 from tests.estimator.synthetic import matmul, transformer
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
@@ -200,6 +200,20 @@ def test_one_kernel_measured_often_is_one_kernel(tmp_path):
     once = bundle_of(selection_of(kernel_rows(PLANTED, product)), tmp_path)
     often = bundle_of(selection_of(kernel_rows(PLANTED, product * 30, noise=0.001)), tmp_path)
     assert often == pytest.approx(once, rel=0.2)
+
+
+def test_repetitions_of_a_table_change_neither_answers_nor_intervals_and_a_failed_one_is_named():
+    rows = kernel_rows(PLANTED, various_operators(24), noise=0.05)
+    many = rows.select(np.repeat(np.arange(24), 15))
+    scatter = np.exp(0.001 * np.random.default_rng(0).standard_normal(len(many)))
+    many = replace(many, row=np.arange(1, len(many) + 1), latency_s=many.latency_s * scatter, power_w=many.power_w * scatter)
+    failed = replace(many, latency_s=many.latency_s * np.where(many.row == 21, 100.0, 1.0))
+    named = calibrate(selection_of(failed), SPEC, holdout=0.0).selection.rejected
+    assert [(one.reason, one.row) for one in named] == [("OUTLIER", 21)]
+    once, often = (calibrate(selection_of(one), SPEC) for one in (rows, many))
+    found = [predict_rows(one.bundle, rows) for one in (once, often)]
+    for column, ratio in {"predicted_latency": 0.02, "predicted_power": 0.02, "std_latency": 0.2, "std_power": 0.2}.items():
+        assert found[1][column].to_numpy() == pytest.approx(found[0][column].to_numpy(), rel=ratio)
 
 
 PRODUCTS = various_operators(10)[::3]
