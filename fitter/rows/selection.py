@@ -241,7 +241,7 @@ def _medians(rows: KernelRows) -> KernelRows:
     number = np.where(np.abs(np.log2(rows.latency_s / usual_s)) > 1.0, len(rows) + place, number)
     medians = pd.DataFrame({name: getattr(rows, name) for name in MEASURED}).groupby(number).median()
     first = rows.select(np.unique(number, return_index=True)[1])
-    return replace(first, **{name: medians[name].to_numpy() for name in MEASURED})
+    return replace(first, **{name: medians[name].to_numpy() for name in MEASURED})  # type: ignore[arg-type]
 
 
 def _sorted(rows: Rows, unique: str) -> Rows:
