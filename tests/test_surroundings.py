@@ -82,7 +82,7 @@ sys.exit(main())
 
 @pytest.mark.parametrize(
     "words",
-    ["examples/llama-8b-decode.json --gpu h100 -o {}/answer.txt", "llm qwen3-8b --gpu l40s --prompt 9 --output 9 --batch 1 -o {}/answer.json"],
+    ["examples/llama-8b-decode.json --gpu h100 -o {}/answer.txt", "llm qwen3-8b --gpu l40s --prompt 9 --output 9 --batch 1 -o {}/it.json"],
 )
 def test_estimate_needs_nothing_that_windows_lacks(words, tmp_path):
     """What Windows' Python has not is taken out; the whole was tried there by hand (in Wine)."""

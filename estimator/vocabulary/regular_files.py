@@ -46,18 +46,18 @@ def open_regular(path: str | Path, most_bytes: int | None = None, *, follow: boo
         return BytesIO(content)
     if kind is not None:
         raise OSError(errno.EINVAL, f"it is {kind}, not a file; write what it holds to a file and name that", name)
-    # Not blocking: the path may become a pipe meanwhile.
-    flags = getattr(os, "O_NONBLOCK", 0) | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
-    stream = open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags))  # refuses a folder
+    wanted = ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK", "" if follow else "O_NOFOLLOW")  # does not block on a pipe created meanwhile
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in wanted)  # each of POSIX or of Windows alone
+    descriptor = os.open(path, flags)
     try:
-        status = os.fstat(stream.fileno())
+        status = os.fstat(descriptor)
         if stat.S_IFMT(status.st_mode) in KINDS:
             raise OSError(errno.EINVAL, "it is not a regular file", name)
         _check_size(path, status.st_size, most_bytes)
+        return os.fdopen(descriptor, "rb")  # refuses a folder
     except OSError:
-        stream.close()
+        os.close(descriptor)
         raise
-    return stream
 
 
 def read_regular(path: str | Path, most_bytes: int) -> bytes:
