@@ -6,11 +6,9 @@ from priors or from the fit of measured kernels of this GPU.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import expit, logit
 
 from estimator.bundle.content import OVERLAP_EXPONENT
 from estimator.model.coefficients import COLUMN, TIED_COEFFICIENTS, CoefficientTable, group_key, parameter_targets
@@ -19,13 +17,13 @@ from estimator.model.coefficients import HOST_OVERLAP as OVERLAP_NAME
 from estimator.model.lowering import lower
 from estimator.model.phases import Phases
 from estimator.model.power import tensor_rate
-from estimator.model.timeline import kernel_seconds, launch_bound_share, smooth_maximum
+from estimator.model.timeline import kernel_seconds, smooth_maximum
 from estimator.uncertainty.laboratory import ELSEWHERE_STD
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Workload
-from fitter.latency.objective import Solution, robust_residual, solve
+from fitter.latency.objective import solve
 from fitter.priors import (
     FILL_FLOP_PER_CLOCK,
     GROUP_PRIORS,
@@ -43,7 +41,7 @@ MATRIX_GROUPS: Final = TIED_COEFFICIENTS["prologue"][0]
 STREAM_GROUPS: Final = TIED_COEFFICIENTS["stream"][0]
 
 RUN_SCALE: Final = 0.06
-"""Ordinary relative error of a run at the pace of its host (`slow_probability`); errors well beyond it count linearly."""
+"""Ordinary relative error of a run; errors well beyond it count linearly."""
 
 WIDTHS: Final = {
     LAUNCH_NAME: HOST_LAUNCH.width,
@@ -86,11 +84,10 @@ class Host(NamedTuple):
 
 @frozen
 class LatencyFit:
-    """Coefficients by group, with their covariance and the pace of each run.
+    """Coefficients by group, with their covariance.
 
     widths                              prior widths of the parameters
     log_shift, covariance               ln of the factor on their start, shape (p,), and its covariance
-    slow                                probability of each run to have had its host's slow pace, shape (r,)
     scales, run_scale                   ln(scale) of each collection and its standard deviation; the scale of each run, shape (r,)
     """
 
@@ -99,7 +96,6 @@ class LatencyFit:
     widths: Mapping[str, float]
     log_shift: Array
     covariance: Array
-    slow: Array
     scales: Scales
     run_scale: Array
 
@@ -112,10 +108,6 @@ class LatencyFit:
     def identified(self) -> dict[str, bool]:
         """Whether the data determine a parameter, not its prior."""
         return {name: std < IDENTIFIED_SHRINKAGE * self.widths[name] for name, std in self.ln_std.items()}
-
-    def paced_launch_s(self) -> Array:
-        """Launch cost of one framework operator in each run at its expected pace [s], shape (r,)."""
-        return self.host.launch_s * SLOW_PACE**self.slow
 
 
 def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
@@ -158,7 +150,14 @@ def fit_latency(
     count = len(widths)
     maths = [[start[group]["math"] for group, one in parameter_targets(name, start) if one == "math"] for name in widths]
     least = [-max(np.log(min(found)), 0.0) if found else -np.inf for found in maths]  # no product is faster than the rate
-    solution, slow = _solve(rows, problem, np.array([*widths.values(), *[width] * len(free)]), np.array([*least, *[-np.inf] * len(free)]))
+    solution = solve(
+        lambda shift: (problem.log_seconds(shift), None),
+        np.log(rows.latency_s),
+        np.array([*widths.values(), *[width] * len(free)]),
+        scale=RUN_SCALE,
+        weight=rows.weight,
+        limits=(np.array([*least, *[-np.inf] * len(free)]), np.inf),
+    )
     fitted, host = shifted(start, solution.log_shift[:count])
     std = np.sqrt(np.diag(solution.covariance)[count:])
     known |= dict(zip(free, zip(solution.log_shift[count:].tolist(), std.tolist(), strict=True), strict=True))
@@ -168,7 +167,6 @@ def fit_latency(
         widths=widths,
         log_shift=solution.log_shift[:count],
         covariance=solution.covariance[:count, :count],
-        slow=slow,
         scales=known | {name: (0.0, 0.0) for name in names if name not in known},
         run_scale=problem.run_scale(solution.log_shift),
     )
@@ -196,8 +194,8 @@ def run_kernels(workloads: Sequence[Workload], index: IntArray, clock_hz: Array,
     )
 
 
-def run_seconds(runs: RunKernels, table: Array, host_launch_s: Array | float) -> tuple[Array, Array]:
-    """GPU time and host launch time of each run [s], shapes (r,); host_launch_s: of all runs, or of each."""
+def run_seconds(runs: RunKernels, table: Array, host_launch_s: float) -> tuple[Array, Array]:
+    """GPU time and host launch time of each run [s], shapes (r,)."""
     seconds = kernel_seconds(runs.phases, table[runs.group], runs.clock_hz)
     gpu_s: Array = np.bincount(runs.run, seconds * runs.count, len(runs.host_share)).astype(np.float64)
     return gpu_s, host_launch_s * runs.host_share
@@ -238,25 +236,16 @@ class _Problem:
         """Scale of each run's collection on GPU time [1], shape (r,)."""
         return np.exp(self.fixed + self.belongs @ shift[len(self.moves) :])
 
-    def seconds(self, shift: Array) -> tuple[Array, Array, float]:
-        """GPU time and host launch time of each run at the usual pace [s], shapes (r,), and the sharpness of their maximum.
+    def log_seconds(self, shift: Array) -> Array:
+        """ln of the time of each run, shape (r,).
 
         shift (p + s,): ln of the factors, then of the scales of collections.
         """
         table = self.base * np.exp(np.tensordot(shift[: len(self.moves)], self.moves, axes=1))
         host = host_of(shift)
         gpu_s, host_s = run_seconds(self.runs, table, host.launch_s)
-        return gpu_s * self.run_scale(shift), host_s, host.overlap_exponent
-
-    def log_paces(self, shift: Array) -> Array:
-        """ln of the time of each run at its host's usual pace, then at the slow pace, shape (2 r,)."""
-        gpu_s, host_s, p = self.seconds(shift)
-        result: Array = np.log(np.concatenate([smooth_maximum(gpu_s, pace * host_s, p) for pace in (1.0, SLOW_PACE)]))
+        result: Array = np.log(smooth_maximum(gpu_s * self.run_scale(shift), host_s, host.overlap_exponent))
         return result
-
-    def launch_bound(self, shift: Array) -> Array:
-        """Share of host launches in the latency of each run at the usual pace, shape (r,)."""
-        return launch_bound_share(*self.seconds(shift))
 
 
 def _problem(runs: RunKernels, start: Coefficients, fixed: Array, belongs: Array) -> _Problem:
@@ -266,59 +255,3 @@ def _problem(runs: RunKernels, start: Coefficients, fixed: Array, belongs: Array
         for group, name in parameter_targets(parameter, start):
             moves[i, table.number[group], COLUMN[name]] = 1.0
     return _Problem(runs=runs, base=table.vectors, moves=moves, fixed=fixed, belongs=belongs)
-
-
-def _solve(rows: WorkloadRows, problem: _Problem, widths: Array, lowest: Array) -> tuple[Solution, Array]:
-    """Parameters for prior widths and least values (p,), and the probability of each run to have its host's slow pace, shape (r,).
-
-    All runs start at the usual pace.
-    """
-    target, count = np.log(rows.latency_s), len(rows)
-    bounded = partial(solve, prior_width=widths, scale=RUN_SCALE, limits=(lowest, np.inf))
-    solution = bounded(lambda x: (problem.log_paces(x)[:count], None), target, weight=rows.weight)
-    shift, twice, share = solution.log_shift, np.tile(target, 2), SLOW_SHARE
-    for _ in range(8):
-        cost = robust_residual(problem.log_paces(shift) - twice, RUN_SCALE)[0] ** 2
-        slow = slow_probability(cost.reshape(2, count), share)
-        share = slow_share(slow, problem.launch_bound(shift))
-        weight = np.concatenate([1.0 - slow, slow]) * np.tile(rows.weight, 2)
-        solution = bounded(lambda x: (problem.log_paces(x), None), twice, weight=weight, start=shift)
-        moved, shift = np.abs(solution.log_shift - shift).max(), solution.log_shift
-        if moved < SETTLED:
-            break
-    return solution, slow
-
-
-SETTLED: Final = 1e-3
-"""Largest change of a parameter in the last round of classifying paces and fitting [ln]."""
-
-
-SLOW_PACE: Final = 1.25
-"""Ratio of the slow pace's launch cost to the usual one [1]: runs that changed pace show 1.22 to 1.30 between two readings (three
-published sets, two boards); Qwen2 1 × 128, which is in no fit, took 26.4 to 27.0 or 33.9 to 34.7 ms."""
-
-SLOW_SHARE: Final = 0.25
-"""Prior share of runs at the slow pace [1]."""
-
-SHARE_RUNS: Final = 4.0
-"""Weight of this prior, as a number of launch-bound runs."""
-
-MOST_SLOW: Final = 0.5
-"""Largest share of slow runs [1]: the usual pace is that of at least half of the runs, so the two paces cannot be exchanged."""
-
-
-def slow_probability(cost: Array, share: float) -> Array:
-    """Probability of each run to have the slow pace, shape (n,).
-
-    A host launches operators at its usual pace or, for seconds or minutes, at a slower one; a run's time does not show which one.
-    Each run is a mixture of both (expectation and maximisation: Dempster, Laird, Rubin, J. R. Stat. Soc. B 39 (1977) 1).
-
-    cost (2, n): −2·ln(likelihood) of each run at the usual and at the slow pace; share of slow runs among all.
-    """
-    return np.asarray(expit(logit(share) - 0.5 * (cost[1] - cost[0])))
-
-
-def slow_share(slow: Array, launch_bound: Array) -> float:
-    """Share of slow runs, weighted by the launch-bound share.  slow, launch_bound (n,): probability to be slow, share of launches."""
-    seen, slow_seen = float(launch_bound.sum()), float(slow @ launch_bound)
-    return min((slow_seen + SLOW_SHARE * SHARE_RUNS) / (seen + SHARE_RUNS), MOST_SLOW)

@@ -15,11 +15,11 @@ from fitter.rows.columns import KernelRows, WorkloadRows
 
 
 def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -> PowerRows:
-    """Runs with an energy, at the latency predicted by the fit of these rows for the pace of each run's host."""
+    """Runs with an energy, at the latency predicted by the fit of these rows."""
     measured = np.isfinite(rows.energy_j)
-    keep, host_launch_s = rows.select(measured), latency.paced_launch_s()[measured]
+    keep = rows.select(measured)
     runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, latency.groups)
-    gpu_s, host_s = run_seconds(runs, CoefficientTable(latency.groups).vectors, host_launch_s)
+    gpu_s, host_s = run_seconds(runs, CoefficientTable(latency.groups).vectors, latency.host.launch_s)
     gpu_s = gpu_s * latency.run_scale[measured]
     latency_s = smooth_maximum(gpu_s, host_s, latency.host.overlap_exponent)
     events = power_events(runs.phases, gpu, L2_CREDIT) * runs.count[:, None]

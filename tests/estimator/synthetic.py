@@ -50,7 +50,6 @@ def known_bundle(gpu, groups=None, energies=None, host=None):
         widths=WIDTHS,
         log_shift=np.zeros(len(WIDTHS)),
         covariance=np.eye(len(WIDTHS)) * 0.01,
-        slow=np.zeros(1),
         scales={},
         run_scale=np.ones(1),
     )
