@@ -2,9 +2,7 @@
 
 An error of ln(latency), or of ln(power), has the variance (1 − w)·σ_gpu² + w·σ_launch², where w is the weight of the host's launches
 (`estimator.uncertainty.sources.launch_weight`).  Both deviations are fitted together, so that slow modes of a host do not widen the
-errors of runs that the GPU limits.  Normal quantiles are then scaled to the 90 % quantile of the left-out runs' |error| / deviation.
-For n runs this is the (n + 1)·0.9-th value, interpolated; the next run lies below it with a probability of 0.9 (split conformal
-prediction, Lei et al., J. Am. Stat. Assoc. 113 (2018) 1094, takes the next whole number and so covers up to 1/(n + 1) more).
+errors of runs that the GPU limits.
 
 The mean error m_f of a family that is left out as a whole has the variance v_f from the scatter of its runs.  The common error of a
 family's runs then has the variance τ² = mean(m²) − mean(v).  For few families mean(m²) is uncertain itself, so Student's t with as many
@@ -42,7 +40,7 @@ from fitter.rows.columns import WorkloadRows
 from fitter.validate.predictions import grouped_folds
 
 PRIOR_RUNS: Final = 5.0
-"""Weight of the prior spread, and of a normal distribution's quantile, as a number of runs."""
+"""Weight of the prior spread, as a number of runs."""
 
 EXPECTED: Final = {"latency": (0.04, 0.12), "power": (0.04, 0.06)}
 """Prior of the error of GPU-bound and of launch-bound runs [relative].  About half of the power of a launch-bound run is kernel energy over
@@ -91,25 +89,10 @@ def paced_std(error: Array, launch_share: Array, expected: Spread) -> Spread:
     return gpu, launch
 
 
-def interval_factor(score: Array) -> float:
-    """Factor on standard deviations with which normal 90 % intervals hold for nine of ten future runs; near 1 for few runs.
-
-    score: |error| / deviation of runs, shape (n,).
-    """
-    count = len(score)
-    if not count:
-        return 1.0
-    seen = float(np.quantile(score, 0.9, method="weibull")) / NORMAL_90
-    return (count * seen + PRIOR_RUNS) / (count + PRIOR_RUNS)
-
-
 def known_spread(error: Array, launch_share: Array, expected: Spread) -> Spread:
     """Spread of runs left out of a fit that has other runs of their family; arguments as of `paced_std`, nan for an unknown error."""
     measured = np.isfinite(error)
-    error, launch_share = error[measured], launch_share[measured]
-    spread = paced_std(error, launch_share, expected)
-    factor = interval_factor(np.abs(error) / spread_at(spread, launch_share))
-    return factor * spread[0], factor * spread[1]
+    return paced_std(error[measured], launch_share[measured], expected)
 
 
 def family_spread(error: Array, known_std: Array, family: Array, expected: float) -> float:
