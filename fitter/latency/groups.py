@@ -20,7 +20,7 @@ from fitter.latency.lent_priors import transferred_priors
 from fitter.latency.refinement import refine_section
 from fitter.latency.residual_tier import FEWEST_POINTS, Documents
 from fitter.latency.section import KernelSection, Tiles, class_priors
-from fitter.priors import EQUATION_ERROR, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, Coefficients, Scales, kernel_priors
+from fitter.priors import EQUATION_ERROR, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, Coefficients, Priors, Scales, kernel_priors
 from fitter.rows.columns import KernelRows, distinct_clocks
 from fitter.rows.rejected import RejectedRow
 
@@ -58,10 +58,12 @@ class Siblings:
 
     values     coefficients by group; the priors are narrow around them
     error      by group, the standard deviation of the siblings' residuals [ln]: the prior of intervals with few shapes
+    common     priors of coefficients of the board and its host
     """
 
     values: Coefficients = EMPTY
     error: Mapping[str, float] = EMPTY
+    common: Mapping[str, Prior] = EMPTY
 
 
 NO_SIBLINGS: Final = Siblings()
@@ -79,7 +81,8 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
     """
     operators = rows.row_operators()
     pooled = _pooled(rows, operators, gpu, seed, siblings)
-    siblings = replace(siblings, values={**siblings.values, **{family: fit.coefficients for family, fit in pooled.items()}})
+    values = {**siblings.values, **{family: fit.coefficients for family, fit in pooled.items()}}
+    siblings = replace(siblings, values=values, common=_common(pooled))
     groups: dict[str, GroupFit] = {}
     choices: Documents = {}
     tiers: Documents = {}
@@ -143,7 +146,23 @@ def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int
         index = np.flatnonzero([operator.family == family for operator in operators])
         if len({section_key(operators[i]) for i in index}) < 2:
             continue
-        found[family] = _section(family, rows.select(index), gpu, seed, siblings).fit(np.arange(len(index))).groups[family]
+        own = replace(siblings, common=_common(found))
+        found[family] = _section(family, rows.select(index), gpu, seed, own).fit(np.arange(len(index))).groups[family]
+    return found
+
+
+COMMON: Final = ("floor_s", "l2_knee", "l2_knee_exponent")
+"""Coefficients of the host (its launch floor) and of the board (its L2), the same for all kernels.  Families share them because errors
+are larger without: in a simulated campaign 5.1 % instead of 3.9 % for copies, 5.3 % instead of 4.6 % for softmax."""
+
+
+def _common(pooled: Mapping[str, GroupFit]) -> Priors:
+    """Priors of the common coefficients, from the first family whose kernels determine them."""
+    found: Priors = {}
+    for name in COMMON:
+        fit = next((fit for fit in pooled.values() if fit.identified.get(name) and name in fit.coefficients), None)
+        if fit is not None:
+            found[name] = Prior(centre=fit.coefficients[name], width=max(fit.ln_std[name], 0.05))
     return found
 
 
@@ -165,6 +184,7 @@ def _section(key: str, rows: KernelRows, gpu: GpuSpec, seed: int, siblings: Sibl
         priors = class_priors(siblings.values[known], priors, pooled)
     elif known is not None:
         priors = transferred_priors(siblings.values[known], priors, SIBLING_NARROWING, gpu)
+    priors |= {name: prior for name, prior in siblings.common.items() if name == "floor_s" or name in priors}
     tiles: Tiles = "none"
     if matrix:
         # Kernel names decide where at least half of a section's rows have them.
