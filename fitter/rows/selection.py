@@ -106,6 +106,8 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     header = read_header(path)
     if header and header[0].lstrip().startswith(("{", "[")):
         raise InputError(f"{path}: JSON, no table of measurements; a workload file is for `estimate`")
+    if len(header) == 1 and {";", "\t"} & {*header[0]}:
+        raise InputError(f"{path}: its columns are not separated by commas; save it so, with points in numbers")
     found = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
     listed = ", nor a ".join(f"{kind} ({', '.join(module.NEEDED)}, …)" for kind, module, _ in KINDS)
     raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")

@@ -102,3 +102,10 @@ def test_a_name_that_is_a_trick_is_refused_in_one_line(name, tmp_path, capsys):
 def test_a_workload_file_is_named_for_what_it_is():
     example = Path(__file__).parents[2] / "examples" / "gpt2-prefill.json"
     assert "JSON, no table of measurements; a workload file is for `estimate`" in refusal(lambda: read_selection([str(example)], None))
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_table_with_other_separators_is_told_what_to_do(separator, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("operator,m,n,k,precision,latency_s\nlinear,128,128,128,bf16,1e-5\n".replace(",", separator))
+    assert "not separated by commas" in refusal(lambda: read_selection([path], None))
