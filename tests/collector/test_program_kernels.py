@@ -111,10 +111,12 @@ def test_an_interruption_while_a_program_starts_stops_it_too(monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     with open_bench("sim:a100-pcie-40gb") as bench:
         run = Program(command=("sleep", "60")).ready(bench)
         with pytest.raises(KeyboardInterrupt):
             run()
+    signal.signal(signal.SIGINT, before)
     assert [process.returncode for process in begun] == [-signal.SIGTERM]
 
 
