@@ -70,7 +70,7 @@ def test_a_model_that_hangs_is_stopped_and_named_in_one_line(tmp_path, repositor
     keep_all_but_the_last(tmp_path)
     assert main(f"--gpu sim:h200-sxm --bundle h200-sxm --folder {tmp_path} --python {python} --limit-s 6 --rehearse".split()) == 1
     assert capsys.readouterr().err == "error: measuring vision: no end within 6 s, stopped\n"
-    with pytest.raises(ProcessLookupError):
+    with pytest.raises((ProcessLookupError, FileNotFoundError)):  # a busy machine may not have begun it in time
         os.kill(int(pid.read_text()), 0)
 
 
