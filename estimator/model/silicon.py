@@ -52,7 +52,8 @@ GDDR_ENERGY: Final[dict[str, float]] = {"gddr5": 1.7, "gddr6": 1.7, "gddr6x": 2.
 """Energy of a byte over one of HBM [1], which has shorter wires; GDDR5's as GDDR6's.  Whole models of A10, A100 and H100, forecast from
 each other, take 1.3 with more rest power for the A10, or 2 with less, alike; decoding and training on A40, L40 and RTX 4090 ask for 2 or
 more.  GDDR6 was chosen between, with all of these in view; GDDR6X by copies and sums on an RTX 3070 Ti (errors of an RTX 4090's power
-then 16 for 22 %).  GDDR7 counts as HBM: at 1.7 copies and sums on an RTX 5060 Ti would draw 1.52 and 1.39 times theirs."""
+then 16 for 22 %).  GDDR7 counts as HBM, with an RTX PRO 6000 (better so) and an RTX 5090 (worse) in view; at 1.7 copies and sums on
+an RTX 5060 Ti err by 52 and 40 instead of 28 and 18 %."""
 
 WIDTH_SHARE: Final = 0.5
 """Share of a tensor core's energy for operands, which wider units use more often [1]."""

@@ -137,10 +137,11 @@ TURNED: Final = "images are channels first: {:.0f} conversions around its convol
 AUTOCAST: Final = "torch.autocast of its code is not traced: its kernels have the precision of --precision"
 
 ADVICE: Final = {
-    ("meta tensor", "Meta tensor", "meta device type", "register_meta", "Sparse"): (
+    ("meta tensor", "Meta tensor", "meta device type", "register_meta"): (
         "a trace has shapes, no values: take out what reads them, quantise by --weights"
     ),
     ("CUDA enabled", "NVIDIA driver", "device meta"): "a trace is on the meta device: take .cuda() and fixed devices out",
+    ("Sparse",): "sparse tensors are not traced: make them dense (sparse=False)",
 }
 """What to do about messages of PyTorch with any of these words."""
 

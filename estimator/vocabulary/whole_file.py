@@ -93,7 +93,10 @@ def _remove_leftovers(target: Path) -> None:
     """Remove temporary files for a target from dead processes."""
     for path, process in unfinished(target):
         try:
-            os.kill(process, 0) if os.name == "posix" else path.unlink()  # Windows keeps a file that is open
+            if os.name == "posix":
+                os.kill(process, 0)
+            else:
+                path.unlink()  # Windows keeps a file that is open
         except ProcessLookupError:
             path.unlink(missing_ok=True)
         except OSError:

@@ -161,7 +161,7 @@ def _far_runs(held_out: FramesByKind) -> tuple[str, ...]:
         return ()
     far = np.abs(np.log(runs["measured_latency"] / runs["predicted_latency"])) > math.log(OUTLIER_FACTOR)
     named = ", ".join(runs["origin"][far].head(5))
-    text = f"{far.sum()} runs are off by more than a factor of {OUTLIER_FACTOR:g}: are they failed measurements? {named}"
+    text = f"{far.sum()} of {len(far)} runs are off by more than a factor of {OUTLIER_FACTOR:g}; did their measurement fail? {named}"
     return (text,) if named else ()
 
 

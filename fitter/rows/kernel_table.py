@@ -39,7 +39,7 @@ from estimator.vocabulary.workload import (
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, Selection, compacted
-from fitter.rows.screening import ROOF_TOLERANCE, Screen, first_known, numbered, roof_seconds
+from fitter.rows.screening import FEWEST_OF_A_UNIT, ROOF_TOLERANCE, Screen, first_known, numbered, roof_seconds
 from fitter.rows.tables import Table
 
 SHAPE_COLUMNS: Final = (*dict.fromkeys(name for names in FAMILY_FIELDS.values() for name in names), "sequence", "is_decode")
@@ -369,8 +369,7 @@ def _reject_by_roof(screen: Screen, kernels: Sequence[Operator], kernel_index: I
         roof[index] = roof_seconds([kernels[i] for i in used.tolist()], spec, position, clock_mhz[index])
         # Kernels of less than 10 µs are ruled by launch costs, not by their work.
         ratio = latency_s[index] / np.fmax(roof[index], 10e-6)
-        # Fewer rows tell nothing about a file's unit.
-        if len(index) >= 8 and float(ratio.min()) > IMPLAUSIBLE_RATIO:
+        if len(index) >= FEWEST_OF_A_UNIT and float(ratio.min()) > IMPLAUSIBLE_RATIO:
             raise InputError(
                 f"{screen.table.name}: all {len(index)} {spec.name} rows take over {IMPLAUSIBLE_RATIO:g} times what the hardware needs; "
                 "latency_s must be in seconds"

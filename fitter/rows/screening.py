@@ -31,6 +31,9 @@ OVERSHOOT: Final = 1.15
 """Largest power over the limit [1]; more is another unit or another limit.  H200 boards drew 1.11 times their limit in the half second
 before it acted."""
 
+FEWEST_OF_A_UNIT: Final = 8
+"""Fewer rows tell nothing about a file's unit (assumed)."""
+
 CLOCK_MARGIN: Final = 1.1
 """Factor on the GPU's clock range; clocks beyond it mean another unit or another GPU [1]."""
 
@@ -201,8 +204,7 @@ class Screen:
         low, high = power_w < least_w, power_w > OVERSHOOT * limit_w
         read = np.isfinite(power_w) & (self.whole < 0) & (self.power < 0)
         for wrong, where in ((low, "below rest"), (high, "above the power limit")):
-            # Fewer rows tell nothing about a file's unit.
-            if read.sum() >= 8 and wrong[read].all():
+            if read.sum() >= FEWEST_OF_A_UNIT and wrong[read].all():
                 raise InputError(f"{self.table.name}: all {read.sum()} powers are {where}; power_w must be in watts, energy_j in joules")
         with np.errstate(divide="ignore", invalid="ignore"):  # from rejected rows
             stated, other = self.table.numbers("power_w"), self.table.numbers("energy_j") / self.table.numbers("latency_s")

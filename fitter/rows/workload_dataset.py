@@ -26,7 +26,7 @@ from estimator.vocabulary.workload import Workload, workload_as_run
 from fitter.errors import InputError
 from fitter.rows.columns import Selection, Startup, WorkloadRows, compacted
 from fitter.rows.kernel_table import IMPLAUSIBLE_RATIO
-from fitter.rows.screening import LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, numbered, roof_seconds
+from fitter.rows.screening import FEWEST_OF_A_UNIT, LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, numbered, roof_seconds
 from fitter.rows.tables import Table
 
 COLUMNS: Final = frozenset(
@@ -183,8 +183,8 @@ def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequenc
     hardware and host allow: the file holds milli- or microseconds.
     """
     good = screen.kept().tolist()
-    ratio = [latency_s[i] / _usual_s(workloads[i], specs[i], clock_mhz[i]) for i in good[:: max(len(good) // 8, 1)]]
-    if len(ratio) >= 8 and np.median(ratio) > IMPLAUSIBLE_RATIO:
+    ratio = [latency_s[i] / _usual_s(workloads[i], specs[i], clock_mhz[i]) for i in good[:: max(len(good) // FEWEST_OF_A_UNIT, 1)]]
+    if len(ratio) >= FEWEST_OF_A_UNIT and np.median(ratio) > IMPLAUSIBLE_RATIO:
         slow = f"the runs take {np.median(ratio):.0f} times what hardware and host need"
         raise InputError(f"{screen.table.name}: {slow}; latency_s must be in seconds, of one iteration")
     for i in good:

@@ -428,7 +428,7 @@ def test_a_module_without_inputs_is_given_tokens(traced):
         ("FILE:quantised", {}, "torch.jit or torch.ao hides a part of it"),
         ("FILE:observed", {}, "take out what reads them, quantise by --weights"),
         ("FILE:chosen", {}, "take out what reads them, quantise by --weights"),
-        ("FILE:sparse", {"phase": "train"}, "take out what reads them, quantise by --weights"),
+        ("FILE:sparse", {"phase": "train"}, "make them dense"),
         ("FILE:elsewhere", {}, "take .cuda() and fixed devices out"),
         ("FILE:words", {"weights": "fp8"}, "has no layers or experts that fp8 takes"),
         ("FILE:missing", {}, "nothing to call"),

@@ -240,7 +240,7 @@ def test_a_failed_run_is_named_and_the_others_predict_as_without_it(factor):
     rows = workload_rows(PLANTED, various_workloads(), noise=NOISE)
     place = np.arange(len(rows)) == int(rows.latency_s.argmax())
     failed = calibrate(selection_of(None, replace(rows, latency_s=rows.latency_s * np.where(place, factor, 1.0))), SPEC)
-    assert [line.partition("? ")[2] for line in failed.warnings if "failed" in line] == [f"runs.csv row {rows.row[place][0]}"]
+    assert [line.partition("? ")[2] for line in failed.warnings if "fail?" in line] == [f"runs.csv row {rows.row[place][0]}"]
     first, *_ = various_workloads()
     answers = [estimate(first, one.bundle, sm_clock_mhz=900.0)[0].latency_s for one in (failed, calibrate(selection_of(None, rows), SPEC))]
     assert answers[0] == pytest.approx(answers[1], rel=0.1)
