@@ -1,13 +1,13 @@
 """Steady states of boards that hold their power limit.
 
 A board whose mean power exceeds its limit lowers the clock of all its steps until it does not: it alternates between the highest clock
-within the limit and the next, or stays at the lowest.  Axes as in `estimator.serving.intervals`, and g: clocks among which it is sought.
+within the limit and the next, or stays at the lowest.  Axes as in `estimator.serving.intervals`, and g: clocks that it can lock.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,20 +17,16 @@ from estimator.serving.intervals import Columns, moves, shares, steady_states
 from estimator.serving.schedule import Cycle
 from estimator.vocabulary.quantities import NORMAL_90, TINY, Array, IntArray
 
-CLOCKS: Final = 24
-"""Clocks between which the one that holds the power limit is sought (assumed): a clock and the next differ by less than a tenth."""
-
-
 def settled_states(
     served: Served, board: Board, nodes: Sequence[int], slots: Array, rate: float | None
 ) -> tuple[StepCosts, IntArray, Cycle, Columns]:
     """Costs of steps at g clocks, places of the asked ones (c,) among these, and the `steady_states` and their `shares` at these."""
-    costs, asked_mhz = step_costs(served, board, nodes), board.asked_mhz
+    costs, asked_mhz, clocks_mhz = step_costs(served, board, nodes), board.asked_mhz, board.gpu.clocks_mhz()
     cycle = steady_states(served, costs, slots, rate)
     limit_w = board.held.power_w * served.layout.tensor_parallel * moves(limit=math.expm1(NORMAL_90 * board.held.ln_std))
     if not np.any(cycle.power_w > limit_w):
         return costs, np.arange(len(asked_mhz)), cycle, shares(cycle, costs)
-    mhz = np.unique((*asked_mhz, *np.geomspace(board.gpu.sm_clock_min_mhz, asked_mhz.max(), CLOCKS)))
+    mhz = np.unique((*asked_mhz, *clocks_mhz[clocks_mhz < asked_mhz.max()]))
     costs, place = step_costs(served, replace(board, asked_mhz=mhz), nodes), np.searchsorted(mhz, asked_mhz)
     # At a rate the sequences that run depend on the clock: each asked clock is a load of its own.
     last, slots = (place[:, None], slots) if rate is None else (place[None], np.repeat(slots, len(place)))

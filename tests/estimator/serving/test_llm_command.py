@@ -311,11 +311,19 @@ def test_a_table_shows_the_first_tokens_that_a_limit_holds():
     assert f"{1e3 * large['ttft_loaded_s']:.1f} ms" in out or f"{1e3 * large['ttft_loaded_s']:.2f} ms" in out
 
 
-@pytest.mark.parametrize("more", ["", "--power-cap 400", "--power-cap 130"])
-def test_a_point_says_of_itself_the_same_alone_and_in_a_list(more):
-    words = f"llama-3.1-8b --gpu h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0 {more}"
-    table = answers(words, "--batch 4,32,256")
-    alone = [answers(words, "--batch", batch) for batch in (4, 32, 256)]
+LISTS = [
+    ("h100 --prompt 2048 --output 64 --engine tensorrt-llm-1.0", "--batch", (4, 32, 256)),
+    ("h100 --prompt 2048 --output 64 --power-cap 400", "--batch", (4, 32, 256)),
+    ("h100 --prompt 2048 --output 64 --power-cap 130", "--batch", (4, 32, 256)),
+    ("4090 --prompt 532 --output 38 --batch 200 --weights fp8 --power-cap 250", "--freqs", (1200, 2115, 2400, 2730)),
+    ("h100 --prompt 2048 --output 64 --rate 5 --power-cap 300", "--freqs", (900, 1395, 1980)),
+]
+
+
+@pytest.mark.parametrize("words, name, values", LISTS)
+def test_a_point_says_of_itself_the_same_alone_and_in_a_list(words, name, values):
+    words = f"llama-3.1-8b --gpu {words} {name}"
+    table, alone = answers(words, ",".join(map(str, values))), [answers(words, value) for value in values]
     for name in ("validity", "warnings"):
         assert [one[name] for one in table] == [one[name] for one in alone], name
     for name in ("sm_clock_mhz", "ttft_s_high", "ttft_loaded_s", *MEASURES):
