@@ -27,7 +27,7 @@ HEADLINE: Final = {
 }
 """Values of the headline with their words and units."""
 
-LABELS: Final = ("model", "bundle", "gpu", "gpus", "engine", "batch", "rate", "asked_clock_mhz")
+LABELS: Final = ("model", "bundle", "gpu", "gpus", "tensor_parallel", "engine", "batch", "rate", "asked_clock_mhz")
 """Columns that identify a point of a sweep."""
 
 LEAST_SHARE: Final = 0.005
@@ -64,7 +64,7 @@ def served_svg(answers: Sequence["ServedEstimate"], chart: str) -> str:
     lines: dict[str, list[ServedEstimate]] = {}
     for answer in answers:
         clock = f", {answer.asked_clock_mhz:g} MHz" if over == "batch" else ""
-        lines.setdefault(f"{answer.gpus} x {answer.gpu} ({answer.bundle}){clock}", []).extend([] if answer.state else [answer])
+        lines.setdefault(f"{_group(answer)} ({answer.bundle}){clock}", []).extend([] if answer.state else [answer])
     if max(map(len, lines.values()), default=0) < 2:
         raise OperatingPointError("a chart needs two points of one GPU that have an answer: give --batch or --freqs a list")
     series = []
@@ -86,7 +86,7 @@ def _full(answer: "ServedEstimate") -> str:
     load = f"{answer.batch} in flight" if answer.rate is None else f"{answer.rate:g} requests/s"
     asked, held = (f"{mhz:.0f} MHz" for mhz in (answer.asked_clock_mhz, answer.sm_clock_mhz))  # the mean; the power limit may lower it
     clock = held if held == asked else f"{held} (asked {asked})"
-    where = f"{answer.gpus} x {answer.gpu} at {clock}, {printable(answer.engine)}"
+    where = f"{_group(answer)} at {clock}, {printable(answer.engine)}"
     what = f"{printable(answer.model)} ({answer.weights}, cache {answer.kv}) on {where}"
     text = (
         f"{what}, {answer.prompt} + {answer.output} tokens, {load} ({answer.bundle}, {answer.state and 'no answer: '}{_verdict(answer)})\n"
@@ -104,6 +104,12 @@ def _full(answer: "ServedEstimate") -> str:
     text += aligned(rows, left_columns=(0, 2)) + f"  time: {shares}; prompts take {percent(answer.parts['prompts'])}\n"
     text += indented(together([answer.gpus]))
     return f"{text}  memory of a GPU: weights {memory.weights_byte / GIB:.1f} GiB, {free}\n"
+
+
+def _group(answer: "ServedEstimate") -> str:
+    """The GPUs; of several copies of the attention also the GPUs of one."""
+    copied = answer.tensor_parallel < answer.gpus
+    return f"{answer.gpus} x {answer.gpu}" + f" (tensor parallel {answer.tensor_parallel})" * copied
 
 
 def _verdict(answer: "ServedEstimate") -> str:

@@ -205,7 +205,16 @@ def test_lists_make_a_table_in_the_order_of_the_options():
     assert len(text) == 5
     assert [line.split(",")[0] for line in lines] == ["model", *["llama-3-8b"] * 3]
     headline = run("llama-3-8b", LOAD, "--rate 0.5 --freqs 900,1410")[1].splitlines()[0]
-    assert headline == "model llama-3-8b, bundle a100-sxm-80gb 0.1.0, gpu a100-sxm-80gb, gpus 1, engine vllm 0.12, rate 0.5"
+    board = "bundle a100-sxm-80gb 0.1.0, gpu a100-sxm-80gb, gpus 1, tensor parallel 1"
+    assert headline == f"model llama-3-8b, {board}, engine vllm 0.12, rate 0.5"
+
+
+def test_layouts_of_as_many_gpus_are_told_apart(tmp_path):
+    words, out = f"mixtral-8x7b {LOAD} --expert-parallel 4 --batch 4,8 --tensor-parallel", tmp_path / "chart.svg"
+    assert [line.split()[0] for line in run(words, "1,2,4")[1].splitlines()[2:-1]] == ["1", "1", "2", "2", "4", "4"]
+    assert "4 x a100-sxm-80gb (tensor parallel 2)" in run(words, "2 --best tokens_per_s")[1]
+    run(words, "1,2,4 -o", out)
+    assert out.read_text().count("<polyline") == 3
 
 
 def test_a_short_prompt_adds_little_to_steps_that_run_anyway():
