@@ -17,6 +17,7 @@ from estimator.serving.intervals import Columns, moves, shares, steady_states
 from estimator.serving.schedule import Cycle
 from estimator.vocabulary.quantities import NORMAL_90, TINY, Array, IntArray
 
+
 def settled_states(
     served: Served, board: Board, nodes: Sequence[int], slots: Array, rate: float | None
 ) -> tuple[StepCosts, IntArray, Cycle, Columns]:
