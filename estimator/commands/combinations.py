@@ -162,7 +162,9 @@ def _choice(options: Options, bundle: "Bundle", gpu: "GpuSpec | None") -> "Choic
             clocks = parse_clocks(options["freqs"], board)
     if options["idle_power"]:
         watt, at = options["idle_power"]
-        idle_power = (watt, at or max(clocks or (board.usual_clock_mhz,)))
+        if not at and len(clocks or ()) > 1:
+            raise click.UsageError(f"--idle-power was read at one of the clocks of --freqs: say at which, {watt:g}@MHZ")
+        idle_power = (watt, at or (clocks or (board.usual_clock_mhz,))[0])
     return bundle, gpu, clocks, idle_power
 
 

@@ -198,7 +198,7 @@ BOARD: Final = (
         "--efficiency", multiple=True, callback=converted(_shares), metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."
     ),
     positive("--power-cap", metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
-    click.option("--idle-power", type=_reading, metavar="W[@MHZ]", help="Power of your board at rest, awake, at its highest asked clock."),
+    click.option("--idle-power", type=_reading, metavar="W[@MHZ]", help="Power of your board at rest, awake, at the asked clock."),
 )
 """Settings of a board."""
 

@@ -184,6 +184,7 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
         ("--gpu h100 --idle-power 0", 2, "--idle-power"),
         ("--gpu h100,l4 --idle-power 60", 2, "was read on one board"),
         ("--gpu h100 --idle-power 90@", 2, "--idle-power"),
+        ("--gpu l40s --freqs 600,2520 --idle-power 90", 2, "--idle-power was read at one of the clocks of --freqs: say at which, 90@MHZ"),
     ],
 )
 def test_what_cannot_be_is_one_line(words, status, message, workload):
@@ -204,11 +205,10 @@ def test_power_at_rest_that_was_read_replaces_the_rule_and_keeps_its_course_over
     assert idle_w(gpu=gpu, sm_clock_mhz=(600.0,)) == pytest.approx(expected[0])
 
 
-def test_a_reading_without_a_clock_is_of_the_highest_one_asked_for(workload):
-    words = (workload, "--gpu l40s --freqs 600,2520 --idle-power")
-    assert printed(words, "90") == printed(words, "90@2520") != printed(words, "90@600")
-    words = (workload, "--gpu l40s --idle-power")
-    assert printed(words, "90") == printed(words, f"90@{load_gpu('l40s').sm_clock_max_mhz}")
+@pytest.mark.parametrize("freqs, at_mhz", [("--freqs 600", 600), ("", load_gpu("l40s").sm_clock_max_mhz)])
+def test_a_reading_without_a_clock_is_of_the_asked_one(workload, freqs, at_mhz):
+    words = (workload, f"--gpu l40s {freqs} --idle-power")
+    assert printed(words, "90") == printed(words, f"90@{at_mhz}") != printed(words, "90@900")
 
 
 @pytest.mark.parametrize("name, narrower", [("b200-sxm", True), ("h100-sxm", False), ("l40s", False), ("new", False), ("a10", False)])
