@@ -86,8 +86,7 @@ def _full(answer: "ServedEstimate") -> str:
     load = f"{answer.batch} in flight" if answer.rate is None else f"{answer.rate:g} requests/s"
     asked, held = (f"{mhz:.0f} MHz" for mhz in (answer.asked_clock_mhz, answer.sm_clock_mhz))  # the mean; the power limit may lower it
     clock = held if held == asked else f"{held} (asked {asked})"
-    where = f"{_group(answer)} at {clock}, {printable(answer.engine)}"
-    what = f"{printable(answer.model)} ({answer.weights}, cache {answer.kv}) on {where}"
+    what = f"{printable(answer.model)} ({answer.weights}, cache {answer.kv}) on {_group(answer)} at {clock}, {printable(answer.engine)}"
     text = (
         f"{what}, {answer.prompt} + {answer.output} tokens, {load} ({answer.bundle}, {answer.state and 'no answer: '}{_verdict(answer)})\n"
     )
@@ -119,7 +118,7 @@ def _verdict(answer: "ServedEstimate") -> str:
 def _table(answers: Sequence["ServedEstimate"]) -> str:
     """A line for each of the first answers; labels that all share stand above."""
     values = {name: list(dict.fromkeys(getattr(answer, name) for answer in answers)) for name in LABELS}
-    labels = {name: name.removesuffix("_mhz").replace("_", " ") for name, found in values.items() if found != [None]}
+    labels = {name: name.replace("_mhz", " [MHz]").replace("_", " ") for name, found in values.items() if found != [None]}
     shown = [name for name in labels if len(values[name]) > 1]
     fixed = ", ".join(f"{label} {printable(str(values[name][0]))}" for name, label in labels.items() if name not in shown)
     columns = HEADLINE | {"ttft_s": ("TTFT under load", TIME_UNITS)}

@@ -207,6 +207,7 @@ def test_lists_make_a_table_in_the_order_of_the_options():
     headline = run("llama-3-8b", LOAD, "--rate 0.5 --freqs 900,1410")[1].splitlines()[0]
     board = "bundle a100-sxm-80gb 0.1.0, gpu a100-sxm-80gb, gpus 1, tensor parallel 1"
     assert headline == f"model llama-3-8b, {board}, engine vllm 0.12, rate 0.5"
+    assert run("llama-3-8b", LOAD, "--batch 1,4")[1].splitlines()[0].endswith(", asked clock [MHz] 1410.0")
 
 
 def test_layouts_of_as_many_gpus_are_told_apart(tmp_path):
