@@ -7,15 +7,17 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from estimator import bundle_for, bundle_names, estimate, explain, load_bundle, load_gpu
+from estimator import bundle_for, bundle_names, estimate, explain, load_bundle, load_gpu, with_precision
 from estimator.bundle.files import VARIABLE, BundleHead, bundle_heads, bundle_path, head_of, save_bundle
 from estimator.engine.board import board_tables
 from estimator.model.power_limit import UNLIMITED_W
+from estimator.serving.costs import single_step
 from estimator.uncertainty.forecast import distance, forecast_std
 from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.specifications import gpu_names
+from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.estimating import fails, printed, question, run, tabled
 from tests.estimator.synthetic import matmul, transformer, workload_of
 
@@ -258,3 +260,19 @@ def test_power_asleep_is_in_no_estimate_and_in_no_bundle(tmp_path):
     assert one == other
     save_bundle(replace(A10, gpu=gpu), tmp_path / "b.json")
     assert load_bundle(tmp_path / "b.json").gpu.asleep_w is None
+
+
+def test_a_gpu_with_more_of_everything_is_no_slower():
+    works = [with_precision(gpt2_prefill(8, 512), "fp16"), single_step("llama-3.1-8b", "decode", batch=8, weights="fp16").workload]
+    figures, seconds = {}, {}
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        rates = gpu.usual_clock_mhz, gpu.dram_bytes_per_s, gpu.matrix_flop_per_clock("fp16", False), float(gpu.compute_capability)
+        figures[name] = np.array((gpu.num_sms, gpu.l2_bytes, gpu.power_limit_w, *rates))
+        for i, work in enumerate(works):
+            bundle, other = bundle_for(name, served=i == 1)
+            seconds[name, i] = estimate(work, bundle, gpu=other, host_launch_s=0.0)[0].latency_s
+    larger = [(one, two) for one, two in permutations(figures, 2) if (figures[one] >= figures[two]).all()]
+    assert len(larger) > 500
+    slower = [(one, two, i) for one, two in larger for i in range(2) if seconds[one, i] > 1.12 * seconds[two, i]]
+    assert slower == []
