@@ -7,9 +7,10 @@ tokens that follow the first, every slot turns over once, so b prompts come in:
     beside  = n · (o0 + o1 · b) + s · op: what the host does while the boards compute: o0 for each step, o1 for each sequence in it, op
               for each of the s steps with prompts, s = max(min(n, b), b · chunks).  Prompts share a step where they outnumber the
               steps; long ones need several
-    slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + max(boards, beside); h: the host's time in which boards
-            wait
-    pace    time of a decoding step with the host = h0 + h1 · b + d + max(beside − boards, 0) / n
+    first   what the host still does for the step of the own prompt when the boards are ready = max(op − a, 0)
+    slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + max(boards + first, beside); h: the host's time in
+            which boards wait
+    pace    time of a decoding step with the host = h0 + h1 · b + d + max(beside − boards − first, 0) / n
     tokens/s = b · output / slot;    time per output token = pace + (1 − q) · (b − 1) / n · (p + hr)
     energy of a slot's time = n · E(d) + E(a) + (b − 1) · E(p) + waiting time · waiting power
 
@@ -112,21 +113,23 @@ def closed_loop(load: Load, running: Array) -> Cycle:
     slots, busy = np.maximum(running, 1.0), np.minimum(running, 1.0)
     others = slots - 1.0  # whose prompts come beside the own one
     steps, decode, prompt, host = load.output - 1, load.decode(slots), load.prompt(slots), load.host
-    step_s, request_s, token_s = host.step_s, host.request_s, decode.seconds
+    request_s, token_s = host.request_s, decode.seconds
     decode_s = steps * token_s
+    unhidden_s = np.maximum(host.overlapped_prompt_s - load.alone.seconds, 0.0)
+    first_s = host.step_s + unhidden_s
     launched = np.maximum(np.minimum(steps, slots), slots * load.chunks) * host.overlapped_prompt_s
     beside = steps * (host.overlapped_step_s + host.overlapped_sequence_s * slots) + launched
     prompt_s = load.alone.seconds + others * prompt.seconds
-    late = np.maximum(beside - decode_s - prompt_s, 0.0)
-    own = step_s + host.sequence_s * slots + late / steps
+    late = np.maximum(beside - decode_s - prompt_s - unhidden_s, 0.0)
+    own = host.step_s + host.sequence_s * slots + late / steps
     pace = token_s + own
     each = prompt.seconds + request_s
-    waiting_s = steps * own + step_s + slots * request_s
+    waiting_s = steps * own + first_s + slots * request_s
     slot_s = decode_s + prompt_s + waiting_s
     between_s = (1.0 / np.maximum(busy, TINY) - 1.0) * slot_s
-    prompt_j = (load.alone.joules + others * prompt.joules + (step_s + slots * request_s) * load.waiting_w) / slots
+    prompt_j = (load.alone.joules + others * prompt.joules + (first_s + slots * request_s) * load.waiting_w) / slots
     output_j = steps * (decode.joules + own * load.waiting_w) / slots
-    ttft_s = load.alone.seconds + step_s + request_s + 0.0 * slots
+    ttft_s = load.alone.seconds + first_s + request_s + 0.0 * slots
     return Cycle(
         running=running + 0.0 * slot_s,
         slot_s=slot_s,
