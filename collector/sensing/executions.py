@@ -46,8 +46,8 @@ LINGER_S, LINGER_SHARE = 0.5, 0.05
 """Duration and share of power that remains in a pause: 5 to 20 % of the step (published recordings)."""
 FEW_CYCLES: Final = 3.0
 """A window of at most this many cycles of execution and pause resolves pauses with much of its length, a longer one only with its ends."""
-FREEDOM, NOISE_FREEDOM = 4.0, 4.0
-"""Degrees of freedom of the residuals' t distribution, and of a noise that the calibration states."""
+NOISE_FREEDOM: Final = 4.0
+"""Degrees of freedom of a noise that the calibration states."""
 DEFAULT_NOISE_W, LEAST_NOISE_W = 0.5, 1e-3
 """Noise of readings if the calibration states none, and the least fitted one [W]."""
 SLOPE_S: Final = 1e-3
@@ -282,7 +282,10 @@ def _solved(problem: _Problem, size: float, weight: Array) -> _Solution:
 
 
 def _weights(problem: _Problem, solution: _Solution) -> Array:
-    """Precisions of the readings from a solution's residuals: noise, jitter where the prediction is steep, tails."""
+    """Precisions of the readings from a solution's residuals: noise, and jitter where the prediction is steep.
+
+    No reading counts less because it is far off: short parts of an execution are seen by few readings.
+    """
     residual = problem.value - problem.design @ solution.level
     of_jitter = (problem.jitter_s * (problem.slope @ solution.level)) ** 2
     taken = float(np.sum((problem.design @ solution.covariance) * (problem.design * solution.weight[:, None])))
@@ -290,10 +293,9 @@ def _weights(problem: _Problem, solution: _Solution) -> Array:
     known = problem.known or 1.0
     noise2 = problem.noise_w**2
     for _ in range(ROUNDS):
-        tail = (FREEDOM + 1.0) / (FREEDOM + residual**2 / (noise2 + of_jitter))
-        own = tail * residual**2 * noise2 / (noise2 + of_jitter)
+        own = residual**2 * noise2 / (noise2 + of_jitter)
         noise2 = max((known * problem.noise_w**2 + float(own.sum())) / (known + freedom), LEAST_NOISE_W**2)
-    return tail / (noise2 + of_jitter)
+    return np.asarray(1.0 / (noise2 + of_jitter))
 
 
 def _unresolved(load: LoadStamps, response: SensorResponse) -> float:

@@ -17,6 +17,7 @@ from collector.errors import SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, host_spans, possible_polls
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
+from collector.sensing.executions import BINS
 from collector.sensing.known_sensor import possible_responses
 from collector.sensing.repeated import RepeatedEnergy, repeated_energy
 from collector.sensing.steady import corrected_power, settle_time_s
@@ -66,7 +67,8 @@ def plan_repeats(duration_s: float, calibration: SensorCalibration, span_s: floa
     period = calibration.update_period_s or max(response.width_s for response in responses.responses)
     full = all(response.width_s >= FULL_PERIODS[response.kernel] * period for response in responses.responses)
     discard_s = settle_time_s(calibration, LEAST_SETTLE_S) + responses.reach_s
-    settled = max(3, math.ceil(max(span_s, 0.3, 2.0 * responses.reach_s, 6.0 * period) / duration_s))
+    shifts_s = 0.0 if full else (SHIFTS + 1) * min(duration_s, BINS * period)  # each part is seen at all phases of the updates
+    settled = max(3, math.ceil(max(span_s, 0.3, 2.0 * responses.reach_s, 6.0 * period, shifts_s) / duration_s))
     return RepeatPlan(
         executions=settled + math.ceil(discard_s / duration_s),
         block=settled if full else max(1, settled // (SHIFTS + 1)),
