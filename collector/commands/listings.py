@@ -199,12 +199,14 @@ def sensors_command(name: str | None, entry: Path | None, out: Path | None, spea
 @output_options
 def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -> None:
     """Write DATASET (a Parquet file, a folder or the log of an unfinished campaign) as CSV or as one Parquet file."""
+    from collector.dataset.reader import left_out
     from collector.dataset.writer import export_dataset
 
     if out is None:
         out = dataset.with_suffix(f".{kind}")
         check_output(out)
     rows = export_dataset(dataset, kind, out)
+    speak.warn(*filter(None, [left_out(dataset)]))
     speak.say({"output": str(out), "rows": rows}, [f"{out}: {rows} rows"])
 
 
@@ -215,7 +217,9 @@ def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -
 def report_command(dataset: Path, out: Path, speak: Speaker) -> None:
     """Write a page about DATASET (a Parquet file, a folder or the log of an unfinished campaign): what holds, what does not and why."""
     from collector.campaigns.page import dataset_page
+    from collector.dataset.reader import left_out
 
     page, rows = dataset_page(dataset)
+    speak.warn(*filter(None, [left_out(dataset)]))
     write_whole(out, page.encode("utf-8", errors="replace"))
     speak.say({"output": str(out), "rows": rows}, [f"{out}: a page about {rows} rows"])

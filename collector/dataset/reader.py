@@ -185,12 +185,22 @@ def parquet_files(folder: Path) -> list[Path]:
     return sorted(file for file in below if not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts))
 
 
+def left_out(path: Path) -> str:
+    """A warning of rows in logs of unfinished campaigns, which `read_kernel_dataset` leaves out of a path; "" without one."""
+    logs = sorted(path.rglob(f"*{LOG_SUFFIX}")) if path.is_dir() else [log_path(path)]
+    rows = [log.read_bytes().count(b"\n") - 1 for log in logs if log.is_file()]
+    if not rows:
+        return ""
+    told = f"{sum(rows)} rows of {len(rows)} unfinished campaign{'s' * (len(rows) > 1)} are left out ({logs[0]})"
+    return f"{path}: {told}; `collect … --resume` finishes it, and a log can be named alone"
+
+
 def _files(path: Path) -> list[Path]:
     """The files behind a path."""
     if path.is_dir():
         files = parquet_files(path)
         if not files:
-            raise DatasetError(f"{path}: no Parquet file in this folder; `collect` writes them")
+            raise DatasetError(left_out(path) or f"{path}: no Parquet file in this folder; `collect` writes them")
         return files
     if path.is_file():
         return [path]

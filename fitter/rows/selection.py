@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pandas as pd
 
-from collector.dataset.reader import is_kernel_dataset, read_kernel_dataset
+from collector.dataset.reader import is_kernel_dataset, left_out, read_kernel_dataset
 from estimator.bundle.content import Bundle
 from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
 from fitter.errors import InputError, SelectionError
@@ -90,7 +90,8 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     path = path.resolve() if path.name in ("", "..") else path
     if path.is_dir() or is_kernel_dataset(path):
         dataset = read_kernel_dataset(path)
-        return _collected(Table.of(dataset.table, path, file_digest(path)), dataset.files, gpu)
+        rows = _collected(Table.of(dataset.table, path, file_digest(path)), dataset.files, gpu)
+        return replace(rows, notes=(*rows.notes, *filter(None, [left_out(path)])))
     known = _table_kind(path)
     if known is not None:
         kind, module, read = known

@@ -35,7 +35,7 @@ from tests.collector.dataset_rows import (
     write_log,
 )
 from tests.fitter.page import Page
-from tests.words import answer, one_line, refused
+from tests.words import answer, one_line, refused, told
 
 
 def test_rows_equal_in_all_that_ran_are_repetitions_whatever_came_out():
@@ -363,3 +363,14 @@ def test_bad_input_gives_one_line_and_no_page(tmp_path):
         assert not out.exists()
     assert answer(f"report {log} -o {out}") == {"output": str(out), "rows": 3}
     assert "did not finish" in out.read_text()
+
+
+@pytest.mark.parametrize("command", ["report {} -o {}", "export {} --to csv -o {}"])
+def test_rows_of_unfinished_campaigns_in_a_folder_are_left_out_with_a_warning(tmp_path, command):
+    (folder := tmp_path / "d").mkdir()
+    write_log(folder, 3)
+    refused(1, "3 rows of 1 unfinished campaign are left out", command.format(folder, tmp_path / "out"))
+    write_kernel_dataset([a_row("a")], METADATA, folder / "whole.parquet")
+    out, err = told(f"{command.format(folder, tmp_path / 'out')} --json")
+    assert json.loads(out)["rows"] == 1
+    assert "3 rows of 1 unfinished campaign are left out" in err
