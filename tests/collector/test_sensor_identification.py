@@ -142,6 +142,17 @@ def test_a_meter_on_another_clock_gives_nothing_but_the_reason():
     assert "one time base" in found.notes["averaging"]
 
 
+@pytest.mark.parametrize("step_w, share", [(0.01, 0.8), (1.0, 0.8), (5.0, 1.0)])
+def test_a_meter_at_the_end_of_its_range_gives_no_gain_and_one_in_coarse_steps_does(step_w, share):
+    meter_w = step_w * np.round(np.minimum(METERED.meter_w, share * METERED.meter_w.max()) / step_w)
+    found = calibration(replace(METERED, meter_w=meter_w))
+    if share == 1.0:
+        assert found.gain == pytest.approx(0.955, abs=0.01)
+        return
+    assert found.gain is None
+    assert "end of the meter's range" in found.notes["gain"]
+
+
 def test_a_meter_too_slow_for_the_averaging_tells_none():
     assert calibration(replace(METERED, meter_s=METERED.meter_s[::50], meter_w=METERED.meter_w[::50])).averaging == "undetermined"
 
