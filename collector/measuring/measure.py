@@ -113,7 +113,7 @@ class WatchedBoard:
         found, notes = energies_of(polls, self._calibration, list(spans.values()), stamps_s.tolist())
         energies = {
             name: Energy(count=len(start), duration_s=float((end - start).sum()), energy_j=energy_j, energy_std_j=std_j)
-            for (name, (start, end)), (energy_j, std_j) in zip(spans.items(), found, strict=True)
+            for (name, (start, end)), (energy_j, std_j, _) in zip(spans.items(), found, strict=True)
         }
         return energies, (*self.notes, *notes.values())
 

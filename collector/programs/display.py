@@ -135,7 +135,10 @@ def _lines(document: Document, title: str, rows: Sequence[Sequence[str]], *ends:
 
 
 def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> Document:
-    """Means over the runs at one clock whose energy is known.  Gain and offset are common to them, the rest averages out."""
+    """Means over the runs at one clock whose energy is known.  `scatter_std_j` averages out, the rest of the error is common to them.
+
+    The error that the runs state counts as much as one run's distance from the mean.
+    """
     executions = sum(run.executions for run in runs)
     runs = [run for run in runs if math.isfinite(run.energy_j)] or runs
     figures = {name: np.array([getattr(run, name) for run in runs], dtype=np.float64) for name in (*MEANS, "scatter_std_j")}
@@ -143,8 +146,7 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> Document
     mean = {name: float(values.mean()) for name, values in figures.items()}
     several, count = len(runs) > 1, math.sqrt(len(runs))
     common = float(np.mean(np.sqrt(np.maximum(figures["energy_std_j"] ** 2 - scatter_std**2, 0.0))))
-    seen = float(figures["energy_j"].std(ddof=1)) if several else 0.0
-    std = math.hypot(common, max(_rms(scatter_std), seen) / count)
+    std = math.hypot(common, math.hypot(_rms(scatter_std) / count, float(figures["energy_j"].std())) / count)
     counter_own = math.sqrt(max(_rms(figures["counter_energy_std_j"]) ** 2 - common**2, 0.0))
     return {
         "asked_sm_clock_mhz": asked,

@@ -144,7 +144,7 @@ COUNTER_Z: Final = 3.0
 class ProgramRun:
     """One run of a program: exit status, time [s], energy [J] and mean power [W] of the board while it ran.
 
-    `energy_std_j` is the standard error, `scatter_std_j` its part without gain and offset.
+    `energy_std_j` is the standard error, `scatter_std_j` its part that differs from run to run.
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the energy of the uncorrected
     readings, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its standard error.
     `start_s` is its host time [s] and `polls` are times [s] and readings [W] from rest to rest (nan and empty of several runs).
@@ -230,16 +230,16 @@ def measure_program(
     rest_w = min(known, key=lambda rest: rest.raw_std_w if math.isfinite(rest.raw_std_w) else math.inf).power_w
     polls, latency_s = (host_seconds(trace.board.host_ns), trace.board.power_w), end_s - start_s
     spans = [(start_ns, end_ns)], [(begun_ns, start_ns), (end_ns, round(ended_s / SECONDS_PER_NS))]
-    (found_j, rests_j), told = energies_of(polls, calibration, [host_spans(span) for span in spans], (start_s, end_s))
-    energy_j, energy_std_j = found_j
-    counter_j, counter_std_j, note = _counter(first, last, latency_s, rests_j, calibration, found_j)
+    found, told = energies_of(polls, calibration, [host_spans(span) for span in spans], (start_s, end_s))
+    (energy_j, energy_std_j, scatter_std_j), (*rests_j, _) = found
+    counter_j, counter_std_j, note = _counter(first, last, latency_s, rests_j, calibration, (energy_j, energy_std_j))
     states = states_within(trace.states, start_s, end_s)
     return ProgramRun(
         exit_status=exit_status,
         latency_s=latency_s,
         energy_j=energy_j,
         energy_std_j=energy_std_j,
-        scatter_std_j=math.sqrt(max(energy_std_j**2 - inversion(calibration).common_std_j(energy_j, latency_s) ** 2, 0.0)),
+        scatter_std_j=scatter_std_j,
         rest_w=rest_w,
         naive_energy_j=sampled_energies_j(trace.board, start_s, end_s)["mtsm"],
         counter_energy_j=counter_j,
@@ -256,7 +256,7 @@ def _counter(
     first: EnergyReading | None,
     last: EnergyReading | None,
     latency_s: float,
-    rests_j: tuple[float, float],
+    rests_j: Sequence[float],
     calibration: SensorCalibration,
     found_j: tuple[float, float],
 ) -> tuple[float, float, str]:

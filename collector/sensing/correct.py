@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from scipy.special import stdtrit
 
 from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
@@ -21,9 +22,9 @@ from collector.sensing.deconvolve import Spans, deconvolve, unread_std_j, unseen
 from collector.sensing.known_sensor import inversion, possible_responses
 from collector.sensing.repeated import EnergySpan, RepeatedEnergy, contradiction, mixed, repeated_energy, sensor_notes
 from collector.sensing.response import SensorResponse
-from collector.sensing.updates import BoardUpdates, board_updates
+from collector.sensing.updates import BoardUpdates, board_updates, fresh
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.quantities import NORMAL_90, Array
 from estimator.vocabulary.values import frozen
 
 LONGEST_LOAD_S, MOST_REST_S = 400.0, 300.0
@@ -132,10 +133,10 @@ UNREAD: Final = "no reading fell within it, so its energy is not known: repeat i
 
 def energies_of(
     polls: Polls, calibration: SensorCalibration, spans: Sequence[Spans], stamps_s: Sequence[float]
-) -> tuple[list[tuple[float, float]], Mapping[str, str]]:
-    """Energy and standard error of each set of spans [J], and notes; `polls` are times [s] and readings [W] (n,), before to after.
+) -> tuple[list[tuple[float, float, float]], Mapping[str, str]]:
+    """Energy of each set of spans, its standard error, and the part of it that differs from one measurement to the next [J]; and notes.
 
-    nan for spans that no reading covers.
+    `polls` are times [s] and readings [W] (n,), before to after.  nan for spans that no reading covers.
 
     `stamps_s`, ascending, are times at which the power may step.  Raises SensorError for too few readings.
     """
@@ -150,35 +151,41 @@ def energies_of(
     share = possible.weighed(np.array([fit.evidence for fit in fits]))
     found = []
     for index, (starts, ends) in enumerate(spans):
-        parts = []
+        parts, scatters = [], []
         for fit, response in zip(fits, possible.responses, strict=True):
-            more_j = _limits_j(updates, response, (starts, ends), stamps_s, fit.parts_j[index])
-            parts.append((fit.parts_j[index], math.hypot(fit.parts_std_j[index], more_j)))
+            steps_j, sampled_j = _limits_j(updates, response, (starts, ends), stamps_s, fit.parts_j[index])
+            scatters.append(math.hypot(fit.parts_std_j[index], sampled_j))
+            parts.append((fit.parts_j[index], math.hypot(scatters[-1], steps_j)))
         energy, std = mixed(share, parts)
         energy, std = back.energy(energy, std, float((ends - starts).sum()))
-        found.append((float(energy), float(std)) if math.isfinite(std) else (math.nan, math.nan))
+        scatter = float(share @ scatters) / back.gain
+        found.append((float(energy), float(std), scatter) if math.isfinite(std) else (math.nan, math.nan, math.nan))
     unread = {"unread": UNREAD} if np.isnan(found).any() else {}
     return found, {**sensor_notes(calibration, updates), **unread}
 
 
-def _limits_j(updates: BoardUpdates, response: SensorResponse, spans: Spans, stamps_s: Sequence[float], energy_j: float) -> float:
-    """Standard error of an energy [J] from the form of its steps, from the time between averages, and from holes in the polls.
+def _limits_j(
+    updates: BoardUpdates, response: SensorResponse, spans: Spans, stamps_s: Sequence[float], energy_j: float
+) -> tuple[float, float]:
+    """Standard errors of an energy [J] from the form of its steps, and from the time between averages and holes in the polls.
 
     Readings inside the spans are a random sample of the power between neighbouring stamps, so the energy has the error of their mean;
     without one, nothing is known of what no average holds.
     """
     seen_s = updates.time_s - response.delay_s - 0.5 * response.width_s
     held = np.searchsorted(spans[0], seen_s, side="right") > np.searchsorted(spans[1], seen_s, side="right")
+    held &= fresh(updates.value)
     unseen = unseen_share(response, updates.period_s)
     if unseen and not held.any():
-        return math.inf
+        return 0.0, math.inf
     inside, stretch = updates.value[held], np.searchsorted(stamps_s, seen_s[held])
     swing_w = float(np.ptp([*updates.value, energy_j / (spans[1] - spans[0]).sum()]))  # averages of a short span show a part of its power
     about = inside - (np.bincount(stretch, inside) / np.maximum(np.bincount(stretch), 1))[stretch]
-    scatter_w = math.sqrt((float(about @ about) + (PRIOR_SCATTER * swing_w) ** 2) / max(len(inside), 1))
+    few = float(stdtrit(max(len(inside), 1), 0.95)) / NORMAL_90  # Student's t: a scatter of few readings is hardly known
+    scatter_w = few * math.sqrt((float(about @ about) + (PRIOR_SCATTER * swing_w) ** 2) / max(len(inside), 1))
     sampled_j = scatter_w * updates.period_s * math.sqrt(unseen * max(len(inside), 1))
     steps_j = response.width_s * math.hypot(STEP_SHARE * swing_w, SCATTER_SHARE * scatter_w) * math.sqrt(len(spans[0]))
-    return math.hypot(sampled_j, steps_j, unread_std_j(updates, response, float(spans[0][0]), float(spans[1][-1])))
+    return steps_j, math.hypot(sampled_j, unread_std_j(updates, response, float(spans[0][0]), float(spans[1][-1])))
 
 
 def _held_by(load: LoadStamps, time_s: Array) -> tuple[LoadStamps, dict[str, str]]:
@@ -203,7 +210,7 @@ def _regressed(polls: Polls, whole: CorrectedRecording, calibration: SensorCalib
     whole = replace(whole, repeated=found, notes=contradiction(updates, load, calibration, found))
     if whole.method == DECONVOLUTION and not load.alike:  # unlike executions have no common level; averages that tile time need none
         begin, end = load.start_s[:1], load.end_s[-1:]
-        ((energy_j, std_j),), _ = energies_of(polls, calibration, [(begin, end)], (begin[0], end[0]))
+        ((energy_j, std_j, _),), _ = energies_of(polls, calibration, [(begin, end)], (begin[0], end[0]))
         return replace(whole, span=replace(found.total, energy_j=energy_j, energy_std_j=std_j))
     return replace(
         whole,

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array, dia_array
 from collector.errors import SensorError
 from collector.sensing.board_power import LAUNCH_LAG_S, LAUNCH_RISE_S
 from collector.sensing.response import SensorResponse
-from collector.sensing.updates import BoardUpdates
+from collector.sensing.updates import BoardUpdates, fresh
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
 
@@ -23,8 +23,8 @@ WALKS: Final = (0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
 """Tried standard deviations of the walk over an update period, as shares of the readings' spread."""
 LEAST_WALK: Final = 0.006
 """A smaller walk for recordings whose steps have stamps: between them a load may be as steady as rest."""
-FREE_WALK: Final = 3.0
-"""Standard deviation of the walk over a stamp, as a share of the readings' spread: a step of any size."""
+FREE_WALK: Final = 100.0
+"""Standard deviation of the walk over a stamp, as a share of the readings' spread: long averages show little of a step."""
 LEAST_SPREAD_W, DEFAULT_NOISE_W = 0.1, 0.5
 WELL_POSED_SHARE: Final = 0.9
 """Averages tile time where the window is at least this share of the update period."""
@@ -75,7 +75,8 @@ def deconvolve(
 
     Raises SensorError for too few updates, and for a recording shorter than a third of the sensor's memory.
     """
-    time_s, value, period_s = updates.time_s, updates.value, updates.period_s
+    new = fresh(updates.value)
+    time_s, value, period_s = updates.time_s[new], updates.value[new], updates.period_s
     if len(time_s) < 3:
         raise SensorError(f"only {len(time_s)} updates; at least 3 are needed to take an averaging out")
     if response.reach_s > 3.0 * (end_s - start_s):

@@ -25,7 +25,7 @@ from collector.sensing.board_power import (
     smoothed,
 )
 from collector.sensing.response import SensorResponse, seen
-from collector.sensing.updates import BoardUpdates
+from collector.sensing.updates import BoardUpdates, fresh
 from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.values import frozen
 
@@ -156,9 +156,7 @@ def fit_executions(
     """
     time_s, value = updates.time_s, updates.value
     used = _usable(time_s, response, load, discard_s)
-    repeats = used & np.append(False, value[1:] == value[:-1])
-    if np.count_nonzero(repeats) <= 0.1 * np.count_nonzero(used):
-        used &= ~repeats
+    used &= fresh(value)
     count = int(np.count_nonzero(used))
     if count < MIN_READINGS:
         raise SensorError(f"only {count} readings lie within the load; at least {MIN_READINGS} are needed: repeat longer")

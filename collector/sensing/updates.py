@@ -8,7 +8,7 @@ from collector.errors import SensorError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import Updates, fit_update_clock, held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.values import frozen
 
 PERIOD_TOLERANCE: Final = 0.005
@@ -62,6 +62,12 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
     std = min(std, clock.period_s)
     due = _due(changes, clock.period_s, time_s, float(power_w[0]))
     return BoardUpdates(**due, period_s=clock.period_s, time_std_s=std, note=note)
+
+
+def fresh(value: Array) -> BoolArray:
+    """Whether updates came (n,).  One that repeats the value before it did not, unless that is common."""
+    new = np.append(True, np.diff(value) != 0.0)
+    return new | (np.count_nonzero(~new) > 0.1 * len(new))
 
 
 def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> dict[str, Array]:

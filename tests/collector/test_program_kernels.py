@@ -12,10 +12,11 @@ import pytest
 
 from collector.bench import open_bench, open_simulated
 from collector.programs.kernels import IDLE, measure_kernels
-from collector.programs.program import Program, measure_program
+from collector.programs.program import Program, measure_program, stamped
 from collector.sampling import Sampler
 from collector.sensing.catalogue import board_sensor
 from collector.sensing.live import characterise_sensor
+from collector.sensing.repeated_measurement import measure_repeated
 from estimator import Workload, make_operator, write_workload
 from tests.collector.dataset_rows import addition, product
 from tests.collector.made_readings import a_sensor
@@ -205,3 +206,30 @@ def test_readings_and_counter_are_as_right_as_they_say(workload):
             assert run.energy_j == pytest.approx(true_j, abs=3.0 * run.energy_std_j)
             assert run.counter_energy_j == pytest.approx(true_j, abs=3.0 * run.counter_energy_std_j)
             assert max(run.energy_std_j, run.counter_energy_std_j) < 0.02 * true_j
+
+
+def test_few_readings_and_few_executions_are_as_wrong_as_they_say(tmp_path):
+    """Programs of 3 ms to a second: none, one or some readings fall within them, and windows that are longer hold rest as well."""
+    away = {"run": [], "std": []}
+    for seed, board in enumerate(("rtx-3090", "a100-pcie-40gb", "h200-sxm", "v100-pcie-32gb")):
+        with open_bench(f"sim:{board}", seed=seed, meter=True) as bench:
+            sampler = Sampler(bench.gpu, bench.sensors)
+            sensor = characterise_sensor(bench, sampler)
+            for count in (5.0, 20.0, 100.0, 500.0):
+                path = str(tmp_path / f"{count}.json")
+                kernels = (product(4096), addition(2**26, "fp32"), product(2048), addition(2**22, "fp32"))
+                write_workload(Workload(name="w", operators=kernels, counts=(count, 0.7 * count, count, 4.0 * count)), path)
+                for index in range(4):
+                    run = measure_program(bench, sampler, Program(command=(path,)), sensor, index=index, asked_mhz=None)
+                    true_j = bench.planted_energy_j(round(run.start_s * 1e9), round((run.start_s + run.latency_s) * 1e9))
+                    away["run"].append((run.energy_j - true_j) / run.energy_std_j)
+                (batch,) = (found := measure_repeated(bench, sampler, stamped(Program(command=(path,)), bench), sensor, asked_std=1.0)).runs
+                kept_s = batch.load.start_s[0] + batch.plan.discard_s
+                ends = zip(batch.load.start_s, batch.load.end_s, strict=True)
+                true_j = np.mean([bench.planted_energy_j(round(1e9 * start), round(1e9 * end)) for start, end in ends if start >= kept_s])
+                away["std"].append((found.energy_j - true_j) / found.energy_std_j)
+    for name, values in away.items():
+        known = np.abs([value for value in values if math.isfinite(value)])
+        assert len(known) > 0.6 * len(values)
+        assert np.mean(known > 2.0) < 0.15, name
+        assert known.max() < 4.0, name
