@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from estimator.display.text import aligned, json_text
-from estimator.options.command_line import tell
+from estimator.options.command_line import check_output, tell
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
 
@@ -30,11 +30,15 @@ class Speaker:
     warnings: list[str] = field(default_factory=list)
 
     def say(self, document: Any, lines: Sequence[str], out: Path | None = None) -> None:
-        """Prints the result, a JSON document or lines; `out` receives the whole document or nothing.  Raises UnwrittenError after it."""
+        """Prints the result, a JSON document or lines; `out` receives the whole document or nothing.
+
+        Raises the errors of `check_output` after it.
+        """
         as_json = self.as_json
         text = json_text(document) if as_json or out else ""
         try:
             if out is not None:
+                check_output(out)  # another command may have written it meanwhile
                 write_whole(out, text.encode())
         finally:
             if as_json or lines:

@@ -8,7 +8,7 @@ from collector.dataset.reader import check_replaceable, read_kernel_dataset
 from collector.errors import DatasetError
 from fitter.rows.tables import open_table
 from tests.collector.campaigns import campaign_words
-from tests.words import called, refused
+from tests.words import called, refused, told
 
 CAMPAIGN = """
 [[kernels]]
@@ -83,3 +83,11 @@ def test_a_flipped_byte_in_a_page_is_noticed_by_every_reader(measured, tmp_path)
     for read in (read_kernel_dataset, lambda path: open_table(path, frozenset({"row_id"}))):
         with pytest.raises(DatasetError, match=r"CRC checksum verification failed.*collect it again"):
             read(damaged)
+
+
+def test_a_file_that_came_while_a_program_was_measured_is_kept_and_the_result_is_printed(tmp_path):
+    file = tmp_path / "run.json"
+    out, err = told("run", "--gpu", "sim:a100-pcie-40gb", "--out", file, "--", "sh", "-c", f"touch {file}", status=1)
+    assert "energy [J]" in out
+    assert f"{file} exists" in err
+    assert file.read_bytes() == b""
