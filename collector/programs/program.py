@@ -30,7 +30,7 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import energies_of
 from collector.sensing.figures import figure
 from collector.sensing.known_sensor import inversion
-from collector.sensing.repeated_measurement import Execution, measure_repeated
+from collector.sensing.repeated_measurement import GOLDEN, Execution, measure_repeated
 from collector.sensing.steady import settle_time_s, steady_power, update_period_s
 from estimator.formats import read_workload
 from estimator.vocabulary.frozen import EMPTY
@@ -215,12 +215,14 @@ def measure_program(
     execute, clock = program.ready(instruments), instruments.clock
     sampler.drain()
     begun_ns, first = clock.now_ns(), sampler.energy()
-    clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # a new phase of the updates for each run
+    begun_s = begun_ns * SECONDS_PER_NS
+    phase_s = index * GOLDEN * period_s - begun_s - rest_s  # runs begin at new phases of the updates, which fill their period evenly
+    clock.wait(rest_s + (phase_s % period_s if period_s else 0.0))
     start_ns = clock.now_ns()
     exit_status = execute()
     end_ns = clock.now_ns()
     clock.wait(rest_s)
-    begun_s, start_s, end_s, ended_s = (stamp_ns * SECONDS_PER_NS for stamp_ns in (begun_ns, start_ns, end_ns, clock.now_ns()))
+    start_s, end_s, ended_s = (stamp_ns * SECONDS_PER_NS for stamp_ns in (start_ns, end_ns, clock.now_ns()))
     last, trace = sampler.energy(), sampler.drain()
     rests_s = (begun_s, start_s), (min(end_s + settle_time_s(calibration, 0.0), ended_s), ended_s)
     rests = [steady_power(trace.board, *rest_s, calibration, instruments.gpu.power_limit_w()) for rest_s in rests_s]

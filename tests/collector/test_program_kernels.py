@@ -233,3 +233,12 @@ def test_few_readings_and_few_executions_are_as_wrong_as_they_say(tmp_path):
         assert len(known) > 0.6 * len(values)
         assert np.mean(known > 2.0) < 0.15, name
         assert known.max() < 4.0, name
+
+
+def test_runs_begin_at_phases_that_fill_the_period_of_the_updates(workload):
+    with open_bench(BOARD, seed=2) as bench:
+        sampler, sensor = Sampler(bench.gpu, bench.sensors), board_sensor("a100-pcie-40gb", bench.gpu.identity(), "nvml", "instant")
+        program, period_s = Program(command=(workload,)), sensor.update_period_s
+        starts = [measure_program(bench, sampler, program, sensor, index=index, asked_mhz=None).start_s for index in range(8)]
+    phases = np.sort(np.mod(starts, period_s)) / period_s
+    assert np.diff(phases, append=phases[0] + 1.0).max() < 0.24, "the widest gap of eight golden steps"
