@@ -30,8 +30,8 @@ from estimator.vocabulary.values import frozen
 LONGEST_LOAD_S, MOST_REST_S = 400.0, 300.0
 """Longest load of a regression, and longest rest before and after it [s]: the model has one drift, and memory is bounded."""
 REGRESSION, DECONVOLUTION, ESTIMATE = "regression on the load", "deconvolution", "estimate between updates"
-STEP_SHARE, SCATTER_SHARE = 0.03, 0.15
-"""Error of both steps of a span together, in widths of the response times the readings' swing, and times their scatter inside the span.
+STEP_SHARE: Final = 0.03
+"""Error of both steps of a span together, in widths of the response times the readings' swing.
 
 From simulated loads of 0.3 to 5 s, steady ones and ones with pauses.
 """
@@ -184,7 +184,7 @@ def _limits_j(
     few = float(stdtrit(max(len(inside), 1), 0.95)) / NORMAL_90  # Student's t: a scatter of few readings is hardly known
     scatter_w = few * math.sqrt((float(about @ about) + (PRIOR_SCATTER * swing_w) ** 2) / max(len(inside), 1))
     sampled_j = scatter_w * updates.period_s * math.sqrt(unseen * max(len(inside), 1))
-    steps_j = response.width_s * math.hypot(STEP_SHARE * swing_w, SCATTER_SHARE * scatter_w) * math.sqrt(len(spans[0]))
+    steps_j = STEP_SHARE * response.width_s * swing_w * math.sqrt(len(spans[0]))
     return steps_j, math.hypot(sampled_j, unread_std_j(updates, response, float(spans[0][0]), float(spans[1][-1])))
 
 
