@@ -52,6 +52,6 @@ def test_a_softmax_whose_rows_outgrow_a_warp_does_not_leap(name):
     seconds = []
     for dim in (2048, 2056):
         operator = make_operator("softmax", "softmax", "fp32", rows=65536, dim=dim)
-        workload = workload_of(operator, 100.0, name="softmax")
+        workload = workload_of(operator, counts=(100.0,), name="softmax")
         seconds.append(estimate(workload, load_bundle(name), host_launch_s=0.0)[0].latency_s)
     assert seconds[1] < 4.0 * seconds[0]

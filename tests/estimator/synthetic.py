@@ -97,6 +97,6 @@ def addition(elements, precision="bf16"):
     return make_operator("elementwise", "add", precision, elements=elements, reads=2 * elements)
 
 
-def workload_of(operator, count=1.0, name="one"):
-    """A workload of one kernel alone."""
-    return Workload(name=name, operators=(operator,), counts=(count,))
+def workload_of(*operators, counts=(), name="one"):
+    """A workload of these kernels, each once unless counts are given."""
+    return Workload(name=name, operators=operators, counts=counts or (1.0,) * len(operators))

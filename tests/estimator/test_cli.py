@@ -76,15 +76,6 @@ def test_unknown_power_is_null_and_never_nan(tmp_path, workload):
     assert all("nan" not in run(asked, words)[1] for words in ((), "--csv"))
 
 
-def test_warning_goes_to_stderr_and_into_the_result_and_makes_a_strict_status_3(bundle, workload):
-    status, out, err = run(workload, f"--bundle {bundle} --gpu-spec a10 --json")
-    assert status == 0
-    assert any("forecast" in warning for warning in json.loads(out)["warnings"])
-    assert err.startswith("warning: layers: forecast")
-    status, _, err = run(workload, f"--bundle {bundle} --gpu-spec a10 --quiet --strict")
-    assert (status, err) == (3, "")
-
-
 def test_settings_change_the_result_the_way_physics_says(bundle, workload):
     def asked(*words):
         return printed(workload, f"--bundle {bundle}", words)

@@ -55,5 +55,6 @@ def test_an_exponent_that_fitted_clocks_told_leaves_nothing_open_beyond_them():
 
 def test_two_clocks_of_a_workload_differ_by_the_way_between_them():
     one = judged(question(WORKLOAD, A100, sm_clock_mhz=CLOCKS, host_launch_s=0.0))
-    assert log_ratio_std(one, 0, one, 2, "latency") == pytest.approx(CLOCK_SLOPE_STD[0] * np.log(1140.0 / 510.0), rel=0.05)
-    assert log_ratio_std(one, 2, one, 2, "latency") == 0.0
+    for quantity, std in zip(("latency", "power"), CLOCK_SLOPE_STD, strict=True):
+        assert log_ratio_std(one, 0, one, 2, quantity) == pytest.approx(std * np.log(1140.0 / 510.0), rel=0.05)
+        assert log_ratio_std(one, 2, one, 2, quantity) == 0.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator import Workload, estimate, load_bundle, load_gpu, make_operator
+from estimator import estimate, load_bundle, load_gpu, make_operator
 from estimator.model.attention import Flash, framework_walk
 from estimator.model.coefficients import coefficient_rows, coefficient_vector, group_key
 from estimator.model.gemm import MatrixColumns, candidate_phases
@@ -209,16 +209,16 @@ def test_attention_of_pytorch_is_that_which_pytorch_prefers_on_the_board(boards,
 def test_a_convolution_of_single_pixels_is_a_product(kernel, changes, product, precision):
     linear = matmul(8 * 28 * 28, 256, 64, precision)
     image = convolution(kernel, precision, height=28, width=28, filters=256, **changes)
-    workload, bundle = Workload(name="one", operators=(image, linear), counts=(2.0, 1.0)), load_bundle("h200-sxm")
+    workload, bundle = workload_of(image, linear, counts=(2.0, 1.0)), load_bundle("h200-sxm")
     run = workload_as_run(workload)
     assert (run.operators == (linear,), sum(run.counts)) == (product, 3.0)
-    times = [estimate(one, bundle)[0].latency_s for one in (workload, workload_of(linear, 3.0))]
+    times = [estimate(one, bundle)[0].latency_s for one in (workload, workload_of(linear, counts=(3.0,)))]
     assert (times[0] == times[1]) == product
 
 
 def test_what_is_said_of_a_convolution_that_runs_as_a_product_names_the_product_s_size():
     image, same = convolution(1, batch=512, height=56, width=56, filters=256), matmul(512 * 56 * 56, 256, 64)  # merged with it
-    found = estimate(Workload(name="one", operators=(image, same, addition(64)), counts=(1.0, 1.0, 1.0)), load_bundle("h100-sxm"))[0]
+    found = estimate(workload_of(image, same, addition(64)), load_bundle("h100-sxm"))[0]
     assert any("m = 1.60563e+06 is outside the fitted range" in line for line in found.warnings)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from estimator import Workload, estimate, load_bundle, load_gpu, make_operator
+from estimator import estimate, load_bundle, load_gpu, make_operator
 from estimator.bundle.content import group_coefficients
 from estimator.engine.board import open_board
 from estimator.engine.kernel_table import bundle_times, warm_events
@@ -31,7 +31,7 @@ from estimator.model.silicon import energy_factors, usual_rest_w, voltage_ratios
 from estimator.model.timeline import warm_ratio
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import gpu_names
-from tests.estimator.synthetic import attention, known_bundle, matmul, phases_of, tables_of
+from tests.estimator.synthetic import attention, known_bundle, matmul, phases_of, tables_of, workload_of
 
 A100 = load_gpu("a100-pcie-40gb")
 
@@ -272,8 +272,7 @@ def test_experts_on_a_slower_board_stay_below_its_peak(precision, rate):
     sizes = {"hidden": 4096, "inter": 14336, "topk": 2, "experts": 8, "tp": 1, "ep": 1, "skew": 0, "gated": 1}
     for tokens in (1024, 4096, 16384):
         one = make_operator("moe", "moe", precision, tokens=tokens, **sizes)
-        workload = Workload(name="w", model_family="moe", operators=(one,), counts=(1.0,))
-        found = estimate(workload, bundle, gpu=replace(gpu, power_limit_w=5000.0), host_launch_s=0.0)[0]
+        found = estimate(workload_of(one), bundle, gpu=replace(gpu, power_limit_w=5000.0), host_launch_s=0.0)[0]
         flop = 2.0 * 3.0 * tokens * 2.0 * 4096 * 14336
         assert flop / found.latency_s < gpu.tensor_flop_per_clock[rate] * gpu.num_sms * found.sm_clock_mhz * 1e6
 
@@ -283,9 +282,8 @@ def test_the_same_kernels_keep_their_corrections_on_other_boards(name, carried):
     bundle = load_bundle("l40s")
     products = tuple(matmul(m, n, k) for m in (1, 8, 512, 4096) for n, k in ((6144, 4096), (4096, 14336), (28672, 4096)))
     alone = {"sm_clock_mhz": np.full(len(products), 1500.0), "warm": np.zeros(len(products)), "known": None}
-    model = Workload(name="x", model_family="x", operators=products, counts=(1.0,) * len(products))
     own, found = (
-        [np.log(times.latency_s / times.equations_s), prepare([model], open_board(bundle, gpu=gpu)).log_correction]
+        [np.log(times.latency_s / times.equations_s), prepare([workload_of(*products)], open_board(bundle, gpu=gpu)).log_correction]
         for gpu in (bundle.gpu, load_gpu(name))
         for times in [bundle_times(products, bundle, gpu, **alone)]
     )
@@ -296,8 +294,7 @@ def test_the_same_kernels_keep_their_corrections_on_other_boards(name, carried):
 @pytest.mark.parametrize("bundle", ["a100-sxm-80gb", "h200-sxm", "l40s"])
 @pytest.mark.parametrize("precision, stored", [("bf16", 2.0), ("int8_wo", 1.0), ("int4_wo", 0.5)])
 def test_weights_are_read_no_faster_than_memory_gives_them(bundle, precision, stored):
-    product = matmul(1, 65536, 16384, precision)
-    workload, own = Workload(name="x", model_family="x", operators=(product,), counts=(1.0,)), load_bundle(bundle)
+    workload, own = workload_of(matmul(1, 65536, 16384, precision)), load_bundle(bundle)
     for name in ("a40", "h100-pcie", "h20", "rtx-4090", own.gpu.name):
         gpu = replace(load_gpu(name), power_limit_w=1e4)
         (found,) = estimate(workload, own, gpu=gpu, host_launch_s=0.0)

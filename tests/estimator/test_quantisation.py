@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from estimator import Workload, WorkloadError, estimate, load_bundle, load_gpu, variants, with_precision
+from estimator import WorkloadError, estimate, load_bundle, load_gpu, variants, with_precision
 from estimator.serving.weights import read_weights
 from estimator.tracing.models import WIDENED, TraceRequest, load_model_config, stays_wide, stored_format, weight_byte
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
-from tests.estimator.synthetic import addition, convolution, matmul, transformer
+from tests.estimator.synthetic import addition, convolution, matmul, transformer, workload_of
 from tests.estimator.traced import configuration, counted, need_torch
 
 
@@ -145,7 +145,7 @@ def test_fused_attention_of_wide_numbers_is_said_or_refused(precision, said):
 def test_convolutions_of_fp32_tensors_run_in_tf32_and_are_32_bit_operators_as_all_others(precision, turned, linear):
     dilated = replace(matmul(64, 64, 64), origin="traced:convolution")
     operators = (convolution(3, height=56, width=56, padding=1), dilated, matmul(64, 64, 64), addition(4096))
-    workload = Workload(name="four", operators=operators, counts=(3.0, 1.0, 1.0, 1.0))
+    workload = workload_of(*operators, counts=(3.0, 1.0, 1.0, 1.0))
     (one,) = variants(workload, precision=precision)
     assert [o.precision for o in one.workload.operators] == [turned, turned, linear, precision.replace("tf32", "fp32")]
     assert [o.cuda_cores for o in one.workload.operators] == [False, False, precision == "fp32", False]

@@ -64,14 +64,6 @@ def test_limits_that_nothing_keeps_are_refused_with_what_is_possible():
         best(ASKED, power_limit_w=20.0, latency_limit_s=0.001)
 
 
-def test_energies_of_several_batches_are_compared_per_request():
-    chosen = variants(gpt2_prefill(8, 333), batch=(2, 8, 32))
-    answer = best([Asked(variant=one, bundle=BUNDLE, sm_clock_mhz=(900.0, 1020.0)) for one in chosen])
-    per_request = answer.points.energy_j / np.array(answer.points.label("batch"))
-    assert per_request[answer.index] == per_request.min()
-    assert answer.points.label("batch")[answer.index] != 2  # a small batch leaves the board idle
-
-
 def test_a_forecast_is_less_certain_than_a_prediction_and_a_new_architecture_less_than_a_sister_board():
     own, sister, other = (
         sweep(WORKLOAD, BUNDLE, gpu=gpu, sm_clock_mhz=1200.0) for gpu in (None, load_gpu("a100-sxm-80gb"), load_gpu("h100-sxm"))
@@ -125,14 +117,6 @@ def test_two_bundles_share_nothing():
     left, right = judged(asked(clocks=(1410.0,))), judged(asked(bundle=A10, clocks=(1695.0,)))
     alone = [np.sqrt(sum(v[0] ** 2 for v in one.loadings("latency").values())) for one in (left, right)]
     assert log_ratio_std(left, 0, right, 0, "latency") == pytest.approx(np.hypot(*alone))
-
-
-def test_neighbouring_clocks_can_be_told_apart_far_better_than_each_is_known():
-    answer = judged(asked(clocks=(1005.0, 1020.0)))
-    stated = np.hypot(answer.points.latency_s_std / answer.points.latency_s, answer.points.power_w_std / answer.points.power_w)
-    apart = log_ratio_std(answer, slice(None), answer, slice(1, 2), "energy")
-    assert apart[0] < 0.05 * stated[0]
-    assert apart[1] == 0.0
 
 
 def test_the_fit_moves_all_tied_parameters():
@@ -199,7 +183,7 @@ def test_every_phase_has_a_limit():
     ],
 )
 def test_what_limits_a_kernel_is_named(operator, limit):
-    kernel = explained(workload_of(operator, 1000.0)).kernels[0]
+    kernel = explained(workload_of(operator, counts=(1000.0,))).kernels[0]
     assert kernel.limit == limit
     assert (kernel.ideal_s > 0.6 * kernel.time_s) == (limit in ("tensor cores", "CUDA cores", "DRAM")), kernel
 

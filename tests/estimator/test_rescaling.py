@@ -114,10 +114,6 @@ def pairs(workload, family):
     return [(o, n) for o, n in counted(workload) if o.family == family]
 
 
-def tally(workload):
-    return dict(counted(workload))
-
-
 # Attention ------------------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +199,7 @@ def test_fusing_without_attention_is_refused(shared_data):
 def test_there_and_back_is_the_same_workload(shared_data):
     workload = recorded(shared_data, "gpt2model_gpt2_pbf16_b1_s512_modeprefill")
     for precision in ("fp16", "fp32"):
-        assert tally(with_precision(with_precision(workload, precision), "bf16")) == tally(workload)
+        assert contents(with_precision(with_precision(workload, precision), "bf16")) == contents(workload)
 
 
 @pytest.mark.parametrize("precision, kept", [("tf32", "tf32"), ("fp32", "tf32"), ("fp16", "fp16"), ("fp64", None)])
@@ -212,7 +208,7 @@ def test_conversions_of_convolutions_in_tf32_stay_with_these(precision, kept):
         convolution(3, "tf32", batch=2, channels=8, height=9, width=9, filters=8, padding=1),
         make_operator("copy", "layout", "tf32", elements=1296.0, reads=1296.0),
     )
-    found = with_precision(replace(workload_of(operators[0]), operators=operators, counts=(1.0, 1.0)), precision)
+    found = with_precision(workload_of(*operators), precision)
     assert [o.precision for o in found.operators if o.operator == "layout"] == [kept] * (kept is not None)
     assert [o.operator for o in workload_as_run(found, load_gpu("v100")).operators] == ["conv2d"] + ["layout"] * (kept == "fp16")
     assert workload_as_run(found, load_gpu("a100")) is found
@@ -230,7 +226,7 @@ def test_some_boards_take_single_pixels_in_fp16_as_they_lie(gpu, precision, kept
     product = matmul(64, 64, 64, precision)
     turned = [make_operator("copy", "layout", precision, elements=n, reads=n, origin=f"{COMPLETED}{rule}")
               for n, rule in ((64.0, "pixel_layout"), (128.0, "layout_conversion"))]  # fmt: skip
-    workload = replace(workload_of(product), operators=(product, *turned), counts=(1.0, 2.0, 2.0))
+    workload = workload_of(product, *turned, counts=(1.0, 2.0, 2.0))
     assert [one["elements"] for one in workload_as_run(workload, load_gpu(gpu)).operators if one.operator == "layout"] == kept
 
 

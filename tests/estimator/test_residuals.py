@@ -36,11 +36,16 @@ def document(operators, ln_error, left_out, named=None):
     return tier_document(shape_errors(operators), group_errors(ln_error, left_out), errors, seed=0)
 
 
+def corrections(asked, tier, named=None):
+    """Corrections of products and their standard deviations by the tier of their group."""
+    return log_corrections(asked, [GROUP] * len(asked), {GROUP: tier}, named)
+
+
 def test_a_measured_shape_takes_its_own_error():
     operators = various_products(200)
     error = np.full(200, 0.1)
     error[7] = 0.12
-    correction, _ = log_corrections([operators[7]], [GROUP], {GROUP: document(operators, error, np.abs(error))})
+    correction, _ = corrections([operators[7]], document(operators, error, np.abs(error)))
     assert 0.1 < correction[0] <= 0.12
 
 
@@ -48,13 +53,13 @@ def test_a_product_that_overflows_its_last_tile_takes_the_errors_of_such_product
     operators = [matmul(m, n, 4096) for m in (128, 129, 256, 257) for n in range(512, 16384, 512)]
     error = np.where([operator["m"] % 2 for operator in operators], 0.3, -0.1)
     asked = [matmul(m, 5000, 6000) for m in (128, 129, 256, 257)]
-    correction, _ = log_corrections(asked, [GROUP] * 4, {GROUP: document(operators, error, np.abs(error))})
+    correction, _ = corrections(asked, document(operators, error, np.abs(error)))
     assert correction.tolist() == pytest.approx([-0.1, 0.3, -0.1, 0.3], rel=0.15)
 
 
 def test_far_from_all_measured_shapes_the_equations_stand_alone():
     operators = [matmul(16 + i, 16, 16) for i in range(30)]
-    correction, _ = log_corrections([matmul(16, 2**17, 2**17)], [GROUP], {GROUP: document(operators, np.full(30, 0.3), np.full(30, 0.3))})
+    correction, _ = corrections([matmul(16, 2**17, 2**17)], document(operators, np.full(30, 0.3), np.full(30, 0.3)))
     assert abs(correction[0]) < 1e-6
 
 
@@ -69,21 +74,20 @@ def test_a_packed_tier_corrects_like_the_plain_one_and_nonsense_is_refused():
     operators = various_products(60)
     tier = document(operators, np.linspace(-0.2, 0.2, 60), np.full(60, 0.1), named=np.full(60, 0.03))
     packed = PackedTier.of(tier)
-    ways = [log_corrections(various_products(9, seed=1), [GROUP] * 9, {GROUP: one}) for one in (tier, packed, PackedTier(packed.packed))]
+    ways = [corrections(various_products(9, seed=1), one) for one in (tier, packed, PackedTier(packed.packed))]
     assert all(np.array_equal(ways[0], way) for way in ways)
     assert plain_of({GROUP: packed}) == {GROUP: packed.packed}
     flood = b64encode(bz2.compress(b" " * MOST_UNPACKED + bz2.decompress(b64decode(packed.packed)))).decode()
     twice = b64encode(bz2.compress(json.dumps(packed.packed).encode())).decode()
     for text in ("", "YWJj", packed.packed[:-40], flood, twice, PackedTier.of({**tier, "left_out": (0.1, 0.2)}).packed):
         with pytest.raises(BundleError, match="packed tier that cannot be read"):
-            log_corrections(operators, [GROUP] * 60, {GROUP: PackedTier(text)})
+            corrections(operators, PackedTier(text))
 
 
 def test_named_tiles_have_errors_of_their_own():
     operators = various_products(200)
-    residuals = {GROUP: document(operators, np.full(200, 0.2), np.full(200, 0.2), named=np.full(200, -0.05))}
-    asked = operators[:2]
-    correction, deviation = log_corrections(asked, [GROUP] * 2, residuals, np.array([False, True]))
+    tier = document(operators, np.full(200, 0.2), np.full(200, 0.2), named=np.full(200, -0.05))
+    correction, deviation = corrections(operators[:2], tier, np.array([False, True]))
     assert correction == pytest.approx([0.2, -0.05])
     assert deviation[1] < deviation[0]
 
@@ -91,9 +95,7 @@ def test_named_tiles_have_errors_of_their_own():
 def test_intervals_widen_where_one_size_leaves_what_was_measured_though_the_work_does_not():
     operators = various_products(300)
     longest = max(operator["k"] for operator in operators)
-    residuals = {GROUP: document(operators, np.zeros(300), np.full(300, 0.02))}
-    longer = [matmul(16.0, 16.0, longest * 2.0**i) for i in range(6)]
-    _, std = log_corrections(longer, [GROUP] * 6, residuals)
+    _, std = corrections([matmul(16.0, 16.0, longest * 2.0**i) for i in range(6)], document(operators, np.zeros(300), np.full(300, 0.02)))
     assert np.all(np.diff(std) >= -1e-12)
     assert std[0] < 0.1
     assert std[5] * NORMAL_90 == pytest.approx(0.4 * np.sqrt(5.0 / BEYOND_OCTAVES))
@@ -111,11 +113,9 @@ def test_brute_force_and_tree_find_the_same_neighbours():
 def test_uncertainty_grows_where_neighbours_were_wrong_and_where_none_are_near():
     operators = various_products(400)
     wrong = np.array([0.01 if operator["m"] < 256 else 0.2 for operator in operators])
-    residuals = {GROUP: document(operators, np.zeros(400), wrong)}
     small, large, unseen = matmul(32, 512, 512), matmul(2048, 512, 512), matmul(16, 2**18, 16)
-    _, std = log_corrections([small, large, unseen], [GROUP] * 3, residuals)
-    assert std[0] < std[1]
-    assert std[0] < std[2]
+    _, std = corrections([small, large, unseen], document(operators, np.zeros(400), wrong))
+    assert std[0] < min(std[1:])
 
 
 def test_a_tier_of_another_family_is_refused_in_words():

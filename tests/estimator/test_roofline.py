@@ -5,19 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator import Workload, estimate, load_bundle, load_gpu, make_operator, read_workload, roofline_latency_s, write_workload
+from estimator import estimate, load_bundle, load_gpu, make_operator, read_workload, roofline_latency_s, write_workload
 from estimator.questions.estimates import roofline_seconds
 from tests.estimator.estimating import printed, question, run, tabled, unlimited
-from tests.estimator.synthetic import convolution, matmul, transformer
+from tests.estimator.synthetic import convolution, matmul, transformer, workload_of
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
 FREE = unlimited(BUNDLE)
 A100 = BUNDLE.gpu
 CLOCKS = (510.0, 900.0, 1410.0)
-
-
-def one(*operators, count=1.0):
-    return Workload(name="made", operators=operators, counts=(count,) * len(operators))
 
 
 def published(shared_data):
@@ -36,7 +32,7 @@ def test_no_published_workload_is_faster_than_its_roofline_kernel_by_kernel(shar
 def test_a_large_product_takes_its_flop_over_the_peak_and_a_copy_its_bytes_over_the_bandwidth():
     product = matmul(8192, 8192, 8192)
     copy = make_operator("copy", "contiguous", "bf16", elements=1e8, reads=1e8)
-    seconds = roofline_seconds(one(product, copy), A100, np.array([A100.sm_clock_max_mhz, A100.sm_clock_max_mhz / 2.0]))
+    seconds = roofline_seconds(workload_of(product, copy), A100, np.array([A100.sm_clock_max_mhz, A100.sm_clock_max_mhz / 2.0]))
     assert seconds[0] == pytest.approx([2 * 8192.0**3 / 312e12, 4 * 8192.0**3 / 312e12], rel=2e-3)  # 312 TFLOP/s, A100 data sheet
     assert seconds[1] == pytest.approx([2e8 * 2 / 1.555e12] * 2, rel=1e-3)  # 1555 GB/s
 
@@ -48,9 +44,9 @@ def test_it_runs_at_the_clock_that_the_power_limit_leaves():
     at_those = np.array(workload.counts) @ roofline_seconds(workload, A100, np.array([one.sm_clock_mhz for one in own]))
     found = roofline_latency_s(question(workload, BUNDLE, sm_clock_mhz=CLOCKS))
     assert found == pytest.approx(at_those)
-    merged = one(convolution(1), matmul(8 * 64 * 64, 64, 64))  # the convolution runs as this product
+    merged = workload_of(convolution(1), matmul(8 * 64 * 64, 64, 64))  # the convolution runs as this product
     assert roofline_latency_s(question(merged, BUNDLE)) < estimate(merged, BUNDLE)[0].latency_s
-    foreign = one(matmul(64, 64, 64, "fp8"))
+    foreign = workload_of(matmul(64, 64, 64, "fp8"))
     assert np.isnan(roofline_latency_s(question(foreign, BUNDLE, gpu=load_gpu("v100-pcie-32gb"))))
 
 

@@ -195,13 +195,6 @@ def test_few_rows_of_any_kind_give_a_bundle_that_knows_how_little_it_knows(share
         assert bundle_of(selection_of(rows), tmp_path) > LEAST_STD
 
 
-def test_one_kernel_measured_often_is_one_kernel(tmp_path):
-    product = various_operators(1)
-    once = bundle_of(selection_of(kernel_rows(PLANTED, product)), tmp_path)
-    often = bundle_of(selection_of(kernel_rows(PLANTED, product * 30, noise=0.001)), tmp_path)
-    assert often == pytest.approx(once, rel=0.2)
-
-
 def test_repetitions_of_a_table_change_neither_answers_nor_intervals_and_a_failed_one_is_named():
     rows = kernel_rows(PLANTED, various_operators(24), noise=0.05)
     many = rows.select(np.repeat(np.arange(24), 15))

@@ -101,7 +101,7 @@ def test_a_row_that_says_nothing_of_its_kind_is_rejected_by_name(read_table, hea
 def test_each_kind_has_a_price_in_time_and_power_from_priors_alone(family, operator, shape):
     known = planted_bundle()
     bundle = replace(known, groups=prior_bundle(known.gpu).groups | dict(known.groups))
-    alone = workload_of(make_operator(family, operator, "bf16", **shape), 1000.0)
+    alone = workload_of(make_operator(family, operator, "bf16", **shape), counts=(1000.0,))
     found = estimate(alone, bundle, sm_clock_mhz=900.0)[0]
     assert 1e-6 < found.kernels[0].latency_s < 1e-1
     assert 40.0 < found.power_w < bundle.gpu.power_limit_w

@@ -15,7 +15,6 @@ from estimator import bundle_names, load_bundle, load_gpu
 from estimator.bundle.content import CollectionRecord
 from estimator.engine.board import board_tables, carried_power
 from fitter.bundle.calibration import calibrate
-from fitter.cli import main
 from fitter.cli import main as fit
 from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.lent_priors import moved_values
@@ -187,16 +186,16 @@ def test_the_command_takes_a_prior_and_gates(tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     old, few = small_table(tmp_path / "old"), small_table(tmp_path / "few", rows=10, gpu="a100-sxm-80gb")
     prior, out = tmp_path / "old.json", tmp_path / "new.json"
-    fit = partial(run, program=main)
-    assert fit(old, "-o", prior, "-q").status == 0
-    assert fit(few, "-o", out, "--prior", prior, "--require latency=60% -q").status == 0
+    command = partial(run, program=fit)
+    assert command(old, "-o", prior, "-q").status == 0
+    assert command(few, "-o", out, "--prior", prior, "--require latency=60% -q").status == 0
     bundle = load_bundle(out)
     assert bundle.gpu.name == "a100-sxm-80gb"
     assert [dataset.used for dataset in bundle.provenance.datasets] == [10]
     assert any(note.startswith("prior: a100-pcie-40gb") for note in bundle.notes)
-    status, _, line = fit("check", out, few, "--require latency=0.01%,power=4% -q")
+    status, _, line = command("check", out, few, "--require latency=0.01%,power=4% -q")
     assert (status, "latency" in line, "power" in line, line.count("\n")) == (3, True, True, 1)
-    assert fit("probes", prior, "--gpu no-such-gpu").status == 1
+    assert command("probes", prior, "--gpu no-such-gpu").status == 1
 
 
 @settings(max_examples=30)

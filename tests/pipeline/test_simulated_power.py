@@ -92,7 +92,7 @@ def power_of_kernels_left_out_is_predicted(honest, _folder):
 
 def a_module_that_the_model_lacks_raises_the_reported_error(honest, folder):
     products = folder / "products.toml"
-    products.write_text(SHORT_HEAD + PRODUCT_CAMPAIGN.replace("count = 20", "count = 100"))
+    products.write_text(SHORT_HEAD + PRODUCT_CAMPAIGN)
     hidden = faulty(HIDDEN, folder, "--campaign", str(products))
     usual, surprised = (100 * float(np.mean(np.abs(power_errors(one)[0]))) for one in (honest, hidden))
     assert surprised > 2.0 * usual

@@ -92,6 +92,14 @@ hunyuan-a13b    80.393  hunyuan_v1_moe     4096     32    32  8  3072 128167
     {"moe_topk": [8, 8], "num_shared_expert": [1, 1], "num_experts": 64, "head_dim": 128, "tie_word_embeddings": true}
 dots1           142.774 dots1              4096     62    32 32 10944 152064
     {"moe_intermediate_size": 1408, "n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1}
+bamba-9b        9.780   bamba              4096     32    32  8 14336 128256
+    {"mamba_d_conv": 4, "mamba_d_state": 128, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_n_heads": 128,
+    "attn_layer_indices": [9, 18, 27]}
+falcon-h1-34b   33.642  falcon_h1          5120     72    20  4 21504 261120
+    {"head_dim": 128, "mamba_d_conv": 4, "mamba_d_state": 256, "mamba_d_head": 128, "mamba_n_groups": 2, "mamba_n_heads": 32}
+nemotron-h-8b   8.101   nemotron_h         4096     52    32  8 21504 131072
+    {"head_dim": 128, "mamba_d_conv": 4, "mamba_d_state": 128, "mamba_d_head": 64, "mamba_n_groups": 8, "mamba_num_heads": 128,
+    "mamba_ssm_cache_dtype": "float32", "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"}
 """
 """Name, parameters [10^9], model_type, six sizes as `sized` names them, and further fields."""
 GEMMA = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
@@ -102,34 +110,23 @@ CHATGLM = json.loads("""
 "multi_query_attention": true, "multi_query_group_num": 2, "padded_vocab_size": 65024, "seq_length": 8192}
 """)
 FALCON = {"model_type": "falcon", "multi_query": True, "new_decoder_architecture": True, "num_kv_heads": 8, "vocab_size": 65024}
-MAMBA = {"mamba_d_conv": 4, "mamba_d_state": 128, "mamba_d_head": 64, "mamba_n_groups": 1}
-GRANITE = MAMBA | {"layer_types": ["attention" if i % 10 == 5 else "mamba" for i in range(40)], "tie_word_embeddings": True}
-NEMOTRON = MAMBA | {"mamba_n_groups": 8, "mamba_ssm_cache_dtype": "float32", "head_dim": 128}
+GRANITE = {
+    "mamba_d_conv": 4, "mamba_d_state": 128, "mamba_d_head": 64, "mamba_n_groups": 1, "tie_word_embeddings": True,
+    "layer_types": ["attention" if i % 10 == 5 else "mamba" for i in range(40)],
+}  # fmt: skip
 OTHERS = {
-    **dict(map(listed, TABLE.strip().replace("\n    {", " {").splitlines())),
+    **dict(map(listed, TABLE.strip().replace("\n    ", " ").splitlines())),
     "gemma-3-4b": (3.880, {"torch_dtype": "bfloat16", "model_type": "gemma3", "text_config": GEMMA}),
     "pixtral-12b": (12.248, {"torch_dtype": "bfloat16", "text_config": PIXTRAL | {"intermediate_size": 14336, "head_dim": 128}}),
     "bloom": (176.247, {"torch_dtype": "bfloat16", **BLOOM}),
     "chatglm3-6b": (6.244, {"torch_dtype": "bfloat16", **CHATGLM}),
     "falcon-40b": (41.303, FALCON | {"torch_dtype": "bfloat16", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128}),
-    "bamba-9b": (9.780, sized("bamba", 4096, 32, 32, 8, 14336, 128256) | MAMBA | {"attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128}),
     "granite-4-h-micro": (3.191, sized("granitemoehybrid", 2048, 40, 32, 8, 8192, 100352) | GRANITE | {"mamba_n_heads": 64}),
     "granite-4-h-small": (
         32.207,
         sized("granitemoehybrid", 4096, 40, 32, 8, 768, 100352)
         | GRANITE
         | {"mamba_n_heads": 128, "num_local_experts": 72, "num_experts_per_tok": 10, "shared_intermediate_size": 1536},
-    ),
-    "falcon-h1-34b": (
-        33.642,
-        sized("falcon_h1", 5120, 72, 20, 4, 21504, 261120)
-        | {"head_dim": 128, "mamba_n_heads": 32, "mamba_d_head": 128, "mamba_n_groups": 2, "mamba_d_state": 256, "mamba_d_conv": 4},
-    ),
-    "nemotron-h-8b": (
-        8.101,
-        sized("nemotron_h", 4096, 52, 32, 8, 21504, 131072)
-        | NEMOTRON
-        | {"mamba_num_heads": 128, "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"},
     ),
     "internvl3-8b": (7.613, {"torch_dtype": "bfloat16", "llm_config": sized("qwen2", 3584, 28, 28, 4, 18944, 151674)}),
 }
@@ -311,16 +308,18 @@ def test_data_parallel_attention_sends_tokens_to_all_experts():
     assert (experts["tokens"], experts["ep"], experts["tp"]) == (128, 8, 1)
 
 
-@pytest.mark.parametrize("config", [*PUBLISHED, DENSE, ROUTED | {"quantization_config": {"quant_method": "awq", "bits": 4}}])
+@pytest.mark.parametrize(
+    "config", [*map(config_of, PUBLISHED), DENSE, ROUTED | {"quantization_config": {"quant_method": "awq", "bits": 4}}]
+)
 @pytest.mark.parametrize("step", [Step(prompts=((128, 256),), together=1.4, sequences=3, context=99.5), Step(sequences=1, context=1.0)])
 def test_operators_are_valid_cost_the_host_nothing_and_name_the_library(config, step):
-    workload = served(config if isinstance(config, dict) else config_of(config), step=step, library="vllm")
+    workload = served(config, step=step, library="vllm")
     for one in workload.operators:
         options = {"precision_out": one.precision_out, "library": one.library, "host_share": 0.0}
         options |= {"precision_kv": one.precision_kv} if one.precision_kv else {}
         assert make_operator(one.family, one.operator, one.precision, **one.named_shape(), **options) == one
     assert {one.library for one in workload.operators} == {"vllm"}
-    scan = read_architecture(config if isinstance(config, dict) else config_of(config)).scan
+    scan = read_architecture(config).scan
     told = config == "gpt2" or scan or any(one.family == "moe" for one in workload.operators)
     assert bool(workload.notes) == bool(told), "gpt2 is in float32"
 
