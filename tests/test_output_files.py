@@ -68,8 +68,7 @@ def commands():
         yield name, command
         if isinstance(command, click.Group):
             for word in command.list_commands(click.Context(command)):
-                found = command.get_command(click.Context(command), word)
-                yield from below(f"{name} {word}", found)
+                yield from below(f"{name} {word}", command.get_command(click.Context(command), word))
 
     yield from below("collect", collect_command)
     yield "fit", fit_command

@@ -104,8 +104,7 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path):
 
 
 def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments, tmp_path, repository):
-    whole = changed(arguments, "-v --campaign quick")
-    process = piped(*COLLECT, *whole.split(), cwd=repository)
+    process = piped(*COLLECT, *changed(arguments, "-v --campaign quick").split(), cwd=repository)
     for line in process.stderr:
         if line.startswith("5/"):
             process.send_signal(signal.SIGTERM)

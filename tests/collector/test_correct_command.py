@@ -130,8 +130,7 @@ def logged(record, path, column, board):
 def test_readings_of_another_field_than_the_sensors_are_a_warning(record, tmp_path, field, column, status):
     known = written(replace(record, calibration=replace(record.calibration, field=field)), tmp_path)["sensor"]
     log = logged(record, tmp_path / "log.csv", column, "GPU-0")
-    found = answer(f"correct --readings {log} --sensor {known}", status=status)
-    assert ("field" in found["notes"]) == (status == 3)
+    assert ("field" in answer(f"correct --readings {log} --sensor {known}", status=status)["notes"]) == (status == 3)
 
 
 def test_readings_of_another_board_than_the_sensors_are_refused(record, tmp_path):

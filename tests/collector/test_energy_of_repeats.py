@@ -73,8 +73,7 @@ def test_repeats_locked_to_the_updates_have_honestly_large_errors_and_pauses_bre
     locked, shifted = [], []
     for seed in range(3):
         starts = 2.5 + 0.017 * seed + 0.1 * np.arange(50)
-        record = made("boxcar", 0.025, 0.1, starts, 0.1, seed=seed)
-        found, true = evaluated(record, DISCARD_S)
+        found, true = evaluated(made("boxcar", 0.025, 0.1, starts, 0.1, seed=seed), DISCARD_S)
         locked.append((found.energy_j / true - 1.0, found.energy_std_j / true))
         found, true = evaluated(*planned("boxcar 25/100", 0.1, seed))
         shifted.append((found.energy_j / true - 1.0, found.energy_std_j / true))

@@ -230,8 +230,7 @@ def test_a_gh200s_own_power_is_read_and_its_modules_only_when_asked_for(tmp_path
 
 
 def test_of_a_meter_with_a_hole_the_longest_stretch_is_taken(tmp_path):
-    time_s = POLLED_S
-    held_s = np.where(np.arange(COUNT) < 150, time_s, time_s + 2.0)
+    held_s = np.where(np.arange(COUNT) < 150, POLLED_S, POLLED_S + 2.0)
     found = read_reference(written(tmp_path, "t_s,power_w\n" + "".join(f"{t:.6f},90\n" for t in held_s)))
     assert found.time_s == pytest.approx(held_s[150:])
     assert "its longest stretch without a hole was taken" in " ".join(found.remarks)

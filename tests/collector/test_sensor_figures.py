@@ -56,8 +56,7 @@ def test_figures_read_like_a_lab_book(value, std, text):
 
 @pytest.mark.parametrize("calibration", [KNOWN, READINGS_ALONE])
 def test_no_key_of_a_program_is_shown_to_people(calibration):
-    text = "\n".join(sensor_lines(calibration))
-    assert not re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", text)
+    assert not re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", "\n".join(sensor_lines(calibration)))
 
 
 def test_a_reason_stands_once_with_all_figures_that_it_is_for():

@@ -17,7 +17,7 @@ from estimator.blocks.model import FORMS, BlockModel, model_key, models_from_sec
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
 from estimator.bundle.files import save_bundle
 from tests.estimator.estimating import printed
-from tests.fitter.measured import planted_bundle
+from tests.fitter.measured import PLANTED
 from tests.processes import ended
 
 MODEL = BlockModel(
@@ -101,8 +101,7 @@ def test_the_section_gives_every_model_back():
     section = json.loads(json.dumps(section_of([MODEL, bare]), allow_nan=False))
     models = models_from_section(section)
     assert set(models) == {"vector_add_1024/1024@900", "plain/1024"}
-    again = models[model_key(MODEL)]
-    assert json.dumps(section_of([again])) == json.dumps(section_of([MODEL]))
+    assert json.dumps(section_of([models[model_key(MODEL)]])) == json.dumps(section_of([MODEL]))
     assert not models["plain/1024"].has_power
     assert np.isnan(models["plain/1024"].energy_j(5))
     assert models_from_section({}) == {}
@@ -214,7 +213,7 @@ def test_the_published_example_has_whole_and_partial_rounds():
 
 def test_the_command_says_what_simgrid_is_to_execute(tmp_path):
     bundle = tmp_path / "blocks.json"
-    save_bundle(replace(planted_bundle(), block_models=section_of([FERMI, SLOWER])), bundle)
+    save_bundle(replace(PLANTED, block_models=section_of([FERMI, SLOWER])), bundle)
     rows = printed("blocks", FERMI.kernel, "--bundle", bundle, "--form simgrid --quiet --blocks 140,149,2000000000")
     assert [row["pstate"] for row in rows] == [0, 0, 0, 1, 1, 1]
     assert rows[0]["energy_j"] == pytest.approx(1536.5, rel=1e-12)

@@ -12,7 +12,7 @@ from estimator.display.bundles import card_document
 from estimator.display.text import document_text, known
 from tests.estimator.estimating import fails, run
 from tests.estimator.synthetic import transformer
-from tests.fitter.measured import planted_bundle
+from tests.fitter.measured import PLANTED
 
 A100 = load_bundle("a100-pcie-40gb-eager")
 
@@ -21,7 +21,7 @@ def test_files_of_the_store_are_bundles_by_their_names_before_shipped_ones(tmp_p
     shipped = bundle_names()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     for name in ("lab-7", "a10-eager"):
-        save_bundle(planted_bundle(), tmp_path / f"{name}.json")
+        save_bundle(PLANTED, tmp_path / f"{name}.json")
     (tmp_path / "broken.json").write_text("{")
     assert set(bundle_names()) == {*shipped, "lab-7", "broken"}
     assert load_bundle("lab-7") == load_bundle("a10-eager") == load_bundle(tmp_path / "lab-7.json")
@@ -57,12 +57,12 @@ def test_bundles_that_share_name_and_version_have_labels_of_their_own(tmp_path):
 def test_a_printed_card_is_the_file_beside_the_bundle_if_it_is_of_that_bundle(tmp_path):
     file = bundle_path("a10-eager").with_suffix(".md").read_text(encoding="utf-8")
     (tmp_path / "b.md").write_text(file, encoding="utf-8")
-    save_bundle(planted_bundle(), tmp_path / "b.json")
+    save_bundle(PLANTED, tmp_path / "b.json")
     for name, begins in (("a10-eager", f"{file}\ngroups\n"), (tmp_path / "b.json", "name: planted\n")):
         assert run(f"bundles {name} --card")[1].startswith(begins)
 
 
-@pytest.mark.parametrize("bundle", [*map(load_bundle, ("a10-eager", "a100-pcie-40gb-eager")), planted_bundle()], ids=lambda one: one.name)
+@pytest.mark.parametrize("bundle", [*map(load_bundle, ("a10-eager", "a100-pcie-40gb-eager")), PLANTED], ids=lambda one: one.name)
 def test_a_card_says_what_was_fitted_how_well_and_what_was_not(bundle):
     card, text = known(card_document(bundle)), document_text(card_document(bundle))
     assert json.loads(json.dumps(card, allow_nan=False)) == card

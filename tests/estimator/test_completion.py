@@ -147,8 +147,7 @@ def recorded_and_built(folder):
 def test_completion_never_loses_or_doubles_a_listed_operator(shared_data):
     for entries in recorded_and_built(shared_data):
         workload = completed(entries)
-        listed = sum(n for o, n in counted(workload) if not o.origin.startswith("completed:"))
-        assert listed == len(entries)
+        assert sum(n for o, n in counted(workload) if not o.origin.startswith("completed:")) == len(entries)
         assert min(workload.counts) > 0
         assert len(set(workload.operators)) == len(workload.operators)
 

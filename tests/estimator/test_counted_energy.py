@@ -35,7 +35,7 @@ from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import CountsError
 from tests.estimator.estimating import printed
 from tests.estimator.estimating import run as estimate
-from tests.fitter.measured import planted_bundle
+from tests.fitter.measured import PLANTED
 from tests.words import one_line
 
 K40 = load_energy_table("tesla-k40")
@@ -276,7 +276,7 @@ def test_the_answer_says_its_clock_and_whether_it_holds(clock_mhz, validity, war
     path, bundle = tmp_path / "counts.json", tmp_path / "bundle.json"
     section = section_of(replace(K40.energies, reference_clock_mhz=1410.0))
     fields = {"instruction_energies": section, "clocks_mhz": (1200.0, 1410.0), "environment": {"simulated": "true"}}
-    save_bundle(replace(planted_bundle(), **fields), bundle)
+    save_bundle(replace(PLANTED, **fields), bundle)
     path.write_text(ptx(1e9, 1e6, time_s=1.0))
     words = f"{path} --bundle {bundle} --constant-w 40 --json {f'--freq {clock_mhz}' if clock_mhz else ''}"
     found = run(words)
@@ -457,8 +457,7 @@ def test_a_class_that_was_not_measured_is_named():
 
 def test_the_section_gives_the_energies_back():
     section = json.loads(json.dumps(section_of(ENERGIES)))
-    back = energies_from_section(section)
-    assert section_of(back) == section_of(ENERGIES)
+    assert section_of(energies_from_section(section)) == section_of(ENERGIES)
     assert section["transactions"]["dram"]["pj_per_bit"] == pytest.approx(1.5e3 / 256)
     assert energies_from_section({}) is None
 

@@ -89,8 +89,7 @@ def test_equal_entries_add_up_and_the_file_name_stands_in_for_a_name(tmp_path):
 
 def test_operators_of_the_source_that_no_family_describes_are_counted_with_their_share(tmp_path):
     unknown = [{"name": "collective.allreduce", "count": 3, "elements": 512 * 768}, {"name": "gemm.sparse", "count": 2}]
-    workload = read_workload(save(tmp_path, own(LINEAR, unknown=unknown)))
-    (warning,) = workload_warnings(workload)
+    (warning,) = workload_warnings(read_workload(save(tmp_path, own(LINEAR, unknown=unknown))))
     assert "5 of 7 operators (71.4%, 60.0% of the elements written)" in warning
     assert "collective.allreduce ×3" in warning
 

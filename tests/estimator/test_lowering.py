@@ -61,12 +61,11 @@ def test_a_product_keeps_what_is_known_of_its_tile_and_is_lowered_as_if_alone(na
 def test_a_number_format_says_what_moves_how_fast_it_is_multiplied_and_whether_it_is_converted(
     precision, weight, activation, rate, converts
 ):
-    gpu = H100
     operator, batched = (matmul(512, 4096, 8192, precision, operator=name) for name in ("linear", "bmm"))
     column = phases_of(operator)
-    assert column["dram"] * gpu.dram_bytes_per_s == pytest.approx(weight * 4096 * 8192, rel=1e-3)
+    assert column["dram"] * H100.dram_bytes_per_s == pytest.approx(weight * 4096 * 8192, rel=1e-3)
     assert operator_work(operator).read_byte == pytest.approx((weight * 4096 + activation * 512) * 8192, rel=1e-3)
-    assert 2 * 512 * 4096 * 8192 / (column["useful"] / gpu.sm_clock_max_mhz / 1e6) == pytest.approx(rate * 1e12, rel=1e-3, nan_ok=True)
+    assert 2 * 512 * 4096 * 8192 / (column["useful"] / H100.sm_clock_max_mhz / 1e6) == pytest.approx(rate * 1e12, rel=1e-3, nan_ok=True)
     assert (column["quantise"] > 0.0) == converts
     assert batched.precision == precision
     assert phases_of(batched)["quantise"] == 0.0

@@ -103,8 +103,7 @@ def test_a_long_softmax_row_passes_through_shared_memory_and_a_short_one_does_no
 
 def test_warm_operands_that_fit_into_the_l2_do_not_cross_dram():
     for m, low, high in ((512, 0.0, 0.01), (16384, 0.99, 1.0)):
-        operator = linear(m, n=16384 if m > 512 else 1024)
-        phases = phases_of(operator, A100, 128.0, 128.0, 1.0)
+        phases = phases_of(linear(m, n=16384 if m > 512 else 1024), A100, 128.0, 128.0, 1.0)
         counted = power_events(phases, A100, 0.0)
         warm, cold = (warm_events(counted, warm_ratio(phases, A100, np.array([w])))[0] for w in (True, False))
         dram, l2 = POWER_TERMS.index("dram"), POWER_TERMS.index("l2")

@@ -104,8 +104,7 @@ def test_a_clock_settles_where_a_board_does_that_tries_the_asked_one_and_then_it
 
 @given(st.floats(0.0, 0.3), st.floats(0.0, 0.3))
 def test_far_from_the_limit_intervals_are_those_of_the_equations(time_std, power_std):
-    curve = curve_of(2.0, 0.5)
-    point, found = stated(curve, 900.0, 400.0, time_std, power_std)
+    point, found = stated(curve_of(2.0, 0.5), 900.0, 400.0, time_std, power_std)
     assert not near_limit(point.free_w, Held(400.0, LIMIT_LN_STD), np.array([[power_std]]))
     assert_allclose(std_of(point.latency_s, found.latency_s), point.latency_s * time_std, atol=1e-12)
     assert_allclose(std_of(point.power_w, found.power_w), point.power_w * power_std, atol=1e-12)
@@ -181,8 +180,7 @@ def test_a_table_without_dips_is_kept_and_dips_are_halved(values):
 
 
 def test_throttled_runs_lie_in_the_stated_intervals_of_power_and_clock(shared_data):
-    selection = read_selection([shared_data / "energaizer" / "a100_clocks.csv"])
-    rows = selection.workloads
+    rows = read_selection([shared_data / "energaizer" / "a100_clocks.csv"]).workloads
     throttled = np.flatnonzero(rows.clock_mhz(A100.gpu) < rows.asked_clock_mhz(A100.gpu) - 10.0)
     rows = rows.select(throttled)
     answers = [

@@ -207,18 +207,17 @@ def test_a_layer_that_stays_and_has_the_shape_of_one_that_does_not_is_said(tmp_p
 
 
 def test_weights_of_bitsandbytes_are_widened_before_the_products_of_several_rows_alone(tmp_path):
-    stored = NF4
 
     def written(workload):
         pairs = counted(workload)
         return sum(o["elements"] * count for o, count in pairs if o.family == "elementwise")
 
-    assert written(traced(tmp_path, stored)) - written(traced(tmp_path, {})) == STORED
-    single = traced(tmp_path, stored, phase="decode")
+    assert written(traced(tmp_path, NF4)) - written(traced(tmp_path, {})) == STORED
+    single = traced(tmp_path, NF4, phase="decode")
     assert precisions(single) == {"int4_wo"}
     assert any("weights in 4 bits" in note for note in single.notes)
     with pytest.raises(WorkloadError, match="training in bitsandbytes"):
-        traced(tmp_path, stored, phase="train")
+        traced(tmp_path, NF4, phase="train")
 
 
 def test_weights_that_are_asked_for_replace_those_of_the_configuration_and_leave_the_head(tmp_path):

@@ -42,8 +42,7 @@ def test_it_runs_at_the_clock_that_the_power_limit_leaves():
     own = estimate(workload, BUNDLE, sm_clock_mhz=CLOCKS)
     assert own[-1].sm_clock_mhz < 1410.0
     at_those = np.array(workload.counts) @ roofline_seconds(workload, A100, np.array([one.sm_clock_mhz for one in own]))
-    found = roofline_latency_s(question(workload, BUNDLE, sm_clock_mhz=CLOCKS))
-    assert found == pytest.approx(at_those)
+    assert roofline_latency_s(question(workload, BUNDLE, sm_clock_mhz=CLOCKS)) == pytest.approx(at_those)
     merged = workload_of(convolution(1), matmul(8 * 64 * 64, 64, 64))  # the convolution runs as this product
     assert roofline_latency_s(question(merged, BUNDLE)) < estimate(merged, BUNDLE)[0].latency_s
     foreign = workload_of(matmul(64, 64, 64, "fp8"))

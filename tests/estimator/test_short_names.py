@@ -33,8 +33,7 @@ def test_names_of_a_hundred_thousand_characters_are_not_repeated(tmp_path):
 def test_a_quantity_of_any_size_shows_what_it_is(value, units):
     text = with_uncertainty(value, value / 7.0, units)
     scale = {name: size for size, name in units}[text.split()[-1]]
-    shown = NUMBER.search(text)
-    assert float(shown.group()) * scale == pytest.approx(value, rel=0.051)
+    assert float(NUMBER.search(text).group()) * scale == pytest.approx(value, rel=0.051)
 
 
 def test_a_tiny_quantity_has_an_exponent():

@@ -7,14 +7,14 @@ import pytest
 
 from estimator.model.timeline import launch_bound_share
 from estimator.uncertainty.sources import UNTESTED_STD, error_sources, group_shares, joined, launch_weight
-from tests.fitter.measured import planted_bundle
+from tests.fitter.measured import PLANTED
 
 GROUPS = ("conv", "gemm")
 SHARES = np.array([0.5, 0.5])
 
 
 def stating(**latency):
-    return replace(planted_bundle(), uncertainty={"latency": latency, "power": {}})
+    return replace(PLANTED, uncertainty={"latency": latency, "power": {}})
 
 
 def latency_std(bundle, family, launch_share):
@@ -53,7 +53,7 @@ def test_kernels_that_the_host_hides_are_no_error_of_the_latency():
 
 
 def power_std(model_family, launch_share, **power):
-    bundle = replace(planted_bundle(), uncertainty={"latency": {}, "power": {"gpu": 0.03, "families": ("bert",), **power}})
+    bundle = replace(PLANTED, uncertainty={"latency": {}, "power": {"gpu": 0.03, "families": ("bert",), **power}})
     return float(joined(error_sources(bundle, "power", model_family, launch_share, group_shares(GROUPS, SHARES)).values()))
 
 

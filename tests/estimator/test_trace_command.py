@@ -133,8 +133,7 @@ def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(tmp_path):
     assert "note: traced on the meta device" in err
     path = tmp_path / "w.json"
     path.write_text(out)
-    workload = read_workload(path)
-    assert workload.name == "gpt2-prefill-b1-s16-fp32-eager"  # as its weights are stored
+    assert read_workload(path).name == "gpt2-prefill-b1-s16-fp32-eager"  # as its weights are stored
     assert printed(path, "--bundle a100-pcie-40gb-eager")["latency_s"] > 0.0
 
 
@@ -181,8 +180,7 @@ def lab(tmp_path):
 def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(lab):
     need_torch()
     for words, sizes in (("fixed", ""), ("images --batch 2", "-b2"), ("tokens --sequence 4", "-b1-s4")):
-        name = printed(f"trace {lab}:{words}")["name"]
-        assert name == f"lab.py:{words.split()[0]}-prefill{sizes}-bf16-eager"
+        assert printed(f"trace {lab}:{words}")["name"] == f"lab.py:{words.split()[0]}-prefill{sizes}-bf16-eager"
     for words, missing in (("fixed --batch 2", "batch"), ("images --sequence 9", "sequence"), ("fixed --image-size 9", "image-size")):
         assert f"leave --{missing} out" in fails(f"trace {lab}:{words}")
     assert "leave --image-size out" in fails("trace gpt2", SMALL, "--image-size 9")

@@ -16,20 +16,19 @@ from estimator.uncertainty.unseen import ALIKE_STD, LEAST_SHARE, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time
 from tests.estimator.estimating import question, run, tabled, unlimited
 from tests.estimator.synthetic import addition, attention, matmul, workload_of
-from tests.fitter.measured import planted_bundle
+from tests.fitter.measured import PLANTED
 
 BUNDLE = "a100-pcie-40gb-eager"
 
 
 def bundle_of_rows(*kinds):
     """A bundle with held-out errors of rows of these families and precisions, and 1 % error in every group."""
-    bundle = planted_bundle()
     errors = tuple(
         {"family": family, "operator": "x", "precision": precision, "latency": None, "power": None} for family, precision in kinds
     )
-    groups = {key: replace(group, rows=50, ln_std=group.ln_std or {"math": 0.01}) for key, group in bundle.groups.items()}
+    groups = {key: replace(group, rows=50, ln_std=group.ln_std or {"math": 0.01}) for key, group in PLANTED.groups.items()}
     stated = {"groups": dict.fromkeys(groups, 0.01)}
-    return replace(bundle, groups=groups, errors=errors, uncertainty={"latency": stated, "power": stated})
+    return replace(PLANTED, groups=groups, errors=errors, uncertainty={"latency": stated, "power": stated})
 
 
 def mixed(precision):

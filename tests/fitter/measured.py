@@ -16,17 +16,20 @@ from tests.estimator.synthetic import addition, known_bundle, matmul, transforme
 GPU_NAME = "a100-pcie-40gb"
 
 
-def planted_bundle():
-    """A bundle with known coefficients that can be saved."""
-    origin = Provenance(
+PLANTED = replace(
+    known_bundle(load_gpu(GPU_NAME)),
+    name="planted",
+    version="0.1.0",
+    provenance=Provenance(
         created_utc="2026-01-01T00:00:00Z",
         wattprint_version="0.1.0",
         commit="",
         seed=0,
         datasets=(DatasetRecord(name="planted.csv", sha256="0" * 64, kind="kernel table", rows=3, used=2, rejected={"BAD_LATENCY": 1}),),
-    )
-    own = (CollectionRecord(name="planted", rows=2),)
-    return replace(known_bundle(load_gpu(GPU_NAME)), name="planted", version="0.1.0", provenance=origin, collections=own)
+    ),
+    collections=(CollectionRecord(name="planted", rows=2),),
+)
+"""A bundle with known coefficients that can be saved."""
 
 
 def coefficients(fit):

@@ -18,17 +18,16 @@ from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_rows, single_kinds
 from tests.estimator.bundle_example import VALIDATOR
 from tests.estimator.synthetic import matmul, transformer
-from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
+from tests.fitter.measured import PLANTED, kernel_rows, selection_of, spec, various_operators, various_workloads, workload_rows
 
 NOISE = 0.02
-PLANTED, SPEC = planted_bundle(), spec()
+SPEC = spec()
 
 
 @pytest.fixture(scope="module")
 def kernels_and_runs():
-    bundle = PLANTED
-    kernels = kernel_rows(bundle, various_operators(90), noise=NOISE)
-    return calibrate(selection_of(kernels, workload_rows(bundle, various_workloads(), noise=NOISE)), SPEC, seed=1)
+    kernels = kernel_rows(PLANTED, various_operators(90), noise=NOISE)
+    return calibrate(selection_of(kernels, workload_rows(PLANTED, various_workloads(), noise=NOISE)), SPEC, seed=1)
 
 
 def mape(rows, family, quantity):
@@ -136,16 +135,15 @@ def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_me
 
 
 def test_runs_do_not_move_groups_that_they_do_not_use():
-    bundle = PLANTED
     fp32 = [replace(operator, precision="fp32") for operator in various_operators(60)]
-    kernels = kernel_rows(bundle, fp32, noise=NOISE)
-    runs = workload_rows(bundle, various_workloads(), noise=NOISE)
+    kernels = kernel_rows(PLANTED, fp32, noise=NOISE)
+    runs = workload_rows(PLANTED, various_workloads(), noise=NOISE)
     tables = board_knowledge(selection_of(kernels, runs), SPEC)
     alone = draft_from_rows(kernels, None, SPEC, tables, 0)
     both = draft_from_rows(kernels, runs, SPEC, tables, 0, alone.kernel_fit)
     assert both.bundle.groups["gemm.linear.fp32"] == alone.bundle.groups["gemm.linear.fp32"]
     assert both.bundle.groups["gemm"].coefficients != alone.bundle.groups["gemm"].coefficients
-    assert both.bundle.groups["gemm"].coefficients["math"] == pytest.approx(bundle.groups["gemm"].coefficients["math"], rel=0.2)
+    assert both.bundle.groups["gemm"].coefficients["math"] == pytest.approx(PLANTED.groups["gemm"].coefficients["math"], rel=0.2)
 
 
 def test_a_kind_with_one_kernel_is_held_out_and_causes_no_warning():

@@ -21,7 +21,7 @@ from fitter.validate.predictions import (
 )
 from fitter.validate.requirements import a_requirement, judge, missed_line
 from tests.estimator.synthetic import addition
-from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
+from tests.fitter.measured import PLANTED, kernel_rows, selection_of, various_operators, various_workloads, workload_rows
 
 
 @given(st.floats(0.5, 2.0), st.integers(1, 40))
@@ -60,40 +60,36 @@ def test_folds_hold_every_row_once_and_never_part_rows_of_one_label(labels, shar
 
 
 def test_power_at_the_limit_is_not_compared_but_by_a_clock_that_was_measured():
-    bundle = planted_bundle()
-    rows = kernel_rows(bundle, various_operators(30))
+    rows = kernel_rows(PLANTED, various_operators(30))
     limited = replace(rows, at_limit=np.ones(30, dtype=bool), sm_clock_asked_mhz=rows.sm_clock_mhz)
     for slower, compared in ((1.0, False), (0.7, True)):
-        found = error_rows(predict_kernel_rows(bundle, replace(limited, sm_clock_mhz=slower * rows.sm_clock_mhz)))
+        found = error_rows(predict_kernel_rows(PLANTED, replace(limited, sm_clock_mhz=slower * rows.sm_clock_mhz)))
         assert [row["power"] is not None for row in found] == [compared] * len(found)
 
 
 def test_a_check_names_unknown_kernels_and_forecasts_of_another_gpu():
-    bundle = planted_bundle()
-    rows = kernel_rows(bundle, various_operators(9))
-    poorer = check_bundle(replace(bundle, groups={"gemm": bundle.groups["gemm"]}), selection_of(rows))
+    rows = kernel_rows(PLANTED, various_operators(9))
+    poorer = check_bundle(replace(PLANTED, groups={"gemm": PLANTED.groups["gemm"]}), selection_of(rows))
     assert [row["family"] for row in poorer.rows if row["latency"] is not None] == ["gemm"]
     assert any("no coefficients for 6 of 9" in warning for warning in poorer.warnings)
-    forecast = check_bundle(bundle, selection_of(replace(rows, gpus=(load_gpu("a10"),))))
+    forecast = check_bundle(PLANTED, selection_of(replace(rows, gpus=(load_gpu("a10"),))))
     assert {row["gpu"] for row in forecast.rows} == {"a10"}
     assert any(warning.startswith("forecast") for warning in forecast.warnings)
 
 
 @pytest.mark.parametrize("name", ["own-board", "a10"])
 def test_rows_of_a_gpu_from_a_file_are_forecast_from_that_file(name):
-    bundle = planted_bundle()
-    rows = kernel_rows(bundle, [addition(2**24), addition(2**26)])
+    rows = kernel_rows(PLANTED, [addition(2**24), addition(2**26)])
     fast = replace(load_gpu("a10"), name=name)
     slow = replace(fast, dram_bytes_per_s=fast.dram_bytes_per_s / 4)
-    seconds = [predict_kernel_rows(bundle, replace(rows, gpus=(board,)))["predicted_latency"] for board in (fast, slow)]
+    seconds = [predict_kernel_rows(PLANTED, replace(rows, gpus=(board,)))["predicted_latency"] for board in (fast, slow)]
     assert (seconds[1] / seconds[0]).to_numpy() == pytest.approx(4.0, rel=0.2)
 
 
 def test_the_check_document_holds_what_the_contract_names():
-    bundle = planted_bundle()
-    rows = kernel_rows(bundle, various_operators(9), noise=0.03)
-    selection = selection_of(rows, workload_rows(bundle, various_workloads(), noise=0.03))
-    document = check_bundle(bundle, selection).document(bundle, selection)
+    rows = kernel_rows(PLANTED, various_operators(9), noise=0.03)
+    selection = selection_of(rows, workload_rows(PLANTED, various_workloads(), noise=0.03))
+    document = check_bundle(PLANTED, selection).document(PLANTED, selection)
     assert (document["rows"], document["rejected"]) == (19, {})
     for row in document["errors"]:
         assert set(row) == {"gpu", "family", "operator", "precision", "n", "latency", "power", "coverage"}
@@ -160,10 +156,9 @@ def measured(bundle, seed, *, kernels, slower=1.0, hungrier=1.0):
 @pytest.fixture(scope="module")
 def stated():
     """A bundle with its errors on held-out kernels."""
-    bundle = planted_bundle()
-    deviations = {"groups": dict.fromkeys(bundle.groups, ERROR)}
-    errors = error_rows(predict_kernel_rows(bundle, measured(bundle, 7, kernels=150)))
-    return replace(bundle, errors=tuple(errors), uncertainty={"latency": deviations, "power": deviations})
+    deviations = {"groups": dict.fromkeys(PLANTED.groups, ERROR)}
+    errors = error_rows(predict_kernel_rows(PLANTED, measured(PLANTED, 7, kernels=150)))
+    return replace(PLANTED, errors=tuple(errors), uncertainty={"latency": deviations, "power": deviations})
 
 
 def found(bundle, rows):

@@ -14,7 +14,7 @@ from estimator import load_bundle
 from fitter.cli import main
 from fitter.report.page import next_lines, show_lines
 from tests.estimator import estimating
-from tests.fitter.measured import planted_bundle, saved
+from tests.fitter.measured import PLANTED, saved
 from tests.processes import PYTHON, ended
 
 HEADER = "family,operator,gpu,precision,rows,dim,latency_s"
@@ -161,7 +161,7 @@ def test_names_with_control_characters_take_over_no_terminal(tmp_path):
 def test_show_diff_and_release_take_whole_bundles_alone(fitted, tmp_path):
     """Runs of whole models hold eager attention: the coefficients of fused kernels are constants, set by no row."""
     folder, document = fitted
-    other = saved(planted_bundle(), tmp_path)
+    other = saved(PLANTED, tmp_path)
     lines = run("show", folder / "b.json").out.splitlines()
     assert f"Digest: {document['digest']}" in lines
     assert "Times of laboratories: a10_900mhz.csv × 1.000" in lines
@@ -186,10 +186,9 @@ def test_show_diff_and_release_take_whole_bundles_alone(fitted, tmp_path):
 
 
 def test_the_next_step_fits_the_data_of_a_bundle():
-    whole = planted_bundle()
-    bare = replace(whole, groups={key: replace(group, rows=0, identified={}) for key, group in whole.groups.items()}, power=None)
+    bare = replace(PLANTED, groups={key: replace(group, rows=0, identified={}) for key, group in PLANTED.groups.items()}, power=None)
     assert "Latency coefficients" not in show_lines(bare)
-    assert next_lines(whole, "b.json") == ["next: estimate WORKLOAD.json --bundle b.json"]
+    assert next_lines(PLANTED, "b.json") == ["next: estimate WORKLOAD.json --bundle b.json"]
     assert next_lines(replace(bare, instruction_energies={"terms": []}), "b.json") == ["next: estimate counts COUNTS --bundle b.json"]
     assert next_lines(replace(bare, block_models={"stencil": {}}), "b.json") == ["next: estimate blocks --bundle b.json"]
     assert next_lines(replace(bare, instruction_energies={"links": {}}), "b.json") == ["next: fit show b.json"]

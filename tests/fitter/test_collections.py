@@ -22,8 +22,8 @@ from fitter.rows.selection import read_selection
 from fitter.transfer.anchor import USUAL_RATIO, _scaled, anchored
 from fitter.validate.predictions import predict_rows
 from tests.fitter.measured import (
+    PLANTED,
     kernel_rows,
-    planted_bundle,
     selection_of,
     transformer,
     various_operators,
@@ -32,7 +32,6 @@ from tests.fitter.measured import (
 )
 
 A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
-PLANTED = planted_bundle()
 ERRORS = {"gpu": 0.03, "launch": 0.03, "groups": dict.fromkeys(("gemm", "softmax", "elementwise"), 0.03)}
 STATED = {"latency": ERRORS, "power": ERRORS}
 
@@ -48,10 +47,9 @@ def log_scales(bundle):
 
 @pytest.mark.parametrize("factor", [0.88, 1.0, 1.12])
 def test_a_factor_between_two_laboratories_comes_back_from_kernels_of_both(factor):
-    truth = PLANTED
     labs = enumerate((("one", 1.0), ("two", factor)))
-    rows = join_rows([of(kernel_rows(truth, various_operators(90, seed), 0.02, seed), *lab) for seed, lab in labs])
-    found = draft_from_rows(rows, None, A100, board_tables(truth, A100), seed=0).bundle
+    rows = join_rows([of(kernel_rows(PLANTED, various_operators(90, seed), 0.02, seed), *lab) for seed, lab in labs])
+    found = draft_from_rows(rows, None, A100, board_tables(PLANTED, A100), seed=0).bundle
     scales = log_scales(found)
     assert scales["two"] - scales["one"] == pytest.approx(np.log(factor), abs=0.025)
     errors = predict_rows(found, rows)
@@ -66,11 +64,10 @@ def test_laboratories_far_from_their_mean_are_told():
 
 
 def test_runs_of_a_slower_laboratory_leave_the_kernels_of_another_as_they_are():
-    truth = PLANTED
-    kernels = of(kernel_rows(truth, various_operators(150), 0.02), "kernels")
+    kernels = of(kernel_rows(PLANTED, various_operators(150), 0.02), "kernels")
     lab = (CollectionRecord(name="runs", rows=1, scale=1.1),)
-    slower = replace(workload_rows(replace(truth, collections=lab), various_workloads(), 0.01), collections=("runs",))
-    tables = board_tables(truth, A100)
+    slower = replace(workload_rows(replace(PLANTED, collections=lab), various_workloads(), 0.01), collections=("runs",))
+    tables = board_tables(PLANTED, A100)
     alone, joint = (draft_from_rows(kernels, other, A100, tables, seed=0).bundle for other in (None, slower))
     scales = log_scales(joint)
     assert 0.015 < scales["runs"] - scales["kernels"] < 0.13  # host and unmeasured groups take up a part
@@ -145,28 +142,26 @@ def test_sustained_kernels_run_at_the_clock_that_the_limit_leaves_and_bursts_at_
 
 
 def test_times_at_the_limit_without_a_clock_are_not_fitted_at_the_nominal_one():
-    truth = PLANTED
-    rows = kernel_rows(truth, [one for one in various_operators(240) if one.family == "gemm"], 0.01)
+    rows = kernel_rows(PLANTED, [one for one in various_operators(240) if one.family == "gemm"], 0.01)
     limited = np.arange(len(rows)) % 2 == 0
     latency = np.where(limited, 1.5, 1.0) * rows.latency_s
     slow = replace(rows, latency_s=latency, sm_clock_mhz=np.full(len(rows), np.nan), at_limit=limited)
     both = (slow, replace(slow, sm_clock_mhz=rows.sm_clock_mhz))
-    bundles = [draft_from_rows(one, None, A100, board_tables(truth, A100), seed=0).bundle for one in both]
+    bundles = [draft_from_rows(one, None, A100, board_tables(PLANTED, A100), seed=0).bundle for one in both]
     ratio, mixed = (predict_rows(one, rows.select(~limited))["predicted_latency"] / rows.latency_s[~limited] for one in bundles)
     assert np.abs(np.log(ratio)).mean() < 0.02 < np.log(mixed).mean()
 
 
 @pytest.mark.parametrize("share, count", [(1.0, 20), (0.965, 20), (0.99, 1)])
 def test_the_share_of_the_limit_comes_from_throttled_runs(share, count):
-    bundle = PLANTED
-    rows = workload_rows(bundle, various_workloads()[:1] * count)
+    rows = workload_rows(PLANTED, various_workloads()[:1] * count)
     own = {"sm_clock_asked_mhz": np.full(count, 1410.0), "sm_clock_measured_mhz": np.full(count, 1200.0)}
     throttled = replace(rows, **own, energy_j=share * A100.power_limit_w * rows.latency_s)
-    power = with_limit_share(bundle, None, throttled).power
+    power = with_limit_share(PLANTED, None, throttled).power
     weight = count / (count + (0.0075 / LIMIT_SHARE_STD) ** 2)
     assert power.limit_share == pytest.approx(weight * share + (1.0 - weight) * LIMIT_SHARE)
     assert power.limit_share_std < LIMIT_SHARE_STD
-    assert with_limit_share(bundle, None, rows).power == bundle.power
+    assert with_limit_share(PLANTED, None, rows).power == PLANTED.power
 
 
 @pytest.mark.parametrize("hungrier", [0.6, 1.1, 1.5])
@@ -219,11 +214,10 @@ def test_anchors_that_agree_with_the_forecast_leave_its_time_and_those_that_wait
     ],
 )
 def test_anchors_without_energy_or_too_short_and_bundles_of_the_same_board_are_refused(board, workloads, energy_j, reason):
-    source = PLANTED
-    runs = workload_rows(source, workloads)
+    runs = workload_rows(PLANTED, workloads)
     runs = replace(runs, energy_j=energy_j * runs.energy_j, gpus=(board,))
     with pytest.raises(CalibrationError, match=reason):
-        anchored(source, selection_of(None, runs), board)
+        anchored(PLANTED, selection_of(None, runs), board)
 
 
 def test_tables_of_one_fit_that_name_no_laboratory_are_told(tmp_path):

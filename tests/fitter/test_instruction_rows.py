@@ -128,9 +128,8 @@ def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows():
 
 
 def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain():
-    rows = MADE
-    blurred = InstructionRows(rows=tuple(replace(row, power_std_w=5.0) for row in rows.rows))
-    sharp, vague, unsure = fit_instructions(rows, GPU), fit_instructions(blurred, GPU), fit_instructions(rows, GPU, gain_std=0.05)
+    blurred = InstructionRows(rows=tuple(replace(row, power_std_w=5.0) for row in MADE.rows))
+    sharp, vague, unsure = fit_instructions(MADE, GPU), fit_instructions(blurred, GPU), fit_instructions(MADE, GPU, gain_std=0.05)
     assert vague.term(STALL)[1] > 3.0 * sharp.term(STALL)[1]
     assert np.array_equal(sharp.values, unsure.values)
     for name in (INSTRUCTION + "FFMA", STALL):

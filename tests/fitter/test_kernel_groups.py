@@ -15,16 +15,15 @@ from fitter.latency.intervals import FOLDS, folds_of
 from fitter.latency.residual_tier import shape_errors
 from fitter.rows.columns import Selection
 from tests.estimator.synthetic import attention, matmul
-from tests.fitter.measured import coefficients, kernel_rows, planted_bundle, various_operators
+from tests.fitter.measured import PLANTED, coefficients, kernel_rows, various_operators
 
-BUNDLE = planted_bundle()
 COUNT = 240
 
 
 @pytest.fixture(scope="module")
 def rows():
     """Kernels of three families with an error that the equations lack: it drifts with the shape."""
-    exact = kernel_rows(BUNDLE, various_operators(COUNT), noise=0.01)
+    exact = kernel_rows(PLANTED, various_operators(COUNT), noise=0.01)
     drift = np.array([0.15 * np.sin(np.log2(operator.shape[-1])) for operator in exact.row_operators()])
     return replace(exact, latency_s=exact.latency_s * np.exp(drift))
 
@@ -32,7 +31,7 @@ def rows():
 def test_a_failed_measurement_is_named_and_kept_out_of_the_residuals(rows):
     spoilt = rows.latency_s.copy()
     spoilt[5] *= 40
-    found = fit_kernel_groups(replace(rows, latency_s=spoilt), BUNDLE.gpu, seed=0)
+    found = fit_kernel_groups(replace(rows, latency_s=spoilt), PLANTED.gpu, seed=0)
     assert [(item.row, item.reason) for item in found.rejected] == [(int(rows.row[5]), "OUTLIER")]
 
 
@@ -43,11 +42,11 @@ def test_each_library_has_its_own_times_and_the_one_with_the_most_rows_answers_f
     operators = tuple(replace(one, library=str(name)) for one, name in zip(some.row_operators(), by, strict=True))
     slower = some.latency_s * np.where(by == fewer, 2.0, 1.0)
     mixed = replace(some, operators=operators, operator_index=np.arange(len(some)), latency_s=slower)
-    found = fit_kernel_groups(mixed, BUNDLE.gpu, seed=0, refine=False)
+    found = fit_kernel_groups(mixed, PLANTED.gpu, seed=0, refine=False)
     seconds = {}
     for library in ("trtllm", "vllm", "sglang", ""):
         asked = [replace(operator, library=library) for operator in operators]
-        times = kernel_times(asked, BUNDLE.gpu, coefficients(found), sm_clock_mhz=mixed.sm_clock_mhz, warm=mixed.l2_warm)
+        times = kernel_times(asked, PLANTED.gpu, coefficients(found), sm_clock_mhz=mixed.sm_clock_mhz, warm=mixed.l2_warm)
         seconds[library] = times.equations_s
     assert np.median(seconds[fewer] / seconds["trtllm"]) == pytest.approx(2.0, rel=0.1)
     for library in {"sglang", "vllm", ""} - {fewer}:
@@ -72,7 +71,7 @@ def test_attention_of_the_framework_has_its_priors_where_other_kernels_alone_wer
         for i in range(6)
     ]
     spec = load_gpu(gpu)
-    rows = kernel_rows(replace(BUNDLE, gpu=spec), operators)
+    rows = kernel_rows(replace(PLANTED, gpu=spec), operators)
     bundle = calibrate(Selection(kernels=rows), gpu=spec, holdout=0.0).bundle
     found = {name: group for name, group in bundle.groups.items() if name.startswith("attention") and "@" in name and not group.rows}
     assert set(found) == {f"attention.{kind}@{word}" for word in own for kind in ("prefill", "decode")}
@@ -116,14 +115,14 @@ def test_known_tiles_are_predicted_with_what_known_tiles_left_over():
     rng = np.random.default_rng(0)
     operators = [matmul(m, n, k, "fp32") for m, n, k in 64.0 * rng.integers(4, 64, (300, 3))]
     tile = np.where(rng.random(300) < 0.5, 64.0, 128.0)
-    known, exact = KnownTiles(tile_m=tile, tile_n=tile, split=np.ones(300)), kernel_rows(BUNDLE, operators)
+    known, exact = KnownTiles(tile_m=tile, tile_n=tile, split=np.ones(300)), kernel_rows(PLANTED, operators)
 
     def times(groups, **how):
-        return kernel_times(operators, BUNDLE.gpu, coefficients(groups), sm_clock_mhz=exact.sm_clock_mhz, warm=exact.l2_warm, **how)
+        return kernel_times(operators, PLANTED.gpu, coefficients(groups), sm_clock_mhz=exact.sm_clock_mhz, warm=exact.l2_warm, **how)
 
     drift = np.array([0.1 * np.sin(np.log2(operator["k"])) for operator in operators])
-    seconds = times(BUNDLE, known=known).equations_s * np.exp(drift)
-    found = fit_kernel_groups(replace(exact, latency_s=seconds, tile_m=tile, tile_n=tile, split_k=np.ones(300)), BUNDLE.gpu, seed=0)
+    seconds = times(PLANTED, known=known).equations_s * np.exp(drift)
+    found = fit_kernel_groups(replace(exact, latency_s=seconds, tile_m=tile, tile_n=tile, split_k=np.ones(300)), PLANTED.gpu, seed=0)
     learnt = {"tile_predictors": found.tile_predictors, "residuals": found.residuals}
     told, guessed = times(found, known=known, **learnt), times(found, **learnt)
     refined, bare, blind = (np.abs(np.log(one / seconds)).mean() for one in (told.latency_s, told.equations_s, guessed.latency_s))

@@ -36,8 +36,7 @@ def errors_of_phases(features):
 
 def test_errors_that_come_from_phases_are_corrected_at_shapes_far_from_all_measured():
     measured, asked = features_of(400, 0), features_of(200, 1)
-    points = np.random.default_rng(2).uniform(0.0, 12.0, (400, 3))
-    known = fit_kriging(points, measured, errors_of_phases(measured))
+    known = fit_kriging(np.random.default_rng(2).uniform(0.0, 12.0, (400, 3)), measured, errors_of_phases(measured))
     left = errors_of_phases(asked) - kriged(known, np.full((200, 3), 60.0), asked)
     assert np.abs(left).mean() < 0.35 * np.abs(errors_of_phases(asked)).mean()
 
@@ -105,8 +104,7 @@ def test_abrupt_errors_are_found_at_shapes_that_were_not_measured():
     known = fit_trees(measured, abrupt(MEASURED), measured[:0])
     inputs = tree_inputs(shape_points(ASKED), features(500))
     assert inputs.shape == (500, input_count(shape_points(ASKED).shape[1]))
-    left = np.abs(abrupt(ASKED) - grown(known, inputs))
-    assert left.mean() < 0.1 * np.abs(abrupt(ASKED)).mean()
+    assert np.abs(abrupt(ASKED) - grown(known, inputs)).mean() < 0.1 * np.abs(abrupt(ASKED)).mean()
 
 
 def test_an_error_that_all_kernels_share_is_found_whole():

@@ -9,7 +9,7 @@ from benchmarks.kernel_tables import cell_rows, evaluate, kind_cells, seen_rows,
 from estimator import estimate, make_operator
 from fitter.bundle.sections import prior_bundle
 from tests.estimator.synthetic import workload_of
-from tests.fitter.measured import planted_bundle
+from tests.fitter.measured import PLANTED
 
 MOE = "family,operator,gpu,precision,tokens,hidden,inter,topk,experts,tp,ep,distribution,gated,latency_s,kernel_label,source"
 MLA = "family,operator,gpu,precision,kv_precision,batch,sequence,heads,is_decode,latency_s,source"
@@ -59,8 +59,7 @@ def test_a_row_of_each_kind_is_read_for_what_it_is(read_table, header, line, fou
 
 @pytest.mark.parametrize("faster, rejected", [("8e-5", 2), ("8.9e-5", 0)])
 def test_the_slower_of_two_kernels_is_rejected_also_where_it_is_alone(read_table, faster, rejected):
-    slow = USUAL
-    found = read_table(MOE, slow, slow.replace("9e-5,cutlass", f"{faster},other"), slow.replace(",64,", ",65,", 1))
+    found = read_table(MOE, USUAL, USUAL.replace("9e-5,cutlass", f"{faster},other"), USUAL.replace(",64,", ",65,", 1))
     assert [row.reason for row in found.rejected] == ["SECOND_KERNEL"] * rejected
     assert len(found.kernels) == 3 - rejected
 
@@ -99,8 +98,7 @@ def test_a_row_that_says_nothing_of_its_kind_is_rejected_by_name(read_table, hea
     ],
 )
 def test_each_kind_has_a_price_in_time_and_power_from_priors_alone(family, operator, shape):
-    known = planted_bundle()
-    bundle = replace(known, groups=prior_bundle(known.gpu).groups | dict(known.groups))
+    bundle = replace(PLANTED, groups=prior_bundle(PLANTED.gpu).groups | dict(PLANTED.groups))
     alone = workload_of(make_operator(family, operator, "bf16", **shape), counts=(1000.0,))
     found = estimate(alone, bundle, sm_clock_mhz=900.0)[0]
     assert 1e-6 < found.kernels[0].latency_s < 1e-1
@@ -140,7 +138,6 @@ REPEATED = {"all_gather h100-sxm": 6.0, "reduce_scatter b200-sxm": 7.0}
 def test_unseen_shapes_of_published_tables_are_predicted(found_cell, name):
     cell, rows = found_cell(name)
     train = seen_rows(rows)
-    found = evaluate(cell, "unseen", rows.select(train), rows.select(~train))
-    mean, median, _ = found.refined
+    mean, median, _ = evaluate(cell, "unseen", rows.select(train), rows.select(~train)).refined
     assert mean <= LIMITS.get(name, 100.0)
     assert median <= REPEATED.get(name, 100.0)

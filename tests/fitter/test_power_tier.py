@@ -16,7 +16,7 @@ from fitter.latency.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
 from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows
-from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
+from tests.fitter.measured import PLANTED, kernel_rows, selection_of, various_operators
 
 A100 = load_gpu("a100-pcie-40gb")
 STREAMS = [o for o in various_operators(240, seed=3) if o.family == "softmax"]
@@ -25,7 +25,7 @@ STREAMS = [o for o in various_operators(240, seed=3) if o.family == "softmax"]
 @pytest.fixture(scope="module")
 def rows():
     """Rows of one group whose power lies a quarter below the equation, more so for long rows."""
-    found = kernel_rows(planted_bundle(), STREAMS, noise=0.01)
+    found = kernel_rows(PLANTED, STREAMS, noise=0.01)
     excess = 0.25 + 0.03 * np.log2(np.array([o["dim"] for o in found.row_operators()]) / 1024.0)
     return replace(found, power_w=found.power_w * np.exp(-excess))
 
@@ -33,9 +33,8 @@ def rows():
 @pytest.fixture(scope="module")
 def bundle(rows):
     fit = fit_kernel_groups(rows, A100, seed=0)
-    planted = planted_bundle()
-    groups = {key: replace(planted.groups["softmax"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
-    return replace(planted, groups=groups, residuals=fit.residuals)
+    groups = {key: replace(PLANTED.groups["softmax"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
+    return replace(PLANTED, groups=groups, residuals=fit.residuals)
 
 
 def predicted(bundle, rows, **more):

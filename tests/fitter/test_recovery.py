@@ -101,8 +101,7 @@ def kernels():
         busy=rng.uniform(0.5, 1.0, count),
         kind=np.array([f"kind {i}" for i in kind]),
     )
-    problem = PowerProblem(rows=rows, tables=TABLES, warmer_k=np.ones(count), priors=PRIOR)
-    design = problem.design(2.0)
+    design = PowerProblem(rows=rows, tables=TABLES, warmer_k=np.ones(count), priors=PRIOR).design(2.0)
     watt = TABLES.at(rows.clock_mhz).idle_w + design[:, :-1] @ ENERGIES
     temperature = IDLE_C + 0.08 * watt + rng.normal(0.0, 3.0, count)
     watt += LEAKAGE_W_PER_K * design[:, -1] * (temperature - IDLE_C)

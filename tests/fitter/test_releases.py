@@ -21,13 +21,13 @@ from fitter.release.versions import (
     workload_differences,
 )
 from tests.estimator.synthetic import transformer
-from tests.fitter.measured import planted_bundle
+from tests.fitter.measured import PLANTED
 
 VOLTAGE = ClockTable(sm_clock_mhz=(510.0, 1410.0), value=(0.7, 0.9))
 
 
 def test_a_release_has_a_new_digest_and_an_entry_on_top_and_never_goes_back_or_overwrites(tmp_path):
-    first, log = release(planted_bundle(), "0.2.0", tmp_path / "a.json", None, "First.", "2026-01-02")
+    first, log = release(PLANTED, "0.2.0", tmp_path / "a.json", None, "First.", "2026-01-02")
     second, _ = release(first, "0.10.0", tmp_path / "b.json", first, "", "2026-02-03")
     assert load_bundle(tmp_path / "b.json") == second
     assert first.digest != second.digest
@@ -44,11 +44,10 @@ def test_a_release_has_a_new_digest_and_an_entry_on_top_and_never_goes_back_or_o
 
 @given(st.floats(0.5, 2.0).filter(lambda x: abs(x - 1) > 1e-3))
 def test_a_difference_counts_standard_deviations_of_both(factor):
-    old = planted_bundle()
-    (change,) = coefficient_differences(old, scaled(old, factor))
+    (change,) = coefficient_differences(PLANTED, scaled(PLANTED, factor))
     assert change.place == "gemm.math"
     assert change.factor == pytest.approx(factor)
-    (back,) = coefficient_differences(scaled(old, factor), old)
+    (back,) = coefficient_differences(scaled(PLANTED, factor), PLANTED)
     assert 0 < back.sigmas == pytest.approx(change.sigmas)
 
 
@@ -70,18 +69,16 @@ def slower(bundle, factor):
 
 @pytest.mark.parametrize("factor, counts", [(1.0, 0), (1.019, 0), (1.05, 3), (0.9, 3)])
 def test_a_prediction_counts_beyond_two_percent_at_three_clocks(workload, factor, counts):
-    bundle = planted_bundle()
-    found = workload_differences(bundle, slower(bundle, factor), [workload])
+    found = workload_differences(PLANTED, slower(PLANTED, factor), [workload])
     latency = [one for one in found if one.place.endswith("latency_s")]
     assert len(latency) == len({one.place for one in latency}) == counts
     assert all(one.factor == pytest.approx(factor, abs=0.004) for one in latency)
 
 
 def test_what_one_bundle_lacks_counts_and_a_bundle_does_not_differ_from_itself(workload):
-    bundle = planted_bundle()
-    assert coefficient_differences(bundle, bundle) == []
-    poorer = replace(bundle, power=None, groups={key: group for key, group in bundle.groups.items() if key != "softmax"})
-    document = differences_document(bundle, poorer, workload_differences(bundle, replace(bundle, power=None), [workload]))
+    assert coefficient_differences(PLANTED, PLANTED) == []
+    poorer = replace(PLANTED, power=None, groups={key: group for key, group in PLANTED.groups.items() if key != "softmax"})
+    document = differences_document(PLANTED, poorer, workload_differences(PLANTED, replace(PLANTED, power=None), [workload]))
     places = {change["place"]: change for change in document["changes"]}
     assert places["softmax.dram"]["new"] is places["power.busy_w"]["new"] is None
     assert document["step"] == "major"
@@ -95,7 +92,7 @@ def workload(tmp_path):
     return str(path)
 
 
-BASE = replace(planted_bundle(), version="1.2.3", voltage=None)
+BASE = replace(PLANTED, version="1.2.3", voltage=None)
 LOW_MHZ, HIGH_MHZ = BASE.clocks_mhz
 
 CHANGES = {
@@ -128,7 +125,7 @@ def test_the_least_version_follows_from_the_step_and_a_version_must_reach_it():
     for text in ("1.2", "01.2.3", "1.2.3.4", "v1.2.3", "", "1.2.x", "1.2.3 ", "9999999999.0.0", "1.0.0-rc.1"):
         with pytest.raises(ReleaseError, match=r"MAJOR\.MINOR\.PATCH"):
             version_key(text)
-    old = replace(planted_bundle(), version="1.2.3")
+    old = replace(PLANTED, version="1.2.3")
     for version in ("1.3.0", "2.0.0"):
         require_step(old, scaled(old), version)
     for version, refused in (("1.2.4", "too small a step"), ("1.2.3", "must be above")):
@@ -137,7 +134,7 @@ def test_the_least_version_follows_from_the_step_and_a_version_must_reach_it():
 
 
 def test_a_release_is_compared_with_the_newest_one_beside_it(tmp_path):
-    bundle = replace(planted_bundle(), version="0.9.0")
+    bundle = replace(PLANTED, version="0.9.0")
     for version in ("1.0.0", "1.10.0", "1.9.0", "2.0.0"):
         release(bundle, version, tmp_path / f"planted-{version}.json", None, "", "2026-01-02")
     for name in ("planted-notes.json", "planted-extra-1.11.0.json"):

@@ -20,28 +20,26 @@ from fitter.report.page import pictures_html, report_html
 from fitter.report.verdict import family_table, verdict_lines
 from fitter.rows.rejected import RejectedRow
 from fitter.validate.predictions import error_rows, predict_kernel_rows, predict_workload_rows
-from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
+from tests.fitter.measured import PLANTED, kernel_rows, selection_of, various_operators, various_workloads, workload_rows
 from tests.fitter.page import Page
 from tests.fitter.test_block_count import GPU, planted
 from tests.fitter.test_instruction_rows import fitted
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 NOISE = 0.05
-BUNDLE = planted_bundle()
-EXACT = kernel_rows(BUNDLE, various_operators(40))
+EXACT = kernel_rows(PLANTED, various_operators(40))
 
 
 def whole_page():
     """A report with something in every section."""
-    bundle = planted_bundle()
-    kernels = kernel_rows(bundle, various_operators(60), noise=NOISE)
+    kernels = kernel_rows(PLANTED, various_operators(60), noise=NOISE)
     clock = np.resize([510.0, 900.0, 1410.0], len(kernels))
     kernels = replace(kernels, sm_clock_asked_mhz=clock, sources=(HOSTILE,))
-    runs = workload_rows(bundle, various_workloads(), noise=NOISE)
-    held_out = {"kernels": predict_kernel_rows(bundle, kernels), "workloads": predict_workload_rows(bundle, runs)}
+    runs = workload_rows(PLANTED, various_workloads(), noise=NOISE)
+    held_out = {"kernels": predict_kernel_rows(PLANTED, kernels), "workloads": predict_workload_rows(PLANTED, runs)}
     rows = [row for part in held_out.values() for row in error_rows(part)]
     rejected = tuple(RejectedRow(source=HOSTILE, row=i, reason="BAD_LATENCY", detail=HOSTILE * 100) for i in range(300))
-    bundle = replace(bundle, errors=tuple(rows), notes=(HOSTILE,), name="planted <b>")
+    bundle = replace(PLANTED, errors=tuple(rows), notes=(HOSTILE,), name="planted <b>")
     return report_html(bundle, replace(selection_of(kernels, runs), rejected=rejected), held_out, (f"Good for {HOSTILE}",))
 
 
@@ -97,25 +95,25 @@ def test_text_and_marks_stand_out_from_the_ground(page, block):
 
 
 def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows():
-    rows = kernel_rows(BUNDLE, various_operators(100), noise=NOISE)
-    few, sizes = predict_kernel_rows(BUNDLE, rows), []
+    rows = kernel_rows(PLANTED, various_operators(100), noise=NOISE)
+    few, sizes = predict_kernel_rows(PLANTED, rows), []
     for count in (20_000, 80_000):
         index = np.random.default_rng(0).integers(0, len(few), count)
         own = replace(rows.select(index), row=np.arange(1, count + 1))
-        text = report_html(BUNDLE, selection_of(own), {"kernels": few.iloc[index].reset_index(drop=True)})
+        text = report_html(PLANTED, selection_of(own), {"kernels": few.iloc[index].reset_index(drop=True)})
         sizes.append(len(text))
         assert max(len(re.findall(r"<(?:path|rect|polyline|line|circle)", svg)) for svg in re.findall(r"<svg.*?</svg>", text)) < 400
     assert sizes[1] < 1.1 * sizes[0]
-    bare = Page(report_html(replace(BUNDLE, power=None, voltage=None, idle=None), selection_of(), {}))
+    bare = Page(report_html(replace(PLANTED, power=None, voltage=None, idle=None), selection_of(), {}))
     assert bare.open == []
     assert {link[1:] for link in bare.having("href")} <= set(bare.having("id"))
 
 
 def test_the_worst_row_stands_first_with_what_is_known_of_it():
-    rows = kernel_rows(BUNDLE, various_operators(30))
+    rows = kernel_rows(PLANTED, various_operators(30))
     slow = rows.latency_s * np.where(np.arange(len(rows)) == 17, 3.0, 1.0)
     rows = replace(rows, latency_s=slow, kernel_name=tuple(f"kernel-{i}" for i in range(len(rows))))
-    text = report_html(BUNDLE, selection_of(rows), {"kernels": predict_kernel_rows(BUNDLE, rows)})
+    text = report_html(PLANTED, selection_of(rows), {"kernels": predict_kernel_rows(PLANTED, rows)})
     first = text.split("latency is furthest off")[2].split("<tbody>")[1].split("</tr>")[0]
     shape = (f"{name} {size:g}" for name, size in rows.row_operators()[17].named_shape().items())
     assert all(part in first for part in ("planted.csv row 18", "kernel-17", *shape))
@@ -132,7 +130,7 @@ def test_the_page_begins_with_its_verdict_and_four_kinds_of_pictures(page, read)
 
 def test_planted_coefficients_bring_ideal_times_to_the_measured_ones():
     """Rows without noise: the corrected points lie on the diagonal, the ideal ones below it."""
-    svg = pictures_html(BUNDLE, EXACT).split("Ideal and corrected")[1].split("</svg>")[0]
+    svg = pictures_html(PLANTED, EXACT).split("Ideal and corrected")[1].split("</svg>")[0]
     ideal, corrected = (
         [tuple(map(float, point.split())) for point in d.split("h0")[0:-1]]
         for d in (found.replace("M", "") for found in re.findall(r'class="p[01]" d="(M[^"]*h0M[^"]*)"', svg))
@@ -147,17 +145,16 @@ def test_planted_coefficients_bring_ideal_times_to_the_measured_ones():
 
 
 def test_the_tile_hit_rate_counts_shapes_once_and_says_what_it_was_seen_on():
-    rows = EXACT
-    products = np.array([operator.family == "gemm" for operator in rows.row_operators()])
+    products = np.array([operator.family == "gemm" for operator in EXACT.row_operators()])
     tile = {"kind": "choice", "tile_m": (128,), "tile_n": (128,), "split": (1,), "liking": (0.0,), "sharpness": 15.0}
-    named = replace(BUNDLE, tile_predictors={group: tile for group in BUNDLE.groups if group.startswith("gemm")})
+    named = replace(PLANTED, tile_predictors={group: tile for group in PLANTED.groups if group.startswith("gemm")})
     half = np.where(np.cumsum(products) % 2 == 0, 128.0, 64.0)
     tiles = {"tile_m": np.where(products, 128.0, np.nan), "tile_n": np.where(products, half, np.nan)}
-    text = pictures_html(named, replace(rows, **tiles, split_k=np.ones(len(rows))))
+    text = pictures_html(named, replace(EXACT, **tiles, split_k=np.ones(len(EXACT))))
     hits, count = (half[products] == 128.0).mean(), int(products.sum())
     assert f"for {hits:.0%} of {count} products" in text
     assert "The fit saw these rows" in text
-    assert "Tiles:" not in pictures_html(named, rows)
+    assert "Tiles:" not in pictures_html(named, EXACT)
 
 
 def test_no_two_parts_of_a_bar_share_a_colour():
@@ -167,20 +164,19 @@ def test_no_two_parts_of_a_bar_share_a_colour():
 
 def calibration(found):
     return Calibration(
-        bundle=BUNDLE, selection=selection_of(), errors=(), held_out={"kernels": found} if found is not None else {}, warnings=()
+        bundle=PLANTED, selection=selection_of(), errors=(), held_out={"kernels": found} if found is not None else {}, warnings=()
     )
 
 
 @pytest.fixture(scope="module")
 def predicted():
-    rows = EXACT
-    return predict_kernel_rows(BUNDLE, rows)
+    return predict_kernel_rows(PLANTED, EXACT)
 
 
 @pytest.mark.parametrize("slower, hotter, energy", [(1.0, 1.0, "0.0"), (1.25, 1.0, "20.0"), (1.25, 0.8, "0.0"), (2.0, 1.25, "60.0")])
 def test_errors_are_those_of_the_rows_and_energy_that_of_their_product(predicted, slower, hotter, energy):
     found = predicted.assign(measured_latency=slower * predicted["predicted_latency"], measured_power=hotter * predicted["predicted_power"])
-    line = verdict_lines(BUNDLE, calibration(found))[1]
+    line = verdict_lines(PLANTED, calibration(found))[1]
     assert f"err by {100 * abs(1 / slower - 1):.1f} % in latency, {100 * abs(1 / hotter - 1):.1f} % in power, {energy} % in energy" in line
     assert f"({len(found)} rows)" in line
     table = family_table(calibration(found))
@@ -189,28 +185,28 @@ def test_errors_are_those_of_the_rows_and_energy_that_of_their_product(predicted
     assert [row[0] for row in table.rows] == sorted(found["family"].unique())
 
 
+WITHOUT_SOFTMAX = {key: replace(group, rows=0 if key == "softmax" else 9, ln_std={"x": 0.1}) for key, group in PLANTED.groups.items()}
+
+
 @pytest.mark.parametrize(
     "change, found",
     [
         ({"clocks_mhz": (900.0, 900.0)}, "other clocks (an extrapolation)"),
         ({"power": None, "voltage": None, "idle": None}, "power and energy (the data have none below the limit)"),
-        (
-            {"groups": {key: replace(group, rows=0 if key == "softmax" else 9, ln_std={"x": 0.1}) for key, group in BUNDLE.groups.items()}},
-            "of softmax (",
-        ),
+        ({"groups": WITHOUT_SOFTMAX}, "of softmax ("),
     ],
 )
 def test_what_the_data_lack_is_named(predicted, change, found):
     """Without power in the rows no error of power or energy is stated."""
     lacking = predicted.assign(measured_power=np.nan) if "power" in change else predicted
-    lines = verdict_lines(replace(BUNDLE, **change), calibration(lacking))
+    lines = verdict_lines(replace(PLANTED, **change), calibration(lacking))
     assert any(line.startswith("missing: ") and found in line for line in lines)
     assert ("in power" in lines[1]) == ("power" not in change)
 
 
 def test_instructions_and_grids_alone_are_judged_for_what_they_are():
     """Neither kernels nor power are missed, and no row was to be held out."""
-    bare = replace(BUNDLE, power=None, voltage=None, idle=None, errors=())
+    bare = replace(PLANTED, power=None, voltage=None, idle=None, errors=())
     bare = replace(bare, groups={key: replace(group, rows=0) for key, group in bare.groups.items()})
     grids = replace(bare, block_models=section_of_blocks([fit_block_model(planted(), GPU.num_sms)]))
     lines = verdict_lines(grids, calibration(None))
@@ -226,7 +222,7 @@ def test_instructions_and_grids_alone_are_judged_for_what_they_are():
 
 
 def test_a_fit_without_held_out_rows_claims_no_error():
-    assert "errors are unknown" in verdict_lines(BUNDLE, calibration(None))[1]
+    assert "errors are unknown" in verdict_lines(PLANTED, calibration(None))[1]
 
 
 @pytest.mark.parametrize("words, told", [((), True), (("--quiet",), False)])

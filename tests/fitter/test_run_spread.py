@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.planted_spread import RATIOS, planted_coverage
 from estimator.uncertainty.sources import error_sources, joined
 from fitter.bundle.runs import EXPECTED, family_spread, known_spread, paced_std, spread_at
-from tests.fitter.measured import planted_bundle
+from tests.fitter.measured import PLANTED
 
 RUNS = 400
 PRIOR = EXPECTED["latency"]
@@ -25,7 +25,7 @@ def mixed(gpu, launch, seed=0, runs=RUNS):
 
 def test_what_is_fitted_is_what_an_estimate_states():
     """Weights of the host in the fit and in the answer are the same, between the paces too."""
-    bundle = replace(planted_bundle(), uncertainty={"latency": {"gpu": 0.03, "launch": 0.15, "families": ("bert",)}, "power": {}})
+    bundle = replace(PLANTED, uncertainty={"latency": {"gpu": 0.03, "launch": 0.15, "families": ("bert",)}, "power": {}})
     share = np.linspace(0.0, 1.0, 21)
     answered = joined(error_sources(bundle, "latency", "bert", share, {"gemm": np.ones(21)}).values())
     assert spread_at((0.03, 0.15), share) == pytest.approx(answered, rel=1e-12)

@@ -11,7 +11,7 @@ from fitter.cli import main
 from fitter.errors import SignatureError
 from fitter.release.signatures import verify
 from tests.estimator.estimating import fails, run
-from tests.fitter.measured import planted_bundle, saved
+from tests.fitter.measured import PLANTED, saved
 from tests.words import one_line
 
 KEY_NUMBER = bytes(range(8))
@@ -48,7 +48,7 @@ def signer(folder):
 
 
 def test_a_signature_is_good_for_its_key_its_comment_and_the_bytes_that_were_signed(tmp_path):
-    own, other, bundle = signer(tmp_path), signer(tmp_path), saved(planted_bundle(), tmp_path)
+    own, other, bundle = signer(tmp_path), signer(tmp_path), saved(PLANTED, tmp_path)
     signature = own.sign(bundle)
     signed = verify(bundle, own.public)
     assert (signed.key, signed.comment) == ("0706050403020100", COMMENT.replace("\t", "?"))
@@ -84,7 +84,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_signature_is_refused_in_one_line(tmp_path, name):
-    bundle = saved(planted_bundle(), tmp_path)
+    bundle = saved(PLANTED, tmp_path)
     text, message = DAMAGED[name]
     Path(f"{bundle}.minisig").write_text(text, encoding="utf-8")
     with one_line(SignatureError, match=message):
@@ -92,7 +92,7 @@ def test_a_damaged_signature_is_refused_in_one_line(tmp_path, name):
 
 
 def test_a_key_that_is_none_is_refused_in_one_line(tmp_path):
-    bundle = saved(planted_bundle(), tmp_path)
+    bundle = saved(PLANTED, tmp_path)
     for key in (tmp_path / "none.pub", Path("\0"), bundle, tmp_path, key_file(tmp_path, b"AA"), key_file(tmp_path, b"XX" + bytes(40))):
         with one_line(SignatureError):
             verify(bundle, key)
@@ -109,7 +109,7 @@ def test_a_key_that_is_none_is_refused_in_one_line(tmp_path):
     ],
 )
 def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(tmp_path, name, comment, status):
-    own, bundle = signer(tmp_path), planted_bundle()
+    own, bundle = signer(tmp_path), PLANTED
     path = saved(bundle, tmp_path)
     path = path.rename(path.with_name(name.format(version=bundle.version)))
     words = ("verify", path, "--key", own.public)

@@ -36,8 +36,7 @@ def liking_library(operators):
 
 
 def fitted(operators, known):
-    document = fit_choice(operators, GPU, known, VALUES)
-    return dict(json.loads(json.dumps(plain_of(document))))
+    return dict(json.loads(json.dumps(plain_of(fit_choice(operators, GPU, known, VALUES)))))
 
 
 def same(count, *tile):

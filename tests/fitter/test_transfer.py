@@ -26,9 +26,9 @@ from fitter.transfer.probes import MEASURING_ERROR, after_measuring, choose_prob
 from fitter.validate.predictions import predict_kernel_rows
 from tests.estimator.estimating import run
 from tests.fitter.measured import (
+    PLANTED,
     coefficients,
     kernel_rows,
-    planted_bundle,
     selection_of,
     various_operators,
     various_workloads,
@@ -40,7 +40,6 @@ A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_
 
 
 STREAMS = ("softmax", "elementwise")
-PLANTED = planted_bundle()
 
 
 def stream_rows(count, seed):

@@ -76,8 +76,7 @@ def test_what_the_tracer_saw_stands_in_the_prepared_kernel():
         assert board.runner.run(unknown, 10).launches == 10
     assert (unknown.kernel_name, unknown.blocks_per_sm, unknown.untraced) == ("", 0, "CUPTI is not installed")
     with open_fake_board(computes=False) as board:
-        operator = product(2048, k=64, precision="fp32")
-        prepared = board.runner.prepare(operator)
+        prepared = board.runner.prepare(product(2048, k=64, precision="fp32"))
     assert prepared.kernel_name == "ampere_sgemm_128x64_tn"
     assert (prepared.grid, prepared.block, prepared.registers_per_thread) == ((16, 32, 1), (256, 1, 1), 122)
     assert (prepared.tile_m, prepared.tile_n, prepared.split_k, prepared.transpose) == (64, 128, 1, "tn")

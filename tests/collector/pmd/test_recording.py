@@ -328,8 +328,7 @@ def test_commands_are_those_of_the_published_logger():
 
 def test_a_word_is_a_signed_twelve_bit_value_in_the_upper_bits():
     raw = np.array([[1599, -7, 1599, 2047, -2048, 0, 0, -1]], dtype=np.int16)
-    content = encode_packets(np.array([65536 + 258]), raw)
-    assert content[:6] == bytes.fromhex("0201 f063 90ff")
+    assert encode_packets(np.array([65536 + 258]), raw)[:6] == bytes.fromhex("0201 f063 90ff")
     samples = PMD_USB.samples(NO_HOST_NS, raw, np.array([0.1, 0.0, 0.0, 0.0]))
     assert samples.volts[0, 0] == pytest.approx(1599 * 0.007568)
     assert samples.amperes[0, 0] == pytest.approx(-7 * 0.0488 - 0.1)

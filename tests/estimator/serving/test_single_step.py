@@ -65,8 +65,7 @@ def test_narrow_weights_and_cache_make_a_decoding_step_shorter():
 
 
 def test_decoding_is_that_of_an_engine_unless_something_else_is_asked_for(tmp_path):
-    config = written(tmp_path)
-    words = ("--model", config, "--gpu h100 --batch 2 --sequence 64 --json")
+    words = ("--model", written(tmp_path), "--gpu h100 --batch 2 --sequence 64 --json")
     status, out, err = run(words, "--phase decode")
     assert (status, "-serving" in json.loads(out)["workload"], "without its host" in err) == (0, True, True)
     assert run(words, "--phase decode --runtime serving")[1] == out
