@@ -339,18 +339,6 @@ def test_the_products_of_a_matrix_instruction_are_in_its_name(name, products):
     assert products_of(name) == products
 
 
-def test_a_sparse_product_whose_class_was_left_out_costs_what_a_dense_one_of_its_type_costs_and_says_so():
-    known = energies(HMMA_16816_F32=DENSE_J, HMMA_16816_F16=0.5 * DENSE_J, rare=RARE_J)
-    value, std = known.energy_j(activity("HMMA.SP.16832.F32"))
-    assert value == pytest.approx(DENSE_J * 1e9)
-    assert std == pytest.approx(np.hypot(0.01, LIKE_SPREAD) * DENSE_J * 1e9)
-    assert known.doubt("HMMA.SP.16832.F32") == "no run is made of it; at the energy of HMMA.16816.F32"
-    half, _ = known.energy_j(activity("HMMA.1688.F32"))
-    assert half == pytest.approx(0.5 * DENSE_J * 1e9)
-    assert known.doubt("HMMA.1688.F32").endswith("HMMA.16816.F32 times 0.5")
-    assert known.doubt("HMMA.16816.F32") == ""
-
-
 @given(st.sampled_from(MATRIX), st.sets(st.sampled_from([*MATRIX, "FFMA", "DFMA", RARE])))
 def test_a_matrix_product_is_never_priced_as_a_rare_instruction(name, known):
     price = price_of(name, known)
@@ -361,15 +349,18 @@ def test_a_matrix_product_is_never_priced_as_a_rare_instruction(name, known):
         assert price.name.split(".")[0] == name.split(".")[0]
 
 
-def test_counts_priced_at_another_class_are_warned_about_and_less_sure():
-    known = energies(HMMA_16816_F32=DENSE_J, rare=RARE_J)
-    sparse, plain, unlike = (kernel(instructions={name: 1e9}, transactions={}) for name in ("HMMA.SP.16832.F32", "FFMA", "DMMA.884"))
+def test_counts_priced_at_a_dense_product_of_their_type_cost_what_it_costs_are_warned_about_and_less_sure():
+    known = energies(HMMA_16816_F32=DENSE_J, HMMA_16816_F16=0.5 * DENSE_J, rare=RARE_J)
+    names = ("HMMA.SP.16832.F32", "HMMA.1688.F32", "HMMA.16816.F32", "DMMA.884")
+    sparse, half, dense, unlike = (kernel(instructions={name: 1e9}, transactions={}) for name in names)
     table = EnergyTable(name="made", source="", vocabulary="sass", energies=known, constant_w=40.0)
-    rows, total, warnings = counted_energies([replace(sparse, launches=3.0), plain], table)
-    assert warnings == ("energy of HMMA.SP.16832.F32 is of low confidence: no run is made of it; at the energy of HMMA.16816.F32",)
-    assert rows[0].energy_std_j > LIKE_SPREAD * 3.0 * DENSE_J * 1e9
-    assert total.energy_std_j > LIKE_SPREAD * 3.0 * DENSE_J * 1e9
-    assert rows[1].energy_std_j < 0.02 * rows[1].energy_j
+    rows, total, warnings = counted_energies([replace(sparse, launches=3.0), half, dense], table)
+    reason = "is of low confidence: no run is made of it; at the energy of HMMA.16816.F32"
+    assert warnings == (f"energy of HMMA.1688.F32 {reason} times 0.5", f"energy of HMMA.SP.16832.F32 {reason}")
+    assert [row.parts_j["instructions"] for row in rows] == pytest.approx([3e9 * DENSE_J, 0.5e9 * DENSE_J, 1e9 * DENSE_J])
+    assert known.energy_j(activity(names[1]))[1] == pytest.approx(np.hypot(0.01, LIKE_SPREAD) * 0.5e9 * DENSE_J)
+    assert min(rows[0].energy_std_j, total.energy_std_j) > LIKE_SPREAD * 3.0 * DENSE_J * 1e9
+    assert rows[2].energy_std_j < 0.02 * rows[2].energy_j
     with pytest.raises(CountsError, match=r"made has no energy of DMMA\.884"):
         counted_energies([unlike], table)
 
