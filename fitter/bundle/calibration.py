@@ -239,7 +239,7 @@ def _held_out(
             replace(selection, **{kind: getattr(selection, kind).select(fold == out) for kind, fold in held.items()})
             for out in (False, True)
         )
-        fitted = draft(rest.kernels, rest.workloads, kernel_fit=None if "kernels" in held else whole.kernel_fit)
+        fitted = draft(rest.kernels, rest.workloads, kernel_fit=None if "kernels" in held else whole.kernel_fit, whole=whole.kernel_fit)
         for kind, fold in held.items():
             found[kind].append(predict_rows(fitted.bundle, getattr(test, kind)).set_index(np.flatnonzero(fold)))
     return {kind: pd.concat(parts).sort_index() for kind, parts in found.items()}

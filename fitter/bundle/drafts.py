@@ -51,10 +51,11 @@ def draft_from_rows(
     seed: int,
     kernel_fit: KernelFit | None = None,
     source: TransferSource | None = None,
+    whole: KernelFit | None = None,
 ) -> Draft:
     """Fit a draft to all rows of one GPU.
 
-    kernel_fit: the fit of exactly these kernels, if it exists already.  source: another GPU's bundle as prior.  Groups without rows take
+    kernel_fit: the fit of exactly these kernels, if it exists already.  whole: that of these and others.  source: another GPU's bundle as prior.  Groups without rows take
     their priors, the coefficients of related kernels or those of the other GPU; their row count is 0.
     """
     priors = None if source is None else power_priors(source, tables)
@@ -65,7 +66,8 @@ def draft_from_rows(
         return Draft(bundle=with_limit_share(_with_source(runs, source), None, workloads), kernel_fit=None)
     fit = kernel_fit
     if fit is None:
-        fit = fit_collections(_at_known_clocks(kernels), gpu, seed=seed, siblings=NO_SIBLINGS if source is None else source.siblings)
+        siblings = NO_SIBLINGS if source is None else source.siblings
+        fit = fit_collections(_at_known_clocks(kernels), gpu, seed=seed, siblings=siblings, whole=whole)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
     lent = {} if source is None else lent_groups(source, measured)
     start = _lent(measured) | lent | measured

@@ -24,7 +24,7 @@ OWN_STD: Final = ELSEWHERE_STD["latency"] / np.sqrt(2.0)
 """Standard deviation of ln(scale) of one collection."""
 
 
-def fit_collections(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Siblings) -> KernelFit:
+def fit_collections(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Siblings, whole: KernelFit | None = None) -> KernelFit:
     """`fit_kernel_groups` with the collections' scales removed from the times."""
     operators, own = rows.row_operators(), np.unique(rows.collection_index)
     shift, std = np.zeros(len(rows.collections)), np.full(len(rows.collections), OWN_STD if len(own) > 1 else 0.0)
@@ -35,7 +35,7 @@ def fit_collections(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Sibl
         times = kernel_times(operators, gpu, groups, sm_clock_mhz=clock, warm=rows.l2_warm, tile_predictors=first.tile_predictors)
         shift, std = _effects(np.log(rows.latency_s / times.equations_s), rows.collection_index, section)
     factor = np.exp(shift[rows.collection_index])
-    fit = fit_kernel_groups(replace(rows, latency_s=rows.latency_s / factor), gpu, seed=seed, siblings=siblings)
+    fit = fit_kernel_groups(replace(rows, latency_s=rows.latency_s / factor), gpu, seed=seed, siblings=siblings, whole=whole)
     return replace(fit, scales={rows.collections[c]: (float(shift[c]), float(std[c])) for c in own.tolist()})
 
 

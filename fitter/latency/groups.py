@@ -17,7 +17,7 @@ from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.lent_priors import transferred_priors
-from fitter.latency.refinement import refine_section
+from fitter.latency.refinement import refine_section, refitted
 from fitter.latency.residual_tier import FEWEST_POINTS, Documents
 from fitter.latency.section import KernelSection, Tiles, class_priors
 from fitter.priors import EQUATION_ERROR, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, Coefficients, Priors, Scales, kernel_priors
@@ -74,10 +74,18 @@ def expected_error(group: str, known: Mapping[str, float], usual: float = EQUATI
     return known.get(longest_prefix(group, known) or "", usual)
 
 
-def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Siblings = NO_SIBLINGS, refine: bool = True) -> KernelFit:
+def fit_kernel_groups(
+    rows: KernelRows,
+    gpu: GpuSpec,
+    *,
+    seed: int,
+    siblings: Siblings = NO_SIBLINGS,
+    refine: bool = True,
+    whole: KernelFit | None = None,
+) -> KernelFit:
     """Fit coefficients, tiles, residual tiers and intervals to kernels of one GPU.
 
-    refine: whether to add residual tiers and intervals, which double the time.
+    refine: whether to add residual tiers and intervals, which double the time.  whole: a fit of these rows and others.
     """
     operators = rows.row_operators()
     pooled = _pooled(rows, operators, gpu, seed, siblings)
@@ -100,7 +108,9 @@ def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Si
         if fit.choice is not None:
             choices[key] = FrozenMapping(fit.choice)
         trusted = np.flatnonzero(~failed)
-        if refine and len({section.operators[i] for i in trusted}) >= FEWEST_POINTS:
+        if whole is not None and (known := refitted(section, fit, trusted, whole.residuals)):
+            tiers |= known
+        elif refine and len({section.operators[i] for i in trusted}) >= FEWEST_POINTS:
             found, std = refine_section(section, fit, trusted, seed, expected_error(key, siblings.error))
             tiers |= found
             group_std |= std

@@ -1,11 +1,12 @@
 """Residual tiers and intervals of a section, from the whole chain fitted to most rows and tested on the rest."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from estimator.model.kriging import PhaseFeatures
+from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.intervals import FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
 from fitter.latency.residual_tier import (
@@ -18,6 +19,7 @@ from fitter.latency.residual_tier import (
     forecast,
     helps,
     no_forecast,
+    pattern_document,
     tier_document,
 )
 from fitter.latency.section import MOST_FITTED, KernelSection, SectionFit
@@ -58,6 +60,22 @@ def refine_section(
 def _ways(section: KernelSection) -> tuple[bool, ...]:
     """Sources of tiles of a section's rows."""
     return (PREDICTED, NAMED) if section.tiles == "chosen" else (PREDICTED,)
+
+
+def refitted(section: KernelSection, fit: SectionFit, trusted: IntArray, known: Mapping[str, FrozenMapping[Any]]) -> Documents | None:
+    """Tiers `known` from more rows with trees of `trusted` alone; None unless leaving rows out changes nothing else.
+
+    Widths of intervals come from thousands of errors then; neighbours, kriging and tiles by kernel names hold rows themselves.
+    """
+    served = section.served(fit, trusted)
+    if len(trusted) <= MOST_FITTED or NAMED in _ways(section) or any("trees" not in known.get(group, ()) for group in served):
+        return None
+    error, tiers = section.errors(fit), {}
+    for group, index in served.items():
+        own = section.shapes.of(index)
+        pattern = fit_pattern(own, np.arange(len(index)), section.features(fit, index, named=PREDICTED), error[index])
+        tiers[group] = FrozenMapping({**known[group], **pattern_document(pattern, own.index)})
+    return tiers
 
 
 def group_errors(

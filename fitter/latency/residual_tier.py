@@ -190,7 +190,7 @@ def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) ->
     ln_error = shapes.mean(errors.ln_error)[keep] * errors.corrected
     names = ("near", "far", "beyond")
     return {
-        **({} if errors.pattern is None else _pattern_document(errors.pattern, shapes.index)),
+        **({} if errors.pattern is None else pattern_document(errors.pattern, shapes.index)),
         "ln_error": tuple(np.round(ln_error, ERROR_DIGITS).tolist()),
         "left_out": tuple(np.round(shapes.mean(errors.left_out)[keep], ERROR_DIGITS).tolist()),
         "beyond_share": 1.0,
@@ -236,7 +236,7 @@ def _beside(products: Sequence[Operator]) -> Array:
     return points_of("gemm", np.column_stack([batch, np.maximum(np.round(m * moves), 1.0), n, k]))
 
 
-def _pattern_document(known: Pattern, shape: IntArray) -> Documents:
+def pattern_document(known: Pattern, shape: IntArray) -> Documents:
     """A pattern in the form that a bundle stores."""
     if isinstance(known, Kriging):
         return {"kriging": kriging_document(known, shape)}
