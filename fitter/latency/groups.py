@@ -99,7 +99,8 @@ def fit_kernel_groups(
     sections = members(_section_keys(operators))
     for key, index in sections.items():
         section = _section(key, rows.select(index), gpu, seed, siblings)
-        fit = section.fit(np.arange(len(index)))
+        known = None if whole is None else section.known(whole.groups)
+        fit = known or section.fit(np.arange(len(index)))
         error = section.errors(fit)
         failed = np.abs(error) > max(np.log(OUTLIER_FACTOR), OUTLIER_RATIO * float(np.median(np.abs(error))))
         rejected += _rejected(section.rows.select(failed), section.times(fit).equations_s[failed])
@@ -108,8 +109,8 @@ def fit_kernel_groups(
         if fit.choice is not None:
             choices[key] = FrozenMapping(fit.choice)
         trusted = np.flatnonzero(~failed)
-        if whole is not None and (known := refitted(section, fit, trusted, whole.residuals)):
-            tiers |= known
+        if whole is not None and known is not None and (again := refitted(section, fit, trusted, whole.residuals)):
+            tiers |= again
         elif refine and len({section.operators[i] for i in trusted}) >= FEWEST_POINTS:
             found, std = refine_section(section, fit, trusted, seed, expected_error(key, siblings.error))
             tiers |= found

@@ -63,12 +63,12 @@ def _ways(section: KernelSection) -> tuple[bool, ...]:
 
 
 def refitted(section: KernelSection, fit: SectionFit, trusted: IntArray, known: Mapping[str, FrozenMapping[Any]]) -> Documents | None:
-    """Tiers `known` from more rows with trees of `trusted` alone; None unless leaving rows out changes nothing else.
+    """Tiers `known` from more rows with trees of `trusted` alone; None where neighbours or kriging hold rows themselves.
 
-    Widths of intervals come from thousands of errors then; neighbours, kriging and tiles by kernel names hold rows themselves.
+    Widths of intervals come from thousands of errors, which some rows hardly change.
     """
     served = section.served(fit, trusted)
-    if len(trusted) <= MOST_FITTED or NAMED in _ways(section) or any("trees" not in known.get(group, ()) for group in served):
+    if any("trees" not in known.get(group, ()) for group in served):
         return None
     error, tiers = section.errors(fit), {}
     for group, index in served.items():

@@ -66,6 +66,11 @@ class KernelSection:
         self.seed = seed
         self.last: tuple[SectionFit, bool, KernelTimes] | None = None
 
+    def known(self, groups: Mapping[str, GroupFit]) -> SectionFit | None:
+        """The fit of these rows and some others by its groups; None if it may hang on the others: few rows, or tiles by kernel names."""
+        own = {key: groups[key] for key in (self.key, *dict.fromkeys(self.leaves)) if key in groups}
+        return SectionFit(groups=own, choice=None) if len(self.rows) > MOST_FITTED and self.tiles != "chosen" and own else None
+
     def fit(self, train: IntArray, start: SectionFit | None = None) -> SectionFit:
         """Coefficients and tiles from the rows `train`, starting from those of a similar fit."""
         known = {} if start is None else {key: fit.coefficients for key, fit in start.groups.items()}
