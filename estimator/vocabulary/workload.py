@@ -160,6 +160,7 @@ def check_precision(name: str) -> None:
 
 
 Precision = Annotated[str, LEAST_ONE, check_precision]
+Family = Annotated[str, Words(tuple(FAMILY_FIELDS))]
 
 OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "precision_out": (Annotated[str, check_precision, "of the result, where it differs"], ""),
@@ -188,7 +189,7 @@ def entry_of(family: str) -> type:
 
 def read_operator(entry: Mapping[str, object]) -> tuple[Operator, float]:
     """An operator from named fields, and its count.  Raises FaultError."""
-    family = read(Annotated[str, Words(tuple(FAMILY_FIELDS))], entry.get("family"), "family")
+    family = read(Family, entry.get("family"), "family")
     found: dict[str, Any] = dict(vars(read(entry_of(family), entry)))
     count: float = found.pop("count")
     shape = tuple([float(found.pop(name)) for name in FAMILY_FIELDS[family]])

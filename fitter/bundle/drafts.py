@@ -55,8 +55,8 @@ def draft_from_rows(
 ) -> Draft:
     """Fit a draft to all rows of one GPU.
 
-    kernel_fit: the fit of exactly these kernels, if it exists already.  whole: that of these and others.  source: another GPU's bundle as prior.  Groups without rows take
-    their priors, the coefficients of related kernels or those of the other GPU; their row count is 0.
+    kernel_fit: the fit of exactly these kernels, if it exists already.  whole: that of these and others.  source: another GPU's bundle as
+    prior.  Groups without rows take their priors, the coefficients of related kernels or those of the other GPU; their row count is 0.
     """
     priors = None if source is None else power_priors(source, tables)
     if kernels is None:

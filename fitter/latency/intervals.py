@@ -28,7 +28,8 @@ from fitter.priors import EQUATION_ERROR
 from fitter.rows.screening import numbered
 
 FOLDS: Final = 4
-"""Folds of the shapes: each is predicted from the others."""
+FOLDS_OF_MANY: Final = 2
+"""Folds of the shapes, each predicted from the others, and how many of them tell enough errors of thousands of rows."""
 
 SITES: Final = {
     "gemm": ("n", "k"),

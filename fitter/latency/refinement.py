@@ -8,7 +8,7 @@ import numpy as np
 from estimator.model.kriging import PhaseFeatures
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
-from fitter.latency.intervals import FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
+from fitter.latency.intervals import FOLDS, FOLDS_OF_MANY, folds_of, interval_quantiles, largest_rows, longest_rows
 from fitter.latency.residual_tier import (
     FEWEST_POINTS,
     Documents,
@@ -39,21 +39,24 @@ def refine_section(
     shapes = section.shapes.of(trusted)
     fold = folds_of(shapes, seed)
     errors = {named: section.errors(fit, named=named) for named in _ways(section)}
-    by_fold = _left_out(section, fit, trusted, [trusted[fold == number] for number in range(FOLDS)], same=len(trusted) > MOST_FITTED)
+    served = section.served(fit, trusted)
+    few = np.isin(trusted, [i for index in served.values() if len(index) <= MOST_FITTED for i in index])
+    parts = [trusted[(fold == number) & (few | (number < FOLDS_OF_MANY))] for number in range(FOLDS)]
+    by_fold = _left_out(section, fit, trusted, parts, same=len(trusted) > MOST_FITTED)
     beyond = largest_rows(shapes), longest_rows(shapes)
     extrapolated = [_left_out(section, fit, trusted, [trusted[rows]]) for rows in beyond]
     tiers: Documents = {}
     std: dict[str, float] = {}
-    for group, index in section.served(fit, trusted).items():
+    for group, index in served.items():
         own = section.shapes.of(index)
-        parts: dict[bool, GroupErrors] = {}
+        found: dict[bool, GroupErrors] = {}
         for named, error in errors.items():
             tested = [by_fold[named].select(index), *(_tested(one[named], index) for one in extrapolated)]
             features = section.features(fit, index, named=named) if len(own.operators) >= FEWEST_POINTS else None
-            parts[named] = group_errors(own, error[index], tested, features, expected)
-        std[group] = float(np.sqrt(np.mean(parts[PREDICTED].left_out ** 2)))
+            found[named] = group_errors(own, error[index], tested, features, expected)
+        std[group] = float(np.sqrt(np.nanmean(found[PREDICTED].left_out ** 2)))
         if len(own.operators) >= FEWEST_POINTS:
-            tiers[group] = tier_document(own, parts[PREDICTED], parts.get(NAMED), seed=seed)
+            tiers[group] = tier_document(own, found[PREDICTED], found.get(NAMED), seed=seed)
     return tiers, std
 
 
@@ -83,8 +86,8 @@ def group_errors(
 ) -> GroupErrors:
     """Forecast errors of a group's rows, with tiles from one source.
 
-    tested: all rows, each without its fold, then the largest and the longest forecast from the rest, which set the width of intervals
-    beyond the measured range.  features: of all rows by the fit.
+    tested: all rows, each without its fold (nan: not forecast), then the largest and the longest forecast from the rest, which set the
+    width of intervals beyond the measured range.  features: of all rows by the fit.
     expected: as for `refine_section`.
     """
     corrected = used = helps(tested[0])
@@ -94,7 +97,8 @@ def group_errors(
         if helps(smooth[0]):
             tested, used = smooth, True
             pattern = fit_pattern(shapes, np.arange(len(error)), features, error)
-    quantiles = interval_quantiles(shapes, tested[0], tested[1:], used, expected)
+    known = np.flatnonzero(np.isfinite(tested[0].bare))
+    quantiles = interval_quantiles(shapes.of(known), tested[0].select(known), tested[1:], used, expected)
     return GroupErrors(ln_error=error, left_out=np.abs(tested[0].errors(used)), corrected=corrected, quantiles=quantiles, pattern=pattern)
 
 

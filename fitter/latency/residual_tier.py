@@ -143,7 +143,7 @@ def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArr
 
 def helps(left_out: Forecast) -> bool:
     """Whether the correction by neighbours makes forecasts of rows that were left out better."""
-    return bool(np.abs(left_out.errors(True)).mean() < np.abs(left_out.bare).mean())
+    return bool(np.nanmean(np.abs(left_out.errors(True))) < np.nanmean(np.abs(left_out.bare)))
 
 
 @frozen
@@ -151,7 +151,7 @@ class GroupErrors:
     """Errors of a group's rows, with tiles from one source; columns of shape (rows,).
 
     ln_error   ln(measured / equations) of the fit
-    left_out   |ln(measured / prediction)| when left out of it
+    left_out   |ln(measured / prediction)| when left out of it; nan: not forecast
     corrected  whether neighbours correct the equations
     quantiles  near, far, beyond, as in `estimator.model.residuals.TierErrors`
     pattern    in place of neighbours where phases are known; None: neighbours only
@@ -166,7 +166,8 @@ class GroupErrors:
 
 def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupErrors | None, *, seed: int) -> FrozenMapping[Any]:
     """The tier in the form that a bundle stores; `named`: errors with tiles from kernel names."""
-    keep, most = np.arange(len(shapes.operators)), MOST_POINTS if predicted.pattern is None else MOST_SPREAD_POINTS
+    keep = np.flatnonzero(np.isfinite(shapes.mean(predicted.left_out)))
+    most = MOST_POINTS if predicted.pattern is None else MOST_SPREAD_POINTS
     if len(keep) > most:
         keep = np.sort(np.random.default_rng(seed).choice(keep, most, replace=False))
     family = shapes.operators[0].family
