@@ -114,15 +114,15 @@ def test_rows_of_one_shape_and_of_one_site_are_left_out_together_however_few_sit
 def test_rows_left_out_of_a_large_table_do_not_tell_their_own_times():
     """Beside the fit of all rows only trees are fitted anew; those of all rows hold the rows that were left out."""
     elements = np.round(np.exp2(np.random.default_rng(0).uniform(22.0, 30.0, 5 * MOST_FITTED // 4)))
-    rows = kernel_rows(BUNDLE, [make_operator("elementwise", "gelu", "bf16", elements=size, reads=size) for size in elements])
+    rows = kernel_rows(PLANTED, [make_operator("elementwise", "gelu", "bf16", elements=size, reads=size) for size in elements])
     held = (elements > 2.0**25) & (elements < 2.0**26)
     found = {}
     for factor in (1.0, 1.3):
-        whole = fit_kernel_groups(replace(rows, latency_s=rows.latency_s * np.where(held, factor, 1.0)), BUNDLE.gpu, seed=0)
-        rest = fit_kernel_groups(rows.select(~held), BUNDLE.gpu, seed=0, whole=whole)
+        whole = fit_kernel_groups(replace(rows, latency_s=rows.latency_s * np.where(held, factor, 1.0)), PLANTED.gpu, seed=0)
+        rest = fit_kernel_groups(rows.select(~held), PLANTED.gpu, seed=0, whole=whole)
         asked, how = rows.select(held).row_operators(), {"sm_clock_mhz": rows.sm_clock_mhz[held], "warm": rows.l2_warm[held]}
         found[factor] = [
-            kernel_times(asked, BUNDLE.gpu, coefficients(one), residuals=one.residuals, **how).latency_s for one in (whole, rest)
+            kernel_times(asked, PLANTED.gpu, coefficients(one), residuals=one.residuals, **how).latency_s for one in (whole, rest)
         ]
     of_all, of_rest = np.log(np.array(found[1.3]) / found[1.0])
     assert of_all.mean() > 0.2
