@@ -60,7 +60,7 @@ def test_a_daemon_killed_in_the_middle_goes_on_with_the_same_rows(place):
     # As if it had not ended yet; a process that ends loses its command line before its locks.
     leftover = until(lambda: locked(worker_lock_path(place.state, BOARD)), "the worker's lock is free")
     second = place.start()
-    until(lambda: (place.state / "daemon.log").read_text().count("runs as process") == 2, "the daemon runs")
+    until(lambda: f"runs as process {second.pid}\n" in (place.state / "daemon.log").read_text(), "the daemon runs")
     time.sleep(0.6)  # three looks into the queue
     assert place.job(number).state == "queued"
     os.close(leftover)
