@@ -155,8 +155,8 @@ def card(bundle: Bundle, recipe: Recipe, laboratories: dict[str, Laboratory], si
     return "\n\n".join("\n".join(part).rstrip() for part in parts if len(part) > 2 or part is parts[0]) + "\n"
 
 
-SAID_ELSEWHERE: Final = ("as on ", "power as on ", "prior: ", "no clocks recorded", "residual tier thinned")
-"""Beginnings of notes that other parts of a card, or bundles/README.md for all, say."""
+SAID_ELSEWHERE: Final = ("as on ", "power as on ", "prior: ", "no clocks recorded", "residual tier thinned", "column '")
+"""Beginnings of notes that other parts of a card, or bundles/README.md for all, say, or that matter to nobody else."""
 
 
 POORLY: Final = " of rows left out of the fit is poorly described, the model may lack something: "
