@@ -176,12 +176,14 @@ def slots_s(host: Mapping[str, float], estimates: Sequence[ServedEstimate], outp
     """Time in a slot [s] with a host's constants, from estimates without a host."""
     constant = {name: host.get(name, 0.0) for name in HostTime.__slots__}
     turns, running, gpus = output - 1.0, np.array([one.running for one in estimates]), np.array([one.gpus for one in estimates])
-    boards_s, prompts = np.array([(one.slot_s, one.prompt / CHUNK) for one in estimates]).T
-    beside = constant["overlapped_step_s"] + constant["overlapped_sequence_s"] * running
+    boards_s, prompts, share = np.array([(one.slot_s, one.prompt / CHUNK, one.parts["prompts"]) for one in estimates]).T
     own = constant["step_s"] + constant["sequence_s"] * running + constant["rank_s"] * (gpus - 1.0)
-    launched = np.maximum(np.minimum(turns, running), running * prompts) * LAYERS * constant["overlapped_layer_s"]
-    beside_s = turns * beside + launched
-    return turns * own + running * constant["request_s"] + np.maximum(boards_s, beside_s)
+    with_prompts = np.maximum(np.minimum(turns, running), running * prompts)
+    mixed, prompts_s = np.minimum(turns, with_prompts), share * boards_s
+    over_s = constant["overlapped_step_s"] + constant["overlapped_sequence_s"] * running - (boards_s - prompts_s) / turns
+    late_s = np.maximum(mixed * over_s + with_prompts * LAYERS * constant["overlapped_layer_s"] - prompts_s, 0.0)
+    late_s += (turns - mixed) * np.maximum(over_s, 0.0)
+    return turns * own + running * constant["request_s"] + boards_s + late_s
 
 
 def fitted(start: Mapping[str, float], estimates: Sequence[ServedEstimate], output: np.ndarray, slot_s: np.ndarray) -> dict[str, float]:

@@ -4,13 +4,14 @@ Requests of equal lengths run in b slots; a slot takes the next request when its
 tokens that follow the first, every slot turns over once, so b prompts come in:
 
     boards  = n · d + a + (b − 1) · p; d: a decoding step, a: the step of the own prompt, p: what another one adds
-    beside  = n · (o0 + o1 · b) + s · op: what the host does while the boards compute: o0 for each step, o1 for each sequence in it, op
-              for each of the s steps with prompts, s = max(min(n, b), b · chunks).  Prompts share a step where they outnumber the
-              steps; long ones need several
+    beside  = o0 + o1 · b: what the host does while the boards compute a step, and op more for each of the s steps with prompts,
+              s = max(min(n, b), b · chunks).  Prompts share a step where they outnumber the steps; long ones need several
     first   what the host still does for the step of the own prompt when the boards are ready = max(op − a, 0)
-    slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + max(boards + first, beside); h: the host's time in
-            which boards wait
-    pace    time of a decoding step with the host = h0 + h1 · b + d + max(beside − boards − first, 0) / n
+    late    time that boards wait for it in decoding steps without prompts, and in the r = min(n, s) and more with prompts
+            = (n − r) · max(beside − d, 0) + max(r · (beside − d) + s · op − a − (b − 1) · p − first, 0)
+    slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + boards + first + late; h: the host's time in which
+            boards wait
+    pace    time of a decoding step with the host = h0 + h1 · b + d + late / n
     tokens/s = b · output / slot;    time per output token = pace + (1 − q) · (b − 1) / n · (p + hr)
     energy of a slot's time = n · E(d) + E(a) + (b − 1) · E(p) + waiting time · waiting power
 
@@ -117,10 +118,11 @@ def closed_loop(load: Load, running: Array) -> Cycle:
     decode_s = steps * token_s
     unhidden_s = np.maximum(host.overlapped_prompt_s - load.alone.seconds, 0.0)
     first_s = host.step_s + unhidden_s
-    launched = np.maximum(np.minimum(steps, slots), slots * load.chunks) * host.overlapped_prompt_s
-    beside = steps * (host.overlapped_step_s + host.overlapped_sequence_s * slots) + launched
     prompt_s = load.alone.seconds + others * prompt.seconds
-    late = np.maximum(beside - decode_s - prompt_s - unhidden_s, 0.0)
+    with_prompts = np.maximum(np.minimum(steps, slots), slots * load.chunks)
+    mixed, over_s = np.minimum(steps, with_prompts), host.overlapped_step_s + host.overlapped_sequence_s * slots - token_s
+    late = np.maximum(mixed * over_s + with_prompts * host.overlapped_prompt_s - prompt_s - unhidden_s, 0.0)
+    late += (steps - mixed) * np.maximum(over_s, 0.0)
     own = host.step_s + host.sequence_s * slots + late / steps
     pace = token_s + own
     each = prompt.seconds + request_s

@@ -184,7 +184,7 @@ def test_prompts_are_launched_layer_by_layer():
     slow = replace(engine, host=HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, overlapped_layer_s=0.1, spread=0.0))
     bundle, gpu = bundle_for("h100")
     for model, layers in (("llama-3.1-8b", 32), ("qwen3-32b", 64)):
-        load = Serving(model=model, prompt=90, output=5, batch=3, engine=slow)
+        load = Serving(model=model, prompt=90, output=4, batch=3, engine=slow)
         assert serve_llm(load, bundle, gpu=gpu).slot_s == pytest.approx(3 * layers * 0.1, rel=1e-3)
 
 

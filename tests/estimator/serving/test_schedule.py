@@ -57,13 +57,15 @@ def test_a_closed_loop_keeps_its_laws(seed):
 def test_the_boards_wait_for_what_the_host_does_beside_them_only_where_it_takes_longer(seed):
     load, random = drawn(seed), np.random.default_rng(100 + seed)
     plain, steps = closed_loop(load, SLOTS), load.output - 1
-    boards_s = steps * load.decode(SLOTS).seconds + SLOTS * load.prompt(SLOTS).seconds
+    decode_s, prompts_s = load.decode(SLOTS).seconds, SLOTS * load.prompt(SLOTS).seconds
     of_step, of_sequence, of_prompt = random.uniform(0.0, [3e-2, 1e-3, 1.0])
     host = load.host._replace(overlapped_step_s=of_step, overlapped_sequence_s=of_sequence, overlapped_prompt_s=of_prompt)
     found = closed_loop(replace(load, host=host), SLOTS)
-    with_prompts = [max(min(steps, slots), slots * load.chunks) for slots in SLOTS]
+    with_prompts = np.array([max(min(steps, slots), slots * load.chunks) for slots in SLOTS])
     first_s = max(of_prompt - float(load.alone.seconds), 0.0)  # no step ends before it is launched
-    longer = np.maximum(steps * (of_step + of_sequence * SLOTS) + np.array(with_prompts) * of_prompt - boards_s, first_s)
+    mixed, beside_s = np.minimum(steps, with_prompts), of_step + of_sequence * SLOTS
+    bare = (steps - mixed) * np.maximum(beside_s - decode_s, 0.0)
+    longer = bare + np.maximum(mixed * (beside_s - decode_s) + with_prompts * of_prompt - prompts_s, first_s)
     assert found.ttft_s == pytest.approx(plain.ttft_s + first_s)
     assert found.slot_s == pytest.approx(plain.slot_s + longer)
     assert found.waiting_s == pytest.approx(plain.waiting_s + longer)
