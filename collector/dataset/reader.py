@@ -191,8 +191,8 @@ def left_out(path: Path) -> str:
     rows = [log.read_bytes().count(b"\n") - 1 for log in logs if log.is_file()]
     if not rows:
         return ""
-    told = f"{sum(rows)} rows of {len(rows)} unfinished campaign{'s' * (len(rows) > 1)} are left out ({logs[0]})"
-    return f"{path}: {told}; `collect … --resume` finishes it, and a log can be named alone"
+    told = f"{sum(rows)} rows of {len(rows)} unfinished campaign{'s' * (len(rows) > 1)} are left out ({logs[0].name})"
+    return f"{path.resolve().name}: {told}; `collect … --resume` finishes it, and a log can be named alone"
 
 
 def _files(path: Path) -> list[Path]:
