@@ -4,11 +4,11 @@ Requests of equal lengths run in b slots; a slot takes the next request when its
 tokens that follow the first, every slot turns over once, so b prompts come in:
 
     boards  = n · d + a + (b − 1) · p; d: a decoding step, a: the step of the own prompt, p: what another one adds
-    beside  = o0 + o1 · b: what the host does while the boards compute a step, and op more for each of the s steps with prompts,
+    beside  = o0 + o1 · b: time of the host while the boards compute a step; op more in each of the s steps with prompts,
               s = max(min(n, b), b · chunks).  Prompts share a step where they outnumber the steps; long ones need several
     first   what the host still does for the step of the own prompt when the boards are ready = max(op − a, 0)
-    late    time that boards wait for it in decoding steps without prompts, and in the r = min(n, s) and more with prompts
-            = (n − r) · max(beside − d, 0) + max(r · (beside − d) + s · op − a − (b − 1) · p − first, 0)
+    late    time that the boards wait for it in the n − r steps without prompts, and in the s with prompts, of which r = min(n, s)
+            decode = (n − r) · max(beside − d, 0) + max(r · (beside − d) + s · op − a − (b − 1) · p − first, 0)
     slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + boards + first + late; h: the host's time in which
             boards wait
     pace    time of a decoding step with the host = h0 + h1 · b + d + late / n

@@ -40,8 +40,9 @@ def refine_section(
     fold = folds_of(shapes, seed)
     errors = {named: section.errors(fit, named=named) for named in _ways(section)}
     served = section.served(fit, trusted)
-    few = np.isin(trusted, [i for index in served.values() if len(index) <= MOST_FITTED for i in index])
-    parts = [trusted[(fold == number) & (few | (number < FOLDS_OF_MANY))] for number in range(FOLDS)]
+    early = trusted[fold < FOLDS_OF_MANY]  # few of a class where its layers fell into other folds
+    few = [i for index in served.values() if min(len(index), FOLDS * np.isin(index, early).sum()) <= MOST_FITTED for i in index]
+    parts = [trusted[(fold == number) & (np.isin(trusted, few) | (number < FOLDS_OF_MANY))] for number in range(FOLDS)]
     by_fold = _left_out(section, fit, trusted, parts, same=len(trusted) > MOST_FITTED)
     beyond = largest_rows(shapes), longest_rows(shapes)
     extrapolated = [_left_out(section, fit, trusted, [trusted[rows]]) for rows in beyond]

@@ -129,6 +129,17 @@ def test_rows_left_out_of_a_large_table_do_not_tell_their_own_times():
     assert np.abs(of_rest).mean() < 0.03
 
 
+def test_a_large_class_at_one_site_has_a_tier_whichever_fold_that_is_in():
+    """Heads are left out together: of two folds that tell the errors of thousands of rows a class may be in neither."""
+    few = [attention(1, kind="decode", heads=heads, batch=2**i, context=1024, head_dim=64) for heads in (8, 16, 24) for i in range(6)]
+    sizes = [(batch, 64 * step) for batch in range(1, 65) for step in range(65, 129)]
+    many = [attention(1, kind="decode", heads=32, batch=batch, context=context, head_dim=128) for batch, context in sizes]
+    rows = kernel_rows(PLANTED, [*few, *many])
+    for seed in range(4):
+        tiers = fit_kernel_groups(rows, PLANTED.gpu, seed=seed).residuals
+        assert any(len(tier["left_out"]) > 500 for tier in tiers.values()), seed
+
+
 def test_known_tiles_are_predicted_with_what_known_tiles_left_over():
     """Tiles that a tree cannot guess: the shape does not tell them, the kernel's name does."""
     rng = np.random.default_rng(0)

@@ -68,6 +68,9 @@ def test_the_boards_wait_for_what_the_host_does_beside_them_only_where_it_takes_
     longer = bare + np.maximum(mixed * (beside_s - decode_s) + with_prompts * of_prompt - prompts_s, first_s)
     assert found.ttft_s == pytest.approx(plain.ttft_s + first_s)
     assert found.slot_s == pytest.approx(plain.slot_s + longer)
+    of_host, of_boards = steps * beside_s + with_prompts * of_prompt, steps * decode_s + prompts_s
+    assert np.all(longer >= (1.0 - 1e-9) * np.maximum(of_host - of_boards, first_s))  # the longer of the two at least, as if all overlapped
+    assert np.all(longer <= (1.0 + 1e-9) * (of_host + first_s))  # at most as if nothing did
     assert found.waiting_s == pytest.approx(plain.waiting_s + longer)
     assert steps * found.tpot_s + found.ttft_loaded_s == pytest.approx(found.slot_s)
 
