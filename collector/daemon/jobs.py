@@ -103,7 +103,7 @@ class Job:
 
 @frozen
 class Board:
-    """A board of the daemon: its job (0: no job) and the figures of its last row."""
+    """A board of the daemon: its job (0: no job) and the figures of that job's last row."""
 
     board: str
     name: str = ""

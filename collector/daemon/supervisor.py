@@ -158,7 +158,7 @@ class Lane:
             self._failed(run, status)
         if (status < 0 or run.hung) and not self.board.simulated:
             self.crashed()
-        self.store.record(number, self.board.key, {}, {"job": 0})
+        self.store.record(number, self.board.key, {}, {"job": 0} | dict.fromkeys(("sm_clock_mhz", "power_w", "temperature_c")))
         run.worker.close()
         self.run = None
 

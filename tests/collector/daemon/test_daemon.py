@@ -107,6 +107,8 @@ def test_stop_ends_one_job_of_two_boards_and_a_second_sigterm_all_at_once_and_no
     assert told(f"stop {first} --config {place.config}")[0].startswith(f"job {first}: ")
     stopped = place.wait_for(first, "cancelled")
     assert "--resume" in stopped.message
+    figures = {board.board: (board.job, board.sm_clock_mhz, board.power_w) for board in place.overview().boards}
+    assert figures[OTHER_BOARD] == (second, pytest.approx(900, abs=15), pytest.approx(100, abs=90))
     assert read_log(log_path(place.folder / "a.parquet")).table.num_rows == stopped.rows
     assert place.job(second).state == "running"
     worker = place.worker_of(second)
@@ -186,9 +188,9 @@ def test_jobs_run_by_priority_one_that_cannot_be_measured_fails_alone_and_status
     assert document["counts"]["done"] == 2
     job = next(job for job in document["jobs"] if job["id"] == first)
     assert (job["state"], job["done"], job["total"], job["rows"], job["refused"], job["eta_s"]) == ("done", FEW, FEW, FEW, 0, None)
-    (board,) = document["boards"]
-    assert board["board"] == BOARD
-    assert board["sm_clock_mhz"] == pytest.approx(900, abs=15)
+    until(lambda: answer("status", *config)["boards"][0]["job"] == 0, "the board is free")
+    (board,) = answer("status", *config)["boards"]
+    assert [board[name] for name in ("board", "sm_clock_mhz", "power_w", "temperature_c")] == [BOARD, None, None, None]
     refused(1, "another daemon", "daemon", *config)
     assert called("stop", "--daemon", *config) == 0
     assert process.wait(DEADLINE_S) == 0
