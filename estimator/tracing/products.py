@@ -27,10 +27,13 @@ def linear(call: Call) -> list[Part]:
 
 
 def batched(call: Call) -> list[Part]:
-    """One product for each element of the first axis."""
+    """One product for each element of the first axis; a single one, as of `torch.einsum` with a weight, has the kernel of a linear layer.
+
+    Source: ATen, native/cuda/Blas.cpp.
+    """
     a, b = map(call.tensor, OPERATIONS["batched"].get(base_name(call), ("self", "mat2")))
     batch, m, _ = a.shape
-    return [_product("bmm", call, a, batch, m, b.shape[2])]
+    return [_product("bmm" if batch > 1 else "linear", call, a, batch, m, b.shape[2])]
 
 
 def _product(name: str, call: Call, a: Tensor, batch: int, m: int, n: int) -> Part:

@@ -107,6 +107,13 @@ def test_products_of_fp32_run_on_cuda_cores_unless_tf32_is_allowed():
     assert (narrow.precision, narrow.cuda_cores) == ("tf32", False)
 
 
+def test_a_batch_of_one_product_has_the_kernel_of_that_product():
+    """As PyTorch launches it: `torch.einsum` with a weight, or a module that calls `bmm`, is a linear layer."""
+    pairs = {"self": tensor(8, 4), "mat2": tensor(4, 2)}, {"self": tensor(1, 8, 4), "mat2": tensor(1, 4, 2)}
+    plain, batch = (call(name, inputs, tensor(8, 2)) for name, inputs in zip(("aten.mm", "aten.bmm"), pairs, strict=True))
+    assert only(lower_calls([plain])) == only(lower_calls([batch]))
+
+
 def test_tokens_are_spread_over_as_many_experts_as_there_are_rows():
     def grouped(rows):
         return only(lower_calls([call("aten._grouped_mm", {"self": tensor(rows, 64), "mat2": tensor(8, 64, 32)}, tensor(rows, 32))]))
