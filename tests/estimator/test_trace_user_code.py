@@ -70,6 +70,11 @@ def wrong():
 def encoder(batch, sequence):
     return torch.nn.TransformerEncoderLayer(64, 4, batch_first=True), (torch.randn(batch, sequence, 64),)
 
+def padded(batch, sequence):
+    layers = torch.nn.TransformerEncoder(encoder(batch, sequence)[0], 1)
+    hidden = torch.zeros(batch, sequence, dtype=torch.bool)
+    return layers, {"src": torch.randn(batch, sequence, 64), "src_key_padding_mask": hidden}
+
 def attends(batch, sequence, axes=4, mask=False):
     class Attending(torch.nn.Module):
         def forward(self, q, k, v):
@@ -339,6 +344,7 @@ def test_an_rms_norm_is_one_kernel_as_on_a_gpu(traced):
         ("attends", "tf32", 1),
         ("encoder", "fp16", 1),
         ("masked", "bf16", 1),
+        ("padded", "bf16", 1),
         ("attends", "fp64", 0),
         ("flat", "bf16", 0),
     ],
