@@ -64,46 +64,36 @@ def grouped(call: Call) -> list[Part]:
 
 
 def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
-    """A convolution of the own format, or the equivalent matrix product; PyTorch adds the bias afterwards, but for depthwise kernels.
+    """A convolution of the own format; PyTorch adds the bias afterwards, but for depthwise kernels.
 
     gradient: that of its result, if any.
     """
-    out = gradient or call.output
-    image, weight = call.tensor("input"), call.tensor("weight")
-    shape = _fields(call, image, weight, out)
-    precision, groups = image.precision, call.number("groups", 1)
-    if shape and 1 < groups == image.shape[1]:
-        return [part("conv.depthwise", precision, **shape)]
-    if shape is None:  # the product [positions, taps]·[taps, filters] of each group; if transposed, of its input's positions
-        side = image if call.number("transposed") else out
-        n, k, positions = weight.shape[0] // groups, math.prod(weight.shape[1:]), side.elements // side.shape[1]
-        kernel = part("gemm.bmm", precision, batch=groups, m=positions, n=n, k=k, origin=f"{TRACED}:convolution")
-    else:
-        kernel = part("conv.conv2d", precision, **shape)
-    if gradient:
+    out, image = gradient or call.output, call.tensor("input")
+    depthwise = 1 < call.number("groups", 1) == image.shape[1]
+    kernel = part("conv.depthwise" if depthwise else "conv.conv2d", image.precision, **_fields(call, out))
+    if gradient or depthwise:
         return [kernel]
     turned = _turned([image], [out], PIXEL_LAYOUT if is_of_single_pixels(kernel.operator) else "layout")
-    bias = [moved("elementwise.add", precision, out.elements, out.elements, share=INNER) for _ in call.tensors("bias")]
+    bias = [moved("elementwise.add", image.precision, out.elements, out.elements, share=INNER) for _ in call.tensors("bias")]
     return [kernel, *turned, *bias]
 
 
-def _fields(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:
-    """Fields of a convolution over an image with one stride and one padding, without dilation; None for any other that is not depthwise.
+def _fields(call: Call, out: Tensor) -> dict[str, Any]:
+    """Fields of a convolution with the result `out`.
 
-    Other depthwise ones are those without padding that have as many outputs and taps; if transposed, backwards.
+    One over an image with one stride and one padding, without dilation, has its own; any other those of one without padding that has as
+    many outputs and taps; if transposed, backwards.
     """
+    image, (*taps, tap) = call.tensor("input"), call.tensor("weight").shape[2:]
     wide, narrow = (out, image) if call.number("transposed") else (image, out)
     height, width = wide.shape[-2:]
-    groups, stride, padding = call.number("groups", 1), call.axes("stride", 1)[-1], call.number("padding")
-    (*rows, columns), (*taps, tap) = narrow.shape[2:], weight.shape[2:]
+    (*rows, columns), stride, padding = narrow.shape[2:], call.axes("stride", 1)[-1], call.number("padding")
     strides, paddings, dilations = ({*call.axes(name, 1)} for name in ("stride", "padding", "dilation"))
     if wide is out or (len(taps), len(strides), len(paddings), dilations) != (1, 1, 1, {1}):
-        if groups == 1 or groups != image.shape[1]:
-            return None
         height, width, padding = (math.prod(rows) - 1) * stride + math.prod(taps), (columns - 1) * stride + tap, 0
     return {
         "batch": wide.shape[0], "channels": wide.shape[1], "height": height, "width": width, "filters": narrow.shape[1],
-        "kernel_h": math.prod(taps), "kernel_w": tap, "stride": stride, "padding": padding, "groups": groups,
+        "kernel_h": math.prod(taps), "kernel_w": tap, "stride": stride, "padding": padding, "groups": call.number("groups", 1),
     }  # fmt: skip
 
 

@@ -272,9 +272,8 @@ def is_of_single_pixels(operator: Operator) -> bool:
 
 
 def is_of_convolution(operator: Operator) -> bool:
-    """Whether an operator is a convolution, a product that a trace has for one, or a conversion of its images."""
-    product = operator.family == "gemm" and operator.origin.startswith(f"{TRACED}:")
-    return product or operator.family == "conv" or operator.operator == "layout"
+    """Whether an operator is a convolution or a conversion of its images."""
+    return operator.family == "conv" or operator.operator == "layout"
 
 
 PIXEL_LAYOUT: Final = "pixel_layout"

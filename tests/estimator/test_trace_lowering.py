@@ -126,13 +126,13 @@ def test_tokens_are_spread_over_as_many_experts_as_there_are_rows():
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 3, 5, 7]), st.integers(1, 3), st.integers(0, 2))
-def test_a_convolution_has_the_multiplications_of_the_product_it_amounts_to(batch, channels, kernel, stride, padding):
-    plain = convolution(batch, channels, 16, 6, kernel, stride, padding)
-    as_product = convolution(batch, channels, 16, 6, kernel, stride, padding, dilation=(1, 2))  # what the own format cannot say
-    conv = next(o for o in lower_calls([plain]).operators if o.family == "conv")
-    product = next(o for o in lower_calls([as_product]).operators if o.family == "gemm")
-    assert (conv.family, product.family) == ("conv", "gemm")
-    assert operator_work(conv).flop == operator_work(product).flop
+def test_a_convolution_has_the_multiplications_of_a_dilated_one_with_as_many_results(batch, channels, kernel, stride, padding):
+    plain, dilated = (
+        next(o for o in lower_calls([convolution(batch, channels, 16, 6, kernel, stride, padding, dilation=spread)]).operators)
+        for spread in ((1, 1), (1, 2))
+    )
+    assert (plain.family, dilated.family) == ("conv", "conv")
+    assert operator_work(plain).flop == operator_work(dilated).flop
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,15 @@ def test_a_convolution_has_the_multiplications_of_the_product_it_amounts_to(batc
         ((8, 16, 16), (3, 3, 3), (8, 16, 16), {"stride": (1, 1, 1), "padding": (1, 1, 1)}),
     ],
 )
-def test_depthwise_convolutions_of_all_kinds_stream_their_images_and_not_products_for_them(image, kernel, out, numbers):
-    tensors = {"input": tensor(2, 64, *image), "weight": tensor(64, 1, *kernel)}, tensor(2, 64, *out)
-    one = only(lower_calls([call("aten.convolution", *tensors, groups=64, **numbers)]))
-    work, pixels = operator_work(one), [math.prod(image), math.prod(out)]
-    assert (one.operator, work.flop) == ("depthwise", 2 * 2 * 64 * pixels["transposed" not in numbers] * math.prod(kernel))
-    assert work.read_byte + work.write_byte == pytest.approx(2 * 2 * 64 * sum(pixels), rel=0.35)
+@pytest.mark.parametrize("groups", [1, 8, 64])
+def test_convolutions_of_all_kinds_read_their_images_once_and_not_for_each_tap(image, kernel, out, numbers, groups):
+    tensors = {"input": tensor(2, 64, *image), "weight": tensor(64, 64 // groups, *kernel)}, tensor(2, 64, *out)
+    lowered = lower_calls([call("aten.convolution", *tensors, groups=groups, **numbers)])
+    (one,) = (operator for operator in lowered.operators if operator.operator != "layout")
+    work, pixels, taps = operator_work(one), [math.prod(image), math.prod(out)], math.prod(kernel) * 64 // groups
+    flop = 2 * 2 * 64 * pixels["transposed" not in numbers] * taps
+    assert (one.operator, work.flop) == ("depthwise" if groups == 64 else "conv2d", flop)
+    assert work.read_byte + work.write_byte == pytest.approx(2 * 64 * (2 * sum(pixels) + taps), rel=0.35)
 
 
 def test_images_that_are_channels_last_are_not_turned():

@@ -257,9 +257,9 @@ def traced(user_file):
 def test_a_function_of_one_s_own_is_traced_in_both_directions(traced):
     asked = {"batch": 2, "sequence": 16, "attention": "flash"}
     workload = traced("build", **asked)
-    assert tally(workload, "prefill", "linear", "bmm") == {"prefill": 1, "linear": 2, "bmm": 1}
-    product = next(operator for operator in workload.operators if operator.operator == "bmm")
-    assert (product.shape, product.precision) == ((1, 2 * 8 * 8, 3, 8 * 2 * 2), "bf16")
+    assert tally(workload, "prefill", "linear", "conv2d") == {"prefill": 1, "linear": 2, "conv2d": 1}
+    enlarging = next(operator for operator in workload.operators if operator.operator == "conv2d")
+    assert (operator_work(enlarging).flop, enlarging.precision) == (2 * (2 * 8 * 8) * 3 * (8 * 2 * 2), "bf16")
     assert tally(traced("build", phase="train", **asked), "prefill")["prefill"] == 3.5
 
 
@@ -271,11 +271,10 @@ def test_convolutions_of_fp32_tensors_run_as_pytorch_is_told(traced, monkeypatch
     operators = traced("first", precision="fp32").operators
     found = {(one.family == "conv" or one.operator == "layout", one.precision) for one in operators}
     assert found == {(True, precision), (False, "fp32")}
-    for phase in ("prefill", "train"):  # a transposed one, which is taken as a product
-        of_products = {
-            (one.operator, one.precision) for one in traced("build", precision="fp32", phase=phase).operators if one.family == "gemm"
-        }
-        assert of_products == {("bmm", precision), ("linear", "fp32")}
+    for phase in ("prefill", "train"):  # a transposed one beside layers
+        operators = traced("build", precision="fp32", phase=phase).operators
+        found = {(one.operator, one.precision) for one in operators if one.operator in ("conv2d", "linear", "bmm")}
+        assert found == {("conv2d", precision), ("linear", "fp32")}
 
 
 @pytest.mark.parametrize("allowed, precision", [(True, "tf32"), (False, "fp32")])
