@@ -67,7 +67,9 @@ class AttentionCalls:
 @contextmanager
 def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: "Held") -> Iterator[None]:
     """Append every dispatched operation on meta tensors to `calls`, and count its new tensors in `held`."""
-    with _function_mode(torch, calls, attention, held), _dispatch_mode(torch, calls, held):
+    # The fast path of PyTorch's encoders makes nested tensors, with as many tokens as a mask shows.
+    plain = patch.object(torch.backends.mha, "_is_fastpath_enabled", False)
+    with plain, _function_mode(torch, calls, attention, held), _dispatch_mode(torch, calls, held):
         yield
 
 

@@ -181,12 +181,7 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
     transformers = None if config is None else _load("transformers")  # sets its own log level, so it must load before that is lowered
     calls: list[Call] = []
     with ExitStack() as stack:
-        for context in (
-            redirect_stdout(sys.stderr),  # output of a model is no result
-            _quiet(),
-            _as_workload_errors(request.model),
-            patch.object(torch.backends.mha, "_is_fastpath_enabled", False),  # its nested tensors have as many tokens as a mask shows
-        ):
+        for context in (redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model)):  # output of a model is no result
             stack.enter_context(context)
         casts = stack.enter_context(patch.object(torch.autocast, "__init__", autospec=True, side_effect=_autocast(torch.autocast.__init__)))
         with patch.object(torch, "compile", wraps=torch.compile) as compiles:
