@@ -35,8 +35,8 @@ def pointwise(call: Call, origin: str = TRACED) -> list[Part]:
     precision, results = call.largest.precision, call.outputs or (call.largest,)
     name = _name(call, sum(tensor.elements > 1 for _, tensor in call.inputs))
     share = INNER if base_name(call) in INSIDE else LIGHT
-    elements, reads = sum(one.elements for one in results), read_elements(call, precision)
-    return [moved(name, precision, elements, reads, share=share, out=results[0].precision, origin=origin)]
+    out, reads = results[0].precision, read_elements(call, precision)
+    return [moved(name, precision, stored_bytes(*results) / BYTES_PER_ELEMENT[out], reads, share=share, out=out, origin=origin)]
 
 
 def _fill(call: Call) -> list[Part]:
@@ -206,6 +206,7 @@ RULES: Final[dict[str, Rule]] = {
     "loss": _loss,
     "loss_by_element": _loss_by_element,
     "pool": partial(_whole, "elementwise.pool"),
+    "other": pointwise,
     "gradient": partial(pointwise, origin=BACKWARD),
     "grouped": products.grouped,
     "convolution": products.convolution,

@@ -302,7 +302,8 @@ def _workload(
     tf32 = {family for family in ("conv", "gemm", "attention") if request.precision == "tf32" or allowed.get(family)}
     lowered = lower_calls(calls, tf32=tf32, fused=fused)
     if not lowered.operators:
-        raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
+        unknown = ", ".join(one.name for one in lowered.unknown)
+        raise WorkloadError(f"{request.model}: launches nothing that is known ({unknown or 'it must work on tensors'})")
     modules = list(job.model.modules())
     grouped = any(isinstance(part, torch.nn.Conv2d) and 1 < part.groups < part.in_channels for part in modules)
     counted = zip(lowered.operators, lowered.counts, strict=True)

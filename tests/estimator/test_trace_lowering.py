@@ -227,6 +227,26 @@ def test_sums_over_bags_read_every_row_that_they_add_and_train_it():
     assert (320 * 64, 2 * 320 * 64) in [o.shape for o in lower_calls([gradient]).operators]
 
 
+@pytest.mark.parametrize(
+    "name, read, written",
+    [
+        ("upsample_nearest2d", [(2, 8, 16, 16)], [(2, 8, 32, 32)]),
+        ("upsample_bilinear2d", [(2, 8, 16, 16)], [(2, 8, 8, 8)]),
+        ("grid_sampler_2d", [(2, 8, 16, 16), (2, 16, 16, 2)], [(2, 8, 16, 16)]),
+        ("col2im", [(2, 8 * 9, 256)], [(2, 8, 16, 16)]),
+        ("cummax", [(64, 64)], [(64, 64), (64, 64, "int64")]),
+    ],
+)
+def test_what_interpolates_folds_and_scans_reads_and_writes_each_tensor_once(name, read, written):
+    def tensors(shapes):
+        return [tensor(*(s for s in shape if s != "int64"), dtype="int64" if "int64" in shape else "bfloat16") for shape in shapes]
+
+    one = only(lower_calls([call(f"aten.{name}", {"self": tensors(read)}, *tensors(written))]))
+    passed = operator_work(one)
+    sizes = [math.prod(s for s in shape if s != "int64") * (8 if "int64" in shape else 2) for shape in (*read, *written)]
+    assert passed.read_byte + passed.write_byte == sum(sizes)
+
+
 def test_gradients_write_all_their_results():
     image = tensor(2, 8, 16, 16)
     slopes = call("aten._prelu_kernel_backward", {"grad_output": image, "self": image, "weight": tensor(8)}, image, image)

@@ -236,6 +236,12 @@ def spectrum():
             return a @ a
     return Product(), (torch.zeros(2, 64, 64, dtype=torch.complex64),)
 
+def powers():
+    class Powers(torch.nn.Module):
+        def forward(self, x):
+            return torch.matrix_exp(x)
+    return Powers(), torch.zeros(2, 8, 8)
+
 def total():
     return torch.nn.Linear(64, 4096, bias=False), (torch.randn(2048, 64),)
 """
@@ -436,6 +442,7 @@ def test_a_module_without_inputs_is_given_tokens(traced):
         ("FILE:sparse", {"phase": "train"}, "make them dense"),
         ("FILE:elsewhere", {}, "take .cuda() and fixed devices out"),
         ("FILE:words", {"weights": "fp8"}, "has no layers or experts that fp8 takes"),
+        ("FILE:powers", {}, "launches nothing that is known (aten.linalg_matrix_exp)"),
         ("FILE:missing", {}, "nothing to call"),
         ("FILE:fails", {}, "ValueError: line one"),
         ("FILE:heading", {}, "ValueError: what is wrong: a field"),
