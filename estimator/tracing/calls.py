@@ -84,8 +84,11 @@ class Call:
         return self.outputs[0]
 
     def tensor(self, name: str) -> Tensor:
-        """The input of a name, the first member of a list.  Raises IndexError if there is no such input."""
-        return self.tensors(name)[0]
+        """The input of a name, the first member of a list.  Raises WorkloadError if it is not on the model's device."""
+        found = self.tensors(name)
+        if not found:
+            raise WorkloadError(f"{self.name} has no {name} on the model's device: make it there (device=x.device)")
+        return found[0]
 
     def tensors(self, name: str) -> tuple[Tensor, ...]:
         """All inputs of a name: the members of a list."""

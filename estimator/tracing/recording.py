@@ -55,11 +55,11 @@ class AttentionCalls:
     window: int = 0
     fused: bool = False
 
-    def fuses(self, tensors: tuple[Tensor, ...]) -> bool:
-        """Whether to record a call on query, key and value as one kernel."""
+    def fuses(self, tensors: tuple[Tensor, ...], allowed: bool) -> bool:
+        """Whether to record a call on query, key and value as one kernel; allowed: as the code that calls it says."""
         # Its tensors have four axes: [batch, head, token, element].
         taken = all(tensor.dtype in FUSED_TYPES and len(tensor.shape) == 4 for tensor in tensors)
-        fused = self.form == "flash" or (taken and not self.form)
+        fused = self.form == "flash" or (taken and allowed and not self.form)
         self.fused |= fused
         return fused
 
@@ -186,7 +186,9 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls, held: "He
     def attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **options: Any
     ) -> Any:
-        if not met.fuses(tuple(map(_plain, (query, key, value)))):
+        told = torch.backends.cuda  # by torch.nn.attention.sdpa_kernel, too
+        allowed = told.flash_sdp_enabled() or told.mem_efficient_sdp_enabled() or not told.math_sdp_enabled()
+        if not met.fuses(tuple(map(_plain, (query, key, value))), allowed):
             return apart(query, key, value, attn_mask, dropout_p, is_causal, **options)
         # A mask argument has no content: it is assumed to be the model's window if that is shorter than the context, else to hide
         # nothing.

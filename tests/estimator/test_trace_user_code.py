@@ -70,6 +70,12 @@ def wrong():
 def encoder(batch, sequence):
     return torch.nn.TransformerEncoderLayer(64, 4, batch_first=True), (torch.randn(batch, sequence, 64),)
 
+def unfused(batch, sequence):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    attending, inputs = attends(batch, sequence)
+    attending.forward = sdpa_kernel(SDPBackend.MATH)(attending.forward)
+    return attending, inputs
+
 def padded(batch, sequence):
     layers = torch.nn.TransformerEncoder(encoder(batch, sequence)[0], 1)
     hidden = torch.zeros(batch, sequence, dtype=torch.bool)
@@ -170,6 +176,12 @@ def elsewhere():
         def forward(self, x):
             return super().forward(x) + torch.zeros(8, device="cpu")
     return Elsewhere(8, 8), torch.randn(2, 8)
+
+def positions():
+    class Positions(torch.nn.Embedding):
+        def forward(self, x):
+            return x + super().forward(torch.arange(4))
+    return Positions(4, 8), torch.randn(2, 4, 8)
 
 def uncast():
     return Cast(8, 8), {"x": torch.randn(2, 8), "enabled": False}
@@ -350,6 +362,7 @@ def test_an_rms_norm_is_one_kernel_as_on_a_gpu(traced):
         ("encoder", "fp16", 1),
         ("masked", "bf16", 1),
         ("padded", "bf16", 1),
+        ("unfused", "bf16", 0),
         ("attends", "fp64", 0),
         ("flat", "bf16", 0),
     ],
@@ -441,6 +454,7 @@ def test_a_module_without_inputs_is_given_tokens(traced):
         ("FILE:chosen", {}, "take out what reads them, quantise by --weights"),
         ("FILE:sparse", {"phase": "train"}, "make them dense"),
         ("FILE:elsewhere", {}, "take .cuda() and fixed devices out"),
+        ("FILE:positions", {}, "aten.embedding has no indices on the model's device: make it there (device=x.device)"),
         ("FILE:words", {"weights": "fp8"}, "has no layers or experts that fp8 takes"),
         ("FILE:powers", {}, "launches nothing that is known (aten.linalg_matrix_exp)"),
         ("FILE:missing", {}, "nothing to call"),
