@@ -1,6 +1,6 @@
 """The runtime `compiled`: which calls of a trace one generated kernel computes, as PyTorch's compiler (Inductor) merges them.
 
-Rules of `compiled-3`.  Element-wise operations, copies, gathers, norms and reductions merge with the operation that reads their result;
+Rules of `compiled-4`.  Element-wise operations, copies, gathers, norms and reductions merge with the operation that reads their result;
 matrix products, convolutions, fused attention, softmax, sorts, scatters and optimizer steps stay as they are.  A merged kernel
 
     reads each tensor from outside once and writes each that is used outside once
@@ -8,11 +8,12 @@ matrix products, convolutions, fused attention, softmax, sorts, scatters and opt
     runs as a sum does if it holds a reduction and writes less than its largest input
     holds no two calls with another kernel between them that needs the first and is needed by the second
 
+A convolution's bias is an element-wise operation of its own.
 The trace knows which storage a call reads and writes, so that branches are told apart; an operator list does not, and is not compiled.
 Each kernel costs the host one launch, as without CUDA graphs: that of the operations that stay, an element-wise one's of merged ones.
 
-Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images) err by 5.6 % on
-an A100 (at most 25: ResNet, which that version kept channels first).  Forecasts err by 9.8 % on a V100 (at most 39) and 3.2 % on a T4.
+Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images) err by 5.8 % on
+an A100 (at most 24: ResNet, which that version kept channels first).  Forecasts err by 9.2 % on a V100 (at most 38) and 3.0 % on a T4.
 
 Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py), tensors that it
 computes again for a backward pass.
@@ -20,8 +21,8 @@ Source of the rules: PyTorch, torch/_inductor (scheduler.py, lowering.py) and do
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from estimator.tracing.calls import OPERATIONS, Call, Part, Place, Tensor, base_name, part, stored_bytes
@@ -30,7 +31,7 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import TRACED
 
-RULE_SET: Final = "compiled-3"
+RULE_SET: Final = "compiled-4"
 """Name of these rules; its meaning never changes."""
 
 MERGED: Final = frozenset({"elementwise", "copy", "norm", "reduction"})
@@ -71,6 +72,16 @@ class _Kernel:
         while kernel.into is not None:
             kernel = kernel.into
         return kernel
+
+
+def without_biases(calls: Iterable[Call]) -> Iterator[Call]:
+    """The calls with each convolution's bias added by a call of its own.  Source: torch/_inductor/kernel/conv.py, convolution."""
+    for call in calls:
+        biased = base_name(call) == "convolution" and len(call.inputs) > 2
+        yield replace(call, inputs=call.inputs[:2], read=call.read[:2]) if biased else call
+        if biased:
+            inputs, read = (("self", call.output), *call.inputs[2:]), (*call.written, *call.read[2:])
+            yield Call(name="aten.add", inputs=inputs, outputs=call.outputs, pointwise=True, read=read, written=call.written)
 
 
 def compiled(calls: Sequence[Call], parts: Parts) -> list[Part]:

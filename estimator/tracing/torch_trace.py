@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 from estimator.tracing.building import CACHES, Job, configured_job, user_job
 from estimator.tracing.calls import Call, Part
-from estimator.tracing.fusion import RULE_SET, compiled
+from estimator.tracing.fusion import RULE_SET, compiled, without_biases
 from estimator.tracing.models import (
     EXPERTS_ALONE,
     NARROW_BASE,
@@ -73,7 +73,7 @@ def lower_calls(calls: Iterable[Call], *, tf32: Collection[str] = (), fused: boo
     listed: list[list[Part]] = []
     unknown: Counter[tuple[str, float]] = Counter()
     launched = cache(_parts)
-    merged = _merged_softmax(list(calls))
+    merged = _merged_softmax(list(without_biases(calls) if fused else calls))
     for call in merged:
         found = launched(call)
         if found is None:

@@ -106,6 +106,26 @@ CASES = [
 ]
 
 
+def test_the_bias_of_a_convolution_merges_with_what_reads_its_result():
+    image, weight, bias = (
+        Tensor(shape=shape, strides=strides, dtype="bfloat16")
+        for shape, strides in (((2, 8, 16, 16), (2048, 1, 128, 8)), ((8, 8, 3, 3), (72, 9, 3, 1)), ((8,), (1,)))
+    )
+    places = [Place(number, 0, 2 * one.elements) for number, one in enumerate((image, weight, bias, image, image), 1)]
+    convolution = Call(
+        name="aten.convolution",
+        inputs=(("input", image), ("weight", weight), ("bias", bias)),
+        outputs=(image,),
+        numbers=(("stride", (1, 1)), ("padding", (1, 1)), ("dilation", (1, 1)), ("groups", (1,))),
+        read=tuple(places[:3]),
+        written=(places[3],),
+    )
+    after = Call(name="aten.relu", inputs=(("self", image),), outputs=(image,), pointwise=True, read=(places[3],), written=(places[4],))
+    lowered = lower_calls([convolution, after], fused=True)
+    (merged,) = (operator_work(o) for o, count in counted(lowered) if o.family == "elementwise" for _ in range(int(count)))
+    assert (merged.read_byte, merged.write_byte) == (2 * (image.elements + bias.elements), 2 * image.elements)
+
+
 @pytest.mark.parametrize("calls, groups, moved", CASES)
 def test_what_merges_and_what_it_moves(calls, groups, moved):
     tape = tape_of(calls)
@@ -245,7 +265,7 @@ def test_a_model_of_torch_compile_has_that_runtime_unless_asked_otherwise(tmp_pa
     path = tmp_path / "lab.py"
     path.write_text(WRAPPED)
     status, out, err = run(f"trace {path}:{function}")
-    assert (status, json.loads(out)["name"].endswith("-compiled"), "runtime compiled-3" in err) == (0, bool(runtime), bool(runtime))
+    assert (status, json.loads(out)["name"].endswith("-compiled"), "runtime compiled-4" in err) == (0, bool(runtime), bool(runtime))
     assert ("traced as written" in err) == (function == "calls")
     eager = json.loads(run(f"trace {path}:{function} --runtime eager")[1])
     assert sum(o["count"] for o in eager["operators"] if o["family"] == "elementwise") == 3 * (1 + (function == "inner"))
