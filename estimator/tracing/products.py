@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part
 from estimator.transforms import INNER, INTERNAL, LAYER
@@ -63,38 +63,35 @@ def grouped(call: Call) -> list[Part]:
 # Convolutions ---------------------------------------------------------------------------------------------------------
 
 
-def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
-    """A convolution of the own format; PyTorch adds the bias afterwards, but for depthwise kernels.
-
-    gradient: that of its result, if any.
-    """
-    out, image = gradient or call.output, call.tensor("input")
-    depthwise = 1 < call.number("groups", 1) == image.shape[1]
-    kernel = part("conv.depthwise" if depthwise else "conv.conv2d", image.precision, **_fields(call, out))
-    if gradient or depthwise:
+def convolution(call: Call) -> list[Part]:
+    """A convolution of the own format; PyTorch adds the bias afterwards, but for depthwise kernels."""
+    out, image, kernel = call.output, call.tensor("input"), _kernel(call, call.output)
+    if kernel.operator.operator == "depthwise":
         return [kernel]
     turned = _turned([image], [out], PIXEL_LAYOUT if is_of_single_pixels(kernel.operator) else "layout")
     bias = [moved("elementwise.add", image.precision, out.elements, out.elements, share=INNER) for _ in call.tensors("bias")]
     return [kernel, *turned, *bias]
 
 
-def _fields(call: Call, out: Tensor) -> dict[str, Any]:
-    """Fields of a convolution with the result `out`.
+def _kernel(call: Call, out: Tensor) -> Part:
+    """A convolution with the result `out`.
 
-    One over an image with one stride and one padding, without dilation, has its own; any other those of one without padding that has as
-    many outputs and taps; if transposed, backwards.
+    One over an image with one stride and one padding, without dilation, has its own fields; any other those of one without padding that
+    has as many outputs and taps; if transposed, backwards.
     """
     image, (*taps, tap) = call.tensor("input"), call.tensor("weight").shape[2:]
     wide, narrow = (out, image) if call.number("transposed") else (image, out)
     height, width = wide.shape[-2:]
-    (*rows, columns), stride, padding = narrow.shape[2:], call.axes("stride", 1)[-1], call.number("padding")
+    groups, stride, padding = call.number("groups", 1), call.axes("stride", 1)[-1], call.number("padding")
+    *rows, columns = narrow.shape[2:]
     strides, paddings, dilations = ({*call.axes(name, 1)} for name in ("stride", "padding", "dilation"))
     if wide is out or (len(taps), len(strides), len(paddings), dilations) != (1, 1, 1, {1}):
         height, width, padding = (math.prod(rows) - 1) * stride + math.prod(taps), (columns - 1) * stride + tap, 0
-    return {
-        "batch": wide.shape[0], "channels": wide.shape[1], "height": height, "width": width, "filters": narrow.shape[1],
-        "kernel_h": math.prod(taps), "kernel_w": tap, "stride": stride, "padding": padding, "groups": call.number("groups", 1),
-    }  # fmt: skip
+    return part(
+        "conv.depthwise" if 1 < groups == image.shape[1] else "conv.conv2d", image.precision,
+        batch=wide.shape[0], channels=wide.shape[1], height=height, width=width, filters=narrow.shape[1],
+        kernel_h=math.prod(taps), kernel_w=tap, stride=stride, padding=padding, groups=groups,
+    )  # fmt: skip
 
 
 def _turned(read: Sequence[Tensor], written: Sequence[Tensor], rule: str = "layout") -> list[Part]:
@@ -119,7 +116,7 @@ def convolution_backward(call: Call) -> list[Part]:
     """Gradients of the image and of the weight, if requested: convolutions with as many multiplications and bytes as the forward one."""
     image, gradient = call.tensor("input"), call.tensor("grad_output")
     of_image, of_weight, of_bias = call.axes("output_mask", 1, 1, 0)
-    parts = [Part(replace(convolution(call, gradient)[0].operator, origin=BACKWARD), float(of_image + of_weight))]
+    parts = [Part(replace(_kernel(call, gradient).operator, origin=BACKWARD), float(of_image + of_weight))]
     if parts[0].operator.operator != "depthwise":
         parts += _turned([gradient], [image]) * of_image + _turned([image, gradient], []) * of_weight
     if of_bias:

@@ -94,12 +94,6 @@ def _embedding_backward(call: Call) -> list[Part]:
     return [*_fill(call), moved("copy.gather", table.precision, elements, 2.0 * elements)]
 
 
-def _whole(kind: str, call: Call) -> list[Part]:
-    """Reads its input once, and writes all its results: the positions of maxima, a dropout's mask."""
-    tensor, out = call.inputs[0][1], call.output.precision
-    return [moved(kind, tensor.precision, stored_bytes(*call.outputs) / BYTES_PER_ELEMENT[out], tensor.elements)]
-
-
 # Rows -----------------------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +188,6 @@ RULES: Final[dict[str, Rule]] = {
     "embedding": _embedding,
     "embedding_bag": _embedding,
     "embedding_backward": _embedding_backward,
-    "dropout": partial(_whole, "elementwise.dropout"),
     "softmax": partial(_over_rows, "softmax.softmax"),
     "layernorm": partial(_over_rows, "norm.layernorm"),
     "rmsnorm": partial(_over_rows, "norm.rmsnorm"),
@@ -205,7 +198,6 @@ RULES: Final[dict[str, Rule]] = {
     "sorted": _sorted,
     "loss": _loss,
     "loss_by_element": _loss_by_element,
-    "pool": partial(_whole, "elementwise.pool"),
     "other": pointwise,
     "gradient": partial(pointwise, origin=BACKWARD),
     "grouped": products.grouped,
