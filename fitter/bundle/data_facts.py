@@ -60,17 +60,16 @@ def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFram
 
 
 def _shaped(measured: pd.DataFrame, column: str, usual: ClockTable | None) -> ClockTable:
-    """A table measured at a few clocks, interpolated with the shape of the specification's table, since their ratio is smooth.
+    """A table measured at a few clocks, at all others with the shape of the specification's table, since their ratio is smooth.
 
-    A straight line between two locked clocks would miss the knee at which boards begin to raise the voltage, and a board
-    at its power limit runs between them.
+    A straight line between two locked clocks, or beyond them, would miss the knee at which boards begin to raise the voltage.
     """
-    own, values, source = measured.index.to_numpy(), measured[column].to_numpy(), measured.attrs["source"]
-    clocks = own
+    clocks, values, source = measured.index.to_numpy(), measured[column].to_numpy(), measured.attrs["source"]
     if usual is not None:
-        clocks = np.union1d(own, [f for f in usual.sm_clock_mhz if own[0] < f < own[-1]])
-        values = usual.at(clocks) * np.interp(clocks, own, values / usual.at(own))
-        source = f"{source}; between its {len(own)} clocks as {usual.source}"
+        own, share = clocks, values / usual.at(clocks)
+        clocks = np.union1d(own, usual.sm_clock_mhz)
+        values = usual.at(clocks) * np.interp(clocks, own, share)
+        source = f"{source}; at other clocks as {usual.source}"
     return ClockTable(sm_clock_mhz=tuple(clocks.tolist()), value=tuple(values.tolist()), source=source)
 
 

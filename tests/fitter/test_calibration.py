@@ -112,13 +112,17 @@ def test_measured_tables_of_the_board_come_before_its_specification_and_are_merg
     assert [default_name(measured(one), SPEC) for one in (first, second)] == ["sim-a100-pcie-40gb", "a100-pcie-40gb"]
 
 
-def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_between_them():
+def test_a_table_measured_at_a_few_clocks_keeps_the_shape_of_the_specification_between_and_beyond_them():
     voltage = [{"sm_clock_mhz": clock, "voltage_v": volt, "std_v": 0.001} for clock, volt in ((510.0, 0.70), (900.0, 0.70), (1410.0, 0.90))]
     board = board_knowledge(measured({"voltage": voltage}), SPEC)
     usual = SPEC.voltage_v
     assert board.voltage_v.at(np.array([510.0, 900.0, 1410.0])) == pytest.approx([0.70, 0.70, 0.90])
     knee = np.array([1020.0, 1200.0])
     assert board.voltage_v.at(knee) == pytest.approx(usual.at(knee), rel=0.015)  # a straight line would lie 7 % above
+    board = board_knowledge(measured({"voltage": voltage[1:2], "idle": [{"sm_clock_mhz": 900.0, "power_w": 50.0}]}), SPEC)
+    far = np.array([300.0, 1410.0])
+    assert board.voltage_v.at(far) == pytest.approx(usual.at(far) * 0.70 / usual.at(900.0))
+    assert board.rest_w(far) == pytest.approx(SPEC.idle_w.at(far) * 50.0 / SPEC.idle_w.at(900.0), rel=0.01)
 
 
 def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_meter_narrows_them():
