@@ -15,9 +15,6 @@ from estimator.blocks.model import BlockModel, checked_blocks
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.values import frozen
 
-DIGITS: Final = 17
-"""Significant digits that reproduce a double exactly."""
-
 HEAD: Final = '<?xml version="1.0"?>\n<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">\n<platform version="4.1">\n'
 ZONE: Final = "gpus"
 
@@ -46,8 +43,8 @@ def platform_xml(models: Iterable[BlockModel]) -> str:
     hosts = _hosts(models)
     lines = []
     for name, states in hosts.items():
-        speeds = ",".join(f"{_number(_speed(model))}f" for model in states)
-        watts = ", ".join(f"{_number(model.static_w)}:{_number(model.round_power_w())}" for model in states)
+        speeds = ",".join(f"{_speed(model)}f" for model in states)
+        watts = ", ".join(f"{model.static_w}:{model.round_power_w()}" for model in states)
         lines += [
             f'    <host id={quoteattr(name)} speed={quoteattr(speeds)} core="1">',
             f'      <prop id="wattage_per_state" value={quoteattr(watts)}/>',
@@ -106,7 +103,3 @@ def _speed(model: BlockModel) -> float:
     """Units of work a second in whole rounds."""
     unit = model.flop_per_block if math.isfinite(model.flop_per_block) else 1.0
     return unit * model.resident_blocks / model.round_s()
-
-
-def _number(value: float) -> str:
-    return f"{value:.{DIGITS}g}"

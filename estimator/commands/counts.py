@@ -107,13 +107,14 @@ def counts_command(**options: Any) -> int:
     if options["against"] is not None:
         _, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
         others |= scaling(alone, total, modules, exponent)
+    foreign = [name for kernel in kernels for name in kernel.activity.instructions if table.energies.price(name).reason]
     warnings = (*outside, *warnings)
     *nested, whole = (_row(row, exponent) | {"parts_j": dict(row.parts_j)} for row in (*rows, total))
     flat = [_row(row, exponent) | {f"{part}_j": joule for part, joule in row.parts_j.items()} for row in (*rows, total)]
     others |= {
         "sm_clock_mhz": clock,
         "simulated": bundle is not None and bundle.simulated,
-        "validity": validity_of(None, [*outside, *(name for kernel in kernels for name in table.energies.spread_j(kernel.activity))]),
+        "validity": validity_of(None, [*outside, *foreign]),
     }
     head = {"energies": table.name, "source": table.source, "modules": modules, "delay_exponent": exponent}
     if form == "json":
@@ -185,18 +186,17 @@ def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, flo
     if energies is None:
         raise CountsError(f"bundle {bundle.name} has no energies of instructions; `collect --campaign instructions` measures them")
     at_mhz = energies.reference_clock_mhz if clock is None else clock
-    tables = board_tables(bundle, bundle.gpu)
-    volt, idle = (
-        math.nan if one is None else float(np.interp(at_mhz, one.sm_clock_mhz, one.value)) for one in (tables.voltage_v, tables.idle_w)
-    )
+    # Voltages of one table, as the voltage that was read at the reference clock may differ from that of the table.
+    board = board_tables(bundle, bundle.gpu)
+    volt, reference = board.voltage_ratios.at(np.array([at_mhz, energies.reference_clock_mhz])).tolist()
     table = EnergyTable(
         name=bundle.name,
         source=f"fitted, {bundle.provenance.created_utc[:10]}",
         vocabulary="sass",
-        energies=energies,
-        constant_w=idle,
+        energies=replace(energies, reference_voltage_v=reference),
+        constant_w=float(board.rest_w(np.array([at_mhz]))[0]),
     )
-    return table, bundle, math.nan if clock is None else volt, at_mhz
+    return table, bundle, volt, at_mhz
 
 
 def _row(row: "CountedEnergy", delay_exponent: float) -> Row:

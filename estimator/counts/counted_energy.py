@@ -100,11 +100,11 @@ def counted_energies(
     rows, weights = [], []
     spread: dict[str, float] = {}
     for kernel in kernels:
-        row, weight = _energy(kernel, table, constant_w, modules, together)
+        row, weight, own = _energy(kernel, table, constant_w, modules, together)
         rows.append(row)
         weights.append(weight)
-        for name, std in table.energies.spread_j(kernel.activity).items():
-            spread[name] = spread.get(name, 0.0) + std * kernel.launches
+        for name, std in own.items():
+            spread[name] = spread.get(name, 0.0) + std
     total = CountedEnergy(
         name="total",
         **{name: math.fsum(getattr(row, name) for row in rows) for name in ("launches", "time_s", "energy_j")},
@@ -117,12 +117,13 @@ def counted_energies(
 
 def _energy(
     kernel: CountedKernel, table: EnergyTable, constant_w: float, modules: int, integration: Integration
-) -> tuple[CountedEnergy, Any]:
+) -> tuple[CountedEnergy, Any, Mapping[str, float]]:
     energies, launches = table.energies, kernel.launches
     boards = (1.0 - integration.shared_constant) * modules + integration.shared_constant
     times = [boards if _part(term) == "constant" else 1.0 for term in energies.terms]
     weights = energies.weights(kernel.activity) * launches * times
     time_s = kernel.activity.time_s * launches
+    spread = {name: std * launches * (boards if name == CONSTANT else 1.0) for name, std in energies.spread_j(kernel.activity).items()}
     parts = dict.fromkeys(PARTS, 0.0)
     for term, joule in zip(energies.terms, (weights * energies.values).tolist(), strict=True):
         parts[_part(term)] += joule
@@ -133,10 +134,10 @@ def _energy(
         launches=launches,
         time_s=time_s,
         energy_j=math.fsum(parts.values()),
-        energy_std_j=_std(energies, weights, [std * launches for std in energies.spread_j(kernel.activity).values()]),
+        energy_std_j=_std(energies, weights, spread.values()),
         parts_j=parts,
     )
-    return row, weights
+    return row, weights, spread
 
 
 def _std(energies: InstructionEnergies, weights: Any, spread_j: Iterable[float]) -> float:

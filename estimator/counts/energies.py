@@ -41,8 +41,8 @@ HEAT: Final = "heat"
 ISSUE: Final = "issue"
 LOOP: Final = "loop"
 STALL: Final = "stall"
-UNSCALED: Final = frozenset({f"{TRANSACTION}dram", HEAT})
-"""Terms that do not scale with V²."""
+SHAPE_STD: Final = 0.15
+"""Error of the change of constant power from the reference to another voltage and clock [relative to that change] (assumed)."""
 
 
 def stall_slots(time_s: float, sm_clock_mhz: float, active_sms: float, issued: float) -> float:
@@ -165,9 +165,12 @@ class InstructionEnergies:
         return price_of(name, self.classes)
 
     def spread_j(self, activity: Activity) -> dict[str, float]:
-        """Error of an activity's energy by class that is priced as another class, in addition to the covariance [J]."""
+        """Errors beside the covariance [J]: of each class that is priced as another class, and of constant power at another clock."""
         volt = _ratio(activity.voltage_v, self.reference_voltage_v) ** 2
+        shape = volt * _ratio(activity.sm_clock_mhz, self.reference_clock_mhz)
         found = {}
+        if shape != 1.0 and CONSTANT in self.terms:
+            found[CONSTANT] = SHAPE_STD * abs(shape - 1.0) * self.term(CONSTANT)[0] * activity.time_s
         for name, count in activity.instructions.items():
             price = self.price(name)
             if price.spread:
@@ -203,8 +206,8 @@ class InstructionEnergies:
 def term_weights(activity: Activity, terms: Sequence[str], volt: float, clock: float) -> Array:
     """Occurrences of each term, shape (t,): core terms times `volt`, the square of the relative voltage.
 
-    Constant power is mostly the power of the clock tree, and scales with volt · clock, the relative SM clock.  Classes without their
-    own term count by `price_of`, classes without a price do not count.
+    Constant power is mostly the power of the clock tree, and scales with volt · clock, the relative SM clock; that of each kelvin is
+    leakage, and scales with volt².  Classes without their own term count by `price_of`, classes without a price do not count.
     """
     known = frozenset(term.removeprefix(INSTRUCTION) for term in terms if term.startswith(INSTRUCTION))
     counts = {ISSUE: activity.issued, LOOP: activity.loops, STALL: activity.stalls}
@@ -214,7 +217,7 @@ def term_weights(activity: Activity, terms: Sequence[str], volt: float, clock: f
         price = price_of(name, known)
         term = INSTRUCTION + price.name
         counts[term] = counts.get(term, 0.0) + price.factor * count
-    scales = {CONSTANT: volt * clock} | dict.fromkeys(UNSCALED, 1.0)
+    scales = {CONSTANT: volt * clock, HEAT: volt**2, f"{TRANSACTION}dram": 1.0}
     return np.array([counts.get(term, 0.0) * scales.get(term, volt) for term in terms])
 
 

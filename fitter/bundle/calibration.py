@@ -112,9 +112,9 @@ def calibrate(
     Raises CalibrationError for a selection of generated kernels, or of grids, that determine nothing.
     """
     selection = in_own_order(selection)
-    energies, remarks = instruction_section(selection, gpu)
-    blocks, unfit = block_section(selection, gpu)
     board = board_knowledge(selection, gpu)
+    energies, remarks = instruction_section(selection, board)
+    blocks, unfit = block_section(selection, gpu)
     source = _source(selection, gpu, priors, lender)
     progress("fitting all rows")
     draft = partial(draft_from_rows, gpu=gpu, tables=board, seed=seed, source=source)

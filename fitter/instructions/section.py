@@ -21,6 +21,7 @@ from estimator.counts.energies import (
     ISSUE,
     LINKS,
     LOOP,
+    SHAPE_STD,
     STALL,
     TRANSACTION,
     TRANSACTION_BYTES,
@@ -33,6 +34,8 @@ from estimator.counts.energies import (
 )
 from estimator.counts.opcodes import RARE, loop_classes
 from estimator.counts.prices import RARE_SPREAD, is_matrix
+from estimator.engine.board import board_tables
+from estimator.model.power import BoardTables
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
@@ -84,26 +87,26 @@ class _System:
     shape: Array
 
 
-def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0) -> InstructionEnergies:
+def fit_instructions(rows: InstructionRows, board: BoardTables, gain_std: float = 0.0) -> InstructionEnergies:
     """Fit the energies of one board's instructions.
 
     gain_std: relative standard deviation of the sensor's gain, which all terms share; the covariance contains it.  Rows of the published
     single-thread mode, and of operands that are not random, are left out.  Raises CalibrationError if rows are too few.
     """
-    own = rows.select(fitted_rows(rows, gpu))
+    gpu, own = board.gpu, rows.select(fitted_rows(rows, board.gpu))
     if len(own) < FEWEST_ROWS:
         raise CalibrationError(
             f"{len(own)} runs of generated kernels on random data; instruction energies need {FEWEST_ROWS} of several "
             f"unroll factors and occupancies: `collect --campaign instructions`"
         )
-    volt, voltage = _relative_voltage(own, gpu)
-    clocks = own.column("sm_clock_mhz")
-    clock, temperature = float(np.median(clocks)), own.column("temperature_c")
+    clocks, temperature = own.column("sm_clock_mhz"), own.column("temperature_c")
+    clock = float(np.quantile(clocks, 0.5, method="lower"))  # of several locked clocks one of them, as no voltage belongs to a mean
+    volt, voltage = _relative_voltage(own, gpu, np.round(clocks) == round(clock))
     reference_c = float(np.nanmedian(temperature)) if np.isfinite(temperature).any() else np.nan
     warmer = np.nan_to_num(temperature - reference_c)
-    system = _system(own, gpu, volt**2, clocks / clock, warmer)
+    system = _system(own, board, volt**2, clocks / clock, warmer)
     if not (system.excess_w > 0).any():
-        raise CalibrationError("no run of generated kernels draws more than the board at rest; check power_w and idle_before_w")
+        raise CalibrationError("no run of generated kernels draws more than the board at rest; check power_w and the GPU's idle_w")
     values, scatter = _scattered(system)
     covariance, identified = _covariance(system, values, scatter)
     lanes = np.array([term.startswith(INSTRUCTION) for term in system.terms])
@@ -148,42 +151,28 @@ def row_activity(row: InstructionRow, gpu: GpuSpec, kelvin: float) -> Activity:
     )
 
 
-def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
-    """Power beyond that of the board at rest at the same temperature, and its standard deviation [W], shape (n,).
+def excess_power_w(rows: InstructionRows, board: BoardTables) -> tuple[Array, Array]:
+    """Power beyond that of the board at rest at the same clock, and its standard deviation [W], shape (n,).
 
-    The effect of temperature on power at rest is fitted to the measurements at rest.
+    Rest is that of the tables to which `estimate counts` adds the energies, so that the sum is the measured power.  Readings before a run
+    are no rest at its clock: an unlocked board lowers its clock between runs.
     """
-    idle, idle_c, run_c = rows.column("idle_w"), rows.column("idle_c"), rows.column("temperature_c")
-    asked = np.nan_to_num(rows.column("asked_mhz"), nan=0.0)
-    base, std = np.full(len(rows), np.nan), np.zeros(len(rows))
-    for clock in np.unique(asked):
-        own = asked == clock
-        known = own & np.isfinite(idle) & np.isfinite(idle_c)
-        if not known.any():
-            raise CalibrationError("no row of generated kernels has its power at rest; collect them again")
-        middle = float(idle_c[known].mean())
-        warmer = idle_c[known] - middle
-        # Temperatures at rest that span less say nothing about how power at rest follows them [K].
-        slope = max(0.0, float(np.polyfit(warmer, idle[known], 1)[0])) if np.ptp(warmer) >= 3.0 else 0.0
-        rest = idle[known] - slope * warmer
-        base[own] = rest.mean() + slope * np.nan_to_num(run_c[own] - middle)
-        std[own] = rest.std() / np.sqrt(len(rest))
     power_std = np.maximum(np.nan_to_num(rows.column("power_std_w"), nan=1.0), LEAST_POWER_STD_W)
-    return rows.column("power_w") - base, np.hypot(power_std, std)
+    return rows.column("power_w") - board.rest_w(rows.column("sm_clock_mhz")), power_std
 
 
-def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float]:
-    """Core voltage of each row relative to the median, shape (n,), and the median (nan if neither board nor table has it)."""
+def _relative_voltage(rows: InstructionRows, gpu: GpuSpec, there: BoolArray) -> tuple[Array, float]:
+    """Core voltage of each row relative to the median `there`, shape (n,), and the median (nan if neither board nor table has it)."""
     voltage = rows.column("voltage_v")
     if not np.isfinite(voltage).all():
         if gpu.voltage_v is None:
             return np.ones(len(rows)), np.nan
         voltage = gpu.voltage_v.at(rows.column("sm_clock_mhz"))
-    middle = float(np.median(voltage))
+    middle = float(np.median(voltage[there]))
     return voltage / middle, middle
 
 
-def _system(rows: InstructionRows, gpu: GpuSpec, volt: Array, clock: Array, warmer: Array) -> _System:
+def _system(rows: InstructionRows, board: BoardTables, volt: Array, clock: Array, warmer: Array) -> _System:
     # Classes with at least OWN_SHARE of some measured body, and all classes of matrix instructions.
     names = [name for name, own in sorted(shares_of_bodies(rows).items()) if max(own) >= OWN_SHARE or is_matrix(name)]
     candidates = (
@@ -197,11 +186,11 @@ def _system(rows: InstructionRows, gpu: GpuSpec, volt: Array, clock: Array, warm
     )
     matrix = np.zeros((len(rows), len(candidates)))
     for i, row in enumerate(rows.rows):
-        activity = row_activity(row, gpu, float(warmer[i]))
+        activity = row_activity(row, board.gpu, float(warmer[i]))
         matrix[i] = term_weights(activity, candidates, float(volt[i]), float(clock[i])) / row.latency_s
     seen: BoolArray = np.asarray((np.abs(matrix) > 0).any(axis=0))
     terms = tuple(term for term, any_row in zip(candidates, seen, strict=True) if any_row)
-    excess, std = excess_power_w(rows)
+    excess, std = excess_power_w(rows, board)
     return _System(terms=terms, rates=matrix[:, seen], excess_w=excess, std_w=std, shape=volt * clock)
 
 
@@ -212,8 +201,7 @@ def _prior_std(terms: tuple[str, ...]) -> Array:
 def _weights(system: _System, scatter: float, values: Array) -> Array:
     """One over the standard deviation of each row, shape (n,) [1/W]; `values` are the current terms."""
     relative = scatter * np.maximum(system.excess_w, 1.0)
-    # How much of the change of constant power, from the reference to a row's voltage and clock, its shape may miss.
-    shaped = 0.15 * np.abs(system.shape - 1.0) * values[system.terms.index(CONSTANT)]
+    shaped = SHAPE_STD * np.abs(system.shape - 1.0) * values[system.terms.index(CONSTANT)]
     rare = np.array([term == INSTRUCTION + RARE for term in system.terms])
     lumped = RARE_SPREAD * system.rates[:, rare] @ values[rare]
     return np.asarray(1.0 / np.sqrt(system.std_w**2 + relative**2 + shaped**2 + lumped**2), dtype=np.float64)
@@ -256,7 +244,7 @@ def _covariance(system: _System, values: Array, scatter: float) -> tuple[Array, 
     return covariance * np.outer(prior, prior), decided
 
 
-def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, object], tuple[str, ...]]:
+def instruction_section(selection: Selection, board: BoardTables) -> tuple[dict[str, object], tuple[str, ...]]:
     """Section `instruction_energies`, and a remark if rows are too few for a regression; empty without rows of generated kernels.
 
     Links and copies need no regression, so they are always present.  Raises CalibrationError if rows are too few and nothing else was
@@ -270,7 +258,7 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, o
     if all(row.link for row in rows.rows):
         return table, ()
     try:
-        return section_of(fit_instructions(rows, gpu, gain)) | table, ()
+        return section_of(fit_instructions(rows, board, gain)) | table, ()
     except CalibrationError as error:
         if not links and len(selection.parts) == 1:
             raise
@@ -293,7 +281,7 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Held
     if not len(own):
         return [], ("no run of generated kernels on random operands is of the bundle's GPU",)
     found, unknown = unmeasured_rows([(row.gpu, ERROR_FAMILY, at_level(row.mode, row.level), "–") for row in own.rows]), []
-    found["measured_power"], (excess, _) = own.column("power_w"), excess_power_w(own)
+    found["measured_power"], (excess, _) = own.column("power_w"), excess_power_w(own, board_tables(bundle, bundle.gpu))
     for i, row in enumerate(own.rows):
         kelvin = row.temperature_c - energies.temperature_c if np.isfinite(row.temperature_c + energies.temperature_c) else 0.0
         activity = replace(row_activity(row, bundle.gpu, kelvin), voltage_v=row.voltage_v, sm_clock_mhz=row.sm_clock_mhz)

@@ -233,7 +233,6 @@ class InstructionRow:
     power_w: float
     power_std_w: float
     idle_w: float
-    idle_c: float
     temperature_c: float
     asked_mhz: float
     sm_clock_mhz: float

@@ -33,7 +33,7 @@ NEEDED: Final = ("iterations", "active_threads", "active_warps", "sm_clock_measu
 TEXTS: Final = {"kernel": "operator", "instruction": "instruction", "mode": "launch_mode", "assembler": "assembler", "link": "link"}
 NUMBERS: Final = {
     "latency_s": "latency_s", "power_w": "power_w", "power_std_w": "power_std_w", "idle_w": "idle_before_w",
-    "idle_c": "temperature_before_c", "temperature_c": "temperature_c", "asked_mhz": "sm_clock_mhz",
+    "temperature_c": "temperature_c", "asked_mhz": "sm_clock_mhz",
     "sm_clock_mhz": "sm_clock_measured_mhz", "voltage_v": "voltage_v",
 }  # fmt: skip
 COUNTS: Final = {

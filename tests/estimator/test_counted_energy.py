@@ -17,6 +17,7 @@ from estimator.counts.activities import METRICS, CountedKernel, EnergyTable, loa
 from estimator.counts.counted_energy import PARTS, CountedEnergy, counted_energies, scaling
 from estimator.counts.energies import (
     CONSTANT,
+    HEAT,
     INSTRUCTION,
     ISSUE,
     LOOP,
@@ -433,6 +434,28 @@ def test_core_energy_goes_with_the_square_of_the_voltage_and_that_of_dram_does_n
     assert there == pytest.approx(ENERGIES.energy_j(core)[0] * (volt / 0.9) ** 2)
     dram = Activity(instructions={}, issued=0.0, transactions={"dram": 1e9}, stalls=0.0, time_s=0.0, voltage_v=volt)
     assert ENERGIES.energy_j(dram)[0] == pytest.approx(1.5)
+
+
+def test_the_clock_of_the_energies_changes_nothing_and_further_clocks_are_less_sure(tmp_path):
+    """Energies at a voltage that is not that of the board's table, and their error of a share of the whole at each clock."""
+    path, bundle = tmp_path / "counts.json", tmp_path / "bundle.json"
+    save_bundle(replace(PLANTED, instruction_energies=section_of(ENERGIES)), bundle)
+    one = {"name": "a", "time_s": 1.0, "opcodes": {"FFMA": 1e9}, "transactions": {"l2": 1e9}, "stalls": 1e9}
+    path.write_text(json.dumps({"format": "wattprint-activity", "format_version": 1, "kernels": [one]}))
+    words = f"{path} --bundle {bundle} --json"
+    own, *others = (json.loads(run(f"{words} {freq}").out) for freq in ("", "--freq 1410", "--freq 1200", "--freq 900"))
+    assert others[0] == own
+    shares = [found["energy_std_j"] / found["energy_j"] for found in others]
+    assert shares[1] > 3.0 * shares[0]
+    assert shares[2] > shares[1]
+
+
+@given(st.floats(0.5, 1.2))
+def test_a_warmer_boards_leakage_goes_with_the_fourth_power_of_the_voltage(volt):
+    warmer = replace(ENERGIES, terms=(*TERMS[:-1], HEAT))
+    one = Activity(instructions={}, issued=0.0, transactions={}, stalls=0.0, time_s=1.0, kelvin=10.0, sm_clock_mhz=1410.0)
+    weights = [warmer.weights(replace(one, voltage_v=at))[-1] for at in (0.9, volt)]
+    assert weights == pytest.approx([10.0, 10.0 * (volt / 0.9) ** 4])
 
 
 def test_energy_per_instruction_holds_its_share_of_the_issue():

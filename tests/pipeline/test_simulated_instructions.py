@@ -21,6 +21,7 @@ from collector.simulated.generated import (
 from collector.simulated.profile import load_board
 from collector.simulated.silicon import JOULE_PER_PICOJOULE
 from estimator import load_bundle, load_gpu
+from estimator.cli import main as estimate
 from estimator.counts.energies import (
     ISSUE,
     STALL,
@@ -30,10 +31,11 @@ from estimator.counts.energies import (
     section_of,
 )
 from estimator.counts.opcodes import loop_classes
+from estimator.model.power import BoardTables
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.reader import plain
 from fitter.cli import main as fit
-from fitter.instructions.section import fit_instructions
+from fitter.instructions.section import fit_instructions, row_activity
 from fitter.rows.selection import read_selection
 from microbench.kernel import WARP_LANES
 from microbench.loads.generated import LoadGroup, generated_loads
@@ -41,6 +43,8 @@ from microbench.sizing import SUB_PARTITIONS
 from tests.collector.dataset_rows import write_kernel_dataset
 
 BOARD = "a100-pcie-40gb"
+GPU = load_gpu(BOARD)
+TABLES = BoardTables(gpu=GPU, voltage_v=GPU.voltage_v, idle_w=GPU.idle_w, reference_clock_mhz=GPU.sm_clock_max_mhz)
 CAMPAIGN = """
 description = "some instructions, and a few kernels of a library beside them"
 warmup_s = 10.0
@@ -117,7 +121,7 @@ def rows(measured):
 
 @pytest.fixture(scope="module")
 def fitted(rows):
-    return fit_instructions(rows, load_gpu(BOARD))
+    return fit_instructions(rows, TABLES)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +173,7 @@ def test_energies_of_loops_that_the_fit_has_not_seen_come_near(rows, loads):
     errors = {}
     for load in loads:
         others = np.array([(row.kernel, row.level) != (load.kernel.name, load.module.level) for row in rows.rows])
-        error = errors_of_turns(fit_instructions(rows.select(others), load_gpu(BOARD)), (load,))[0, 0]
+        error = errors_of_turns(fit_instructions(rows.select(others), TABLES), (load,))[0, 0]
         errors[load.kernel.name, load.module.level] = abs(error)
     assert np.median(list(errors.values())) < 0.02
     assert np.mean(list(errors.values())) < 0.08
@@ -185,6 +189,28 @@ def test_what_is_no_class_comes_back(fitted):
         assert std < 0.05 * value
     for term, own_pj in ((STALL, STALL_PJ), (ISSUE, ISSUE_PJ)):
         assert fitted.term(term)[0] == pytest.approx(volt * planted_slot_energy_j(profile, own_pj), rel=BOARD_ERROR)
+
+
+def test_counts_of_a_run_give_the_power_that_it_drew(measured, rows, tmp_path, capsys):
+    """At an unlocked clock, at which the board rests at a lower one; of long loops, whose control is little of the work."""
+    counts, path = tmp_path / "counts.json", tmp_path / "b.json"
+    long = [row for row in rows.rows if row.mode == "full" and row.unroll >= 64 and row.random and not row.throttled]
+    kernels = [
+        {
+            "name": row.kernel,
+            "time_s": row.latency_s,
+            "opcodes": {name: count * row.warps * row.turns for name, count in row.body.items()},
+            "transactions": row.transactions,
+            "stalls": row_activity(row, GPU, 0.0).stalls,
+        }
+        for row in long
+    ]
+    counts.write_text(json.dumps({"format": "wattprint-activity", "format_version": 1, "kernels": kernels}), encoding="utf-8")
+    assert fit(f"{measured} -o {path} --holdout 0 --quiet".split()) in (0, 3)
+    capsys.readouterr()
+    assert estimate(f"counts {counts} --bundle {path} --json".split()) == 0
+    found = [one["power_w"] for one in json.loads(capsys.readouterr().out)["kernels"]]
+    assert np.median(np.abs(found / np.array([row.power_w for row in long]) - 1.0)) < 0.02
 
 
 def test_a_bundle_keeps_the_energies_to_the_last_digit(measured, tmp_path, capsys, fitted):
