@@ -14,15 +14,24 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares, nnls
 
-from estimator.blocks.model import FORMS, LOGARITHMS, BlockModel, RelativeErrors, models_from_section, occupancy_times, section_of
-from estimator.bundle.content import Bundle, HeldOut
+from estimator.blocks.model import (
+    FORMS,
+    LOGARITHMS,
+    BlockModel,
+    RelativeErrors,
+    model_key,
+    models_from_section,
+    occupancy_times,
+    section_of,
+)
+from estimator.bundle.content import Bundle
 from estimator.display.pages import Shown
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.errors import CalibrationError
 from fitter.latency.groups import OUTLIER_FACTOR
 from fitter.rows.columns import BlockRows, Selection
-from fitter.validate.predictions import PERCENT, error_rows, unmeasured_rows
+from fitter.validate.predictions import PERCENT, unmeasured_rows
 
 JUDGED: Final = ("time", "energy")
 """Quantities whose errors are stated for each form of a model."""
@@ -47,24 +56,33 @@ TIED: Final = 0.5
 
 
 def fit_block_models(rows: BlockRows, num_sms: int) -> tuple[list[BlockModel], list[str]]:
-    """A model for each kernel, block size, occupancy and clock among the rows of one GPU, and why kernels have none.
+    """A model for each kernel, block size and clock among the rows of one GPU, and why kernels have none, or one without energy.
 
     Rows without a power at rest take the mean of the other rows at their clock, since the board is the same.
     """
     clocks, idle = np.round(rows.sm_clock_mhz), pd.Series(rows.idle_w)
     rows = replace(rows, idle_w=np.asarray(idle.fillna(idle.groupby(np.nan_to_num(clocks)).transform("mean")), dtype=np.float64))
-    kinds = pd.DataFrame([rows.kernel, rows.block_threads, rows.blocks_per_sm, clocks]).T
+    kinds = pd.DataFrame([rows.kernel, rows.block_threads, clocks]).T
     models, refused = [], []
     for _, own in kinds.groupby(list(kinds), sort=False, dropna=False):
+        grids = rows.select(own.index.to_numpy())
         try:
-            models.append(fit_block_model(rows.select(own.index.to_numpy()), num_sms))
+            models.append(fit_block_model(grids, num_sms))
         except CalibrationError as error:
-            refused.append(str(error))
+            refused.append(f"no block-count model: {error}")
+            continue
+        lacking = np.isnan(grids.power_w + grids.idle_w)
+        if lacking.any() and np.isfinite(grids.power_w).any():
+            why = f"{lacking.sum()} of {len(grids)} rows lack power_w (or energy_j) or idle_w"
+            refused.append(f"no energy in the block-count model {model_key(models[-1])}: {why}")
     return models, refused
 
 
 def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
-    """Fit the model of rows that differ only in their grid.  Raises CalibrationError for fewer than three grids or a failed launch."""
+    """Fit the model of rows that differ only in their grid.
+
+    Raises CalibrationError for fewer than three grids, several occupancies, or a failed launch.
+    """
     # The last digits of sums depend on the order of rows, and the minimiser's end point depends on the sums.
     rows = rows.select(np.lexsort((rows.power_w, rows.latency_s, rows.blocks)).astype(np.int64))
     model = _fitted(rows, num_sms)
@@ -121,7 +139,9 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
     grids = np.unique(rows.blocks)
     if len(grids) < FEWEST_GRIDS:
         raise CalibrationError(f"{name}: {len(grids)} grids measured; a block-count model needs {FEWEST_GRIDS}, two small and one larger")
-    blocks_per_sm = int(rows.blocks_per_sm[0])
+    blocks_per_sm, *others = np.unique(rows.blocks_per_sm).astype(int).tolist()
+    if others:
+        raise CalibrationError(f"{name}: blocks_per_sm of {blocks_per_sm} and of {others[0]}; give each its own kernel name")
     logarithms, time_covariance, tied = _times(rows, num_sms, blocks_per_sm)
     slope_s, intercept_s = np.polyfit(rows.blocks, rows.latency_s, 1)
     static_w = static_std = slope_j = math.nan
@@ -217,7 +237,7 @@ def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], t
     models, refused = fit_block_models(selection.blocks, gpu.num_sms)
     if not models and len(selection.parts) == 1:
         raise CalibrationError(refused[0])
-    return section_of(models), tuple(f"no block-count model: {reason}" for reason in refused)
+    return section_of(models), tuple(refused)
 
 
 def block_tables(bundle: Bundle) -> tuple[Shown, Shown]:
@@ -237,8 +257,8 @@ def block_tables(bundle: Bundle) -> tuple[Shown, Shown]:
     )
 
 
-def block_errors(bundle: Bundle, rows: BlockRows) -> tuple[list[HeldOut], tuple[str, ...]]:
-    """Errors of latency and power by kernel, form "occupancy", and a remark on kernels without a model."""
+def predict_blocks(bundle: Bundle, rows: BlockRows) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Predictions by form "occupancy" as from `predict_kernel_rows`, and a remark on kernels without a model."""
     models = models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models").values()
     own = rows.select(np.array(rows.row_gpus) == bundle.gpu.name)
     kernels = [f"{kernel}/{threads:g}" for kernel, threads in zip(own.kernel, own.block_threads, strict=True)]
@@ -254,4 +274,4 @@ def block_errors(bundle: Bundle, rows: BlockRows) -> tuple[list[HeldOut], tuple[
         found.loc[same, ["predicted_latency", "std_latency", "predicted_power", "std_power"]] = np.stack(columns, axis=-1)
     missing = ", ".join(dict.fromkeys(own.kernel[~known].tolist()))
     remarks = (f"no block-count model of {missing} at these clocks; their grids are not compared",) if missing else ()
-    return error_rows(found[known]), remarks
+    return found[known], remarks

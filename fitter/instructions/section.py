@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from estimator.bundle.content import Bundle, HeldOut
+from estimator.bundle.content import Bundle
 from estimator.counts.energies import (
     CONSTANT,
     HEAT,
@@ -46,7 +46,7 @@ from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies
 from fitter.instructions.ptx import OWN_SHARE, doubts_of, ptx_rows, shares_of_bodies
 from fitter.rows.columns import InstructionRow, InstructionRows, Selection, at_level
-from fitter.validate.predictions import error_rows, unmeasured_rows
+from fitter.validate.predictions import unmeasured_rows
 
 PRIOR_STD: Final = {
     INSTRUCTION: 3e-10,
@@ -268,18 +268,17 @@ def instruction_section(selection: Selection, board: BoardTables) -> tuple[dict[
 ERROR_FAMILY: Final = "instruction"
 
 
-def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[HeldOut], tuple[str, ...]]:
-    """Errors of power by launch mode and level ("full.O3"), and a remark if a bundle cannot predict; rest and time are measured.
+def predict_instructions(bundle: Bundle, rows: InstructionRows) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Predictions of power by launch mode and level ("full.O3") as from `predict_kernel_rows`, and a remark on others; time is measured.
 
-    Runs whose operands are not random are not compared: energies hold for random operands.  Raises BundleError for a damaged section,
-    CalibrationError if no row has its power at rest.
+    Runs whose operands are not random are not compared: energies hold for random operands.  Raises BundleError for a damaged section.
     """
     energies = bundle_energies(bundle)
     if energies is None:
-        return [], ("the bundle has no instruction energies; runs of generated kernels are not compared",)
+        return unmeasured_rows(()), ("the bundle has no instruction energies; runs of generated kernels are not compared",)
     own = rows.select(np.array([row.random and not row.link and row.gpu == bundle.gpu.name for row in rows.rows], dtype=np.bool_))
     if not len(own):
-        return [], ("no run of generated kernels on random operands is of the bundle's GPU",)
+        return unmeasured_rows(()), ("no run of generated kernels on random operands is of the bundle's GPU",)
     found, unknown = unmeasured_rows([(row.gpu, ERROR_FAMILY, at_level(row.mode, row.level), "–") for row in own.rows]), []
     found["measured_power"], (excess, _) = own.column("power_w"), excess_power_w(own, board_tables(bundle, bundle.gpu))
     for i, row in enumerate(own.rows):
@@ -293,7 +292,7 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Held
         power = row.power_w - excess[i] + joule / row.latency_s
         std = np.hypot(std_j / row.latency_s, energies.scatter * excess[i])
         found.loc[i, ["predicted_power", "std_power"]] = power, std / power
-    return error_rows(found), tuple(dict.fromkeys(unknown))
+    return found, tuple(dict.fromkeys(unknown))
 
 
 def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, LinkEnergy]:

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final, Literal
 
+import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.uncertainty.laboratory import is_known
 from estimator.vocabulary.values import frozen
-from fitter.blocks.section import block_errors
-from fitter.instructions.section import instruction_errors
+from fitter.blocks.section import predict_blocks
+from fitter.instructions.section import predict_instructions
 from fitter.release.versions import identity
 from fitter.report.page import selection_document
 from fitter.report.verdict import error_table
@@ -56,8 +57,9 @@ def _collection_checks(bundle: Bundle, found: Iterable[pd.DataFrame], known: Seq
 class Check:
     """Errors by kind of kernel, and warnings.
 
-    `summary` holds the errors of all kernels and of all workloads together.  `drift` is the drift of the board, from rows inside the
-    fitted range; `outside` holds the errors of all other rows of its GPU.  `collections`: interval and coverage by collection.
+    `summary` holds the errors of all rows of a kind ("kernels", "workloads", "instructions", "blocks").  `drift` is the drift of the board,
+    from rows inside the fitted range; `outside` holds the errors of all other rows of its GPU.  `collections`: interval and coverage by
+    collection.
     `refuted`: the board drifted, or too few rows lie inside the stated intervals.
     """
 
@@ -93,7 +95,7 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     """Errors of a bundle on a selection's rows, whatever their GPU."""
     forecast = "forecast: rows of {} are predicted from its specification, the bundle was fitted on {}"
     warnings = [forecast.format(name, bundle.gpu.name) for name in selection.rows_by_gpu if name != bundle.gpu.name]
-    if not bundle.collections:
+    if selection.tables and not bundle.collections:
         warnings.append(f"bundle {bundle.name} names no collection: all rows count as another laboratory's")
     found: dict[str, pd.DataFrame] = {}
     for table in selection.tables:
@@ -101,33 +103,32 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         unserved = int(part["predicted_latency"].isna().sum())
         if unserved:
             warnings.append(f"no coefficients for {unserved} of {len(part)} kernel rows; they are not compared")
-    rows = [row for part in found.values() for row in error_rows(part)]
-    for more, remarks in (
-        ([], ()) if selection.instructions is None else instruction_errors(bundle, selection.instructions),
-        ([], ()) if selection.blocks is None else block_errors(bundle, selection.blocks),
-    ):
-        rows += more
-        warnings += remarks
+    # A meter on one side alone: the gain that it measured tells the other side's only as boards differ.
+    gain_std, judged = abs(selection.gain_std - sensor_gain_std(bundle.sensor)), dict(found)
+    for kind, predicted in (("instructions", predict_instructions), ("blocks", predict_blocks)):
+        if (table := getattr(selection, kind)) is not None:
+            part, remarks = predicted(bundle, table)
+            judged[kind] = part.assign(outside=False, std_power=np.hypot(part["std_power"], gain_std))
+            warnings += remarks
     beyond = sum(int(part["outside"].sum()) for part in found.values())
     if beyond:
         where = f"{beyond} of {sum(map(len, found.values()))} rows lie outside the range fitted"
         warnings.append(f"{where} (kind, precision, shape or clock); their errors are listed apart and count for no drift")
     uncovered = False
-    for kind, part in found.items():
+    for kind, part in judged.items():
         covered = summary_row(compared(part[~part["outside"]]), kind)["coverage"]
         if covered is not None and covered < LEAST_COVERAGE:
             uncovered = True
             warnings.append(f"the stated 90 % intervals hold {covered:.0%} of the {kind}: the bundle does not describe these data")
-    # A meter on one side alone: the gain that it measured tells the other side's only as boards differ.
-    moved = drifts(bundle, list(found.values()), abs(selection.gain_std - sensor_gain_std(bundle.sensor)))
+    moved = drifts(bundle, list(found.values()), gain_std)
     drifted = ", ".join(one.text() for one in moved if one.drifted)
     warnings += [f"drift: {drifted}; the board, its cooling or its sensor changed: measure again, or fit anew"] if drifted else []
     seen = {record.sha256 for record in bundle.provenance.datasets}
     known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
     warnings += [f"{name}: the bundle was fitted on this very data; its errors here say little" for name in known]
     return Check(
-        rows=tuple(rows),
-        summary={kind: summary_row(compared(part), kind) for kind, part in found.items()},
+        rows=tuple(row for part in judged.values() for row in error_rows(part)),
+        summary={kind: summary_row(compared(part), kind) for kind, part in judged.items() if len(part)},
         drift=moved,
         collections=_collection_checks(bundle, found.values(), known) if found else (),
         outside=tuple(row for part in found.values() for row in error_rows(compared(part[part["outside"]]))),

@@ -97,7 +97,7 @@ def predict_rows(bundle: Bundle, rows: KernelRows | WorkloadRows) -> pd.DataFram
 
 def compared(found: pd.DataFrame) -> pd.DataFrame:
     """The rows that have a prediction."""
-    return found.dropna(subset="predicted_latency")
+    return found.dropna(subset=[f"predicted_{quantity}" for quantity in QUANTITIES], how="all")
 
 
 def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:

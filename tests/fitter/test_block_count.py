@@ -111,6 +111,46 @@ def test_forms_are_judged_on_grids_of_two_rounds_or_more_where_there_are_some(gr
     assert [one.relative_errors for one in again.values()] == [model.relative_errors]
 
 
+HEAD = "kernel,gpu,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w,sm_clock_mhz"
+
+
+def grid_table(path, slower=1.0, **columns):
+    """The planted grids in a user's table, with other texts in some cells of a column."""
+    own = planted()
+    own.power_w[:] = IDLE_W + AWAKE_W + 0.2 * BLOCK_J * own.blocks / own.latency_s  # below the limit
+    texts = {name: [f"{value:.12g}" for value in getattr(own, name)] for name in HEAD.split(",")[2:]}
+    texts |= {"kernel": own.kernel.tolist(), "gpu": [GPU.name] * len(own), "latency_s": [f"{slower * one:.12g}" for one in own.latency_s]}
+    for name, cells in columns.items():
+        texts[name][: len(cells)] = cells
+    path.write_text("\n".join([HEAD, *(",".join(texts[name][i] for name in HEAD.split(",")) for i in range(len(own)))]), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "columns, complaint",
+    [
+        ({"power_w": [""]}, "no energy in the block-count model vector_add/1024@900: 1 of 8 rows lack power_w (or energy_j) or idle_w"),
+        ({"idle_w": [""] * 8}, "no energy in the block-count model vector_add/1024@900: 8 of 8 rows lack"),
+        ({"blocks_per_sm": ["1"] * 4}, "blocks_per_sm of 1 and of 2; give each its own kernel name"),
+        ({"power_w": [""] * 8}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_a_table_lacks_for_a_model_or_its_energy_is_said(columns, complaint, tmp_path):
+    found = run(grid_table(tmp_path / "grids.csv", **columns), "--strict -o", tmp_path / "b.json", program=fit)
+    assert complaint in found.err
+    assert found.status == (0 if not complaint else 1 if "blocks_per_sm" in complaint else 3)
+
+
+@pytest.mark.parametrize(
+    "slower, require, status", [(1.0, "", 0), (1.05, "", 3), (1.0, "--require latency=1%", 0), (1.003, "--require latency=0.1%", 3)]
+)
+def test_a_check_of_grids_counts_what_its_intervals_hold_and_what_is_required(slower, require, status, tmp_path):
+    bundle, table = tmp_path / "b.json", grid_table(tmp_path / "other.csv", slower)
+    assert run(grid_table(tmp_path / "grids.csv"), "-o", bundle, program=fit).status == 0
+    assert run(f"check {require}", bundle, table, program=fit).status == status
+
+
 def test_what_grids_leave_open_is_named():
     whole_rounds = planted(np.array([216, 432, 2160, 4320]))
     model = fit_block_model(whole_rounds, GPU.num_sms)

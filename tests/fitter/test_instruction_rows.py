@@ -22,10 +22,11 @@ from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.ptx import published_differences
 from fitter.instructions.published import compared_with_table, level_ratio, table_document, table_errors
-from fitter.instructions.section import FEWEST_ROWS, fit_instructions, fitted_rows, instruction_errors, instruction_section, link_energies
+from fitter.instructions.section import FEWEST_ROWS, fit_instructions, fitted_rows, instruction_section, link_energies, predict_instructions
 from fitter.rows.columns import InstructionRows, Selection
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
+from fitter.validate.predictions import error_rows
 from tests.collector.dataset_rows import rows_to_table
 
 GPU = load_gpu("a100-pcie-40gb")
@@ -127,7 +128,8 @@ def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows():
     row, empty = (next(row for row in reversed(MADE.rows) if row.kernel == name) for name in ("ffma_k8_u64", "empty_loop"))
     expected = (row.power_w * row.latency_s / row.threads - empty.power_w * empty.latency_s / empty.threads) / row.turns / 64.0
     assert published_differences(MADE)["ffma_k8_u64"]["full.mtsm"] == pytest.approx(expected)
-    (errors,), remarks = instruction_errors(bundle(section_of(energies)), MADE)
+    found, remarks = predict_instructions(bundle(section_of(energies)), MADE)
+    (errors,) = error_rows(found)
     assert (errors["operator"], errors["n"], remarks) == ("full", len(MADE), ())
     assert errors["power"]["p95"] < 1.0
 
