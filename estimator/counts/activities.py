@@ -11,6 +11,7 @@ Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; doc
 
 import codecs
 import csv
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from math import nan, sqrt
@@ -321,9 +322,6 @@ def _kernels(rows: Iterable[Mapping[str, str]]) -> list[ProfiledKernel]:
 
 
 def _value(text: str, unit: str) -> float:
-    """A printed number in base units; commas separate thousands.  nan for other texts ("n/a", empty)."""
-    try:
-        number = float(text.replace(",", ""))
-    except ValueError:
-        return nan
-    return number * SCALES.get(unit.strip().lower(), nan)
+    """A printed number in base units; commas separate thousands.  nan for other texts ("n/a", empty, decimal commas)."""
+    number = re.fullmatch(r"(-?\d+|-?\d{1,3}(,\d{3})+)(\.\d*)?(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
+    return float(text.replace(",", "")) * SCALES.get(unit.strip().lower(), nan) if number else nan

@@ -150,9 +150,11 @@ def test_a_unit_that_is_not_known_and_a_negative_count_count_as_missing(tmp_path
     (found,) = read_activities(path, "sass")
     assert "dram" not in found.activity.transactions
     assert {"dram__sectors_read.sum", "dram__sectors_write.sum"} <= set(found.missing)
-    path.write_text(re.sub(r'("gpu__time_duration.sum",)"[^"]*"', r'\1"parsec"', LONG))
-    with pytest.raises(CountsError, match=r"has no gpu__time_duration\.sum above 0 in a known unit"):
-        read_activities(path, "sass")
+    time = '"gpu__time_duration.sum",'
+    for cells in ('"parsec","10.5"', '"msecond","0,32"', '"nsecond","1.234,5"', '"nsecond","n/a"'):
+        path.write_text(re.sub(f'{time}"[^"]*","[^"]*"', time + cells, LONG))
+        with pytest.raises(CountsError, match=r"has no gpu__time_duration\.sum above 0 in a known unit"):
+            read_activities(path, "sass")
 
 
 def test_opcodes_are_classes_by_active_lane(tmp_path):
