@@ -1,8 +1,8 @@
 """Bundles as releases: semantic versions, the check that a step is large enough, differences of two bundles, entries in a changelog.
 
 major   an answer changes its meaning or is removed: another GPU or specification, real in place of simulated, another
-        completion of operator lists, a narrower range of SM clocks; a group of coefficients, power, voltage, idle power, an instruction's
-        energy or a block model removed
+        completion of operator lists, a narrower range of SM clocks; a group of coefficients, power, voltage, idle power, an energy of
+        counts or a block model removed
 minor   answers or their intervals change in value, or answers are added: any coefficient, table, tree, range or uncertainty
 patch   answers are identical: names, notes, environment, sensor, provenance, stated errors
 
@@ -10,17 +10,22 @@ Below 1.0.0 a minor step suffices for a major change (https://semver.org, sectio
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import hypot, isfinite, log, nan
 from pathlib import Path
 from typing import Final, Literal
 
+import numpy as np
+
+from estimator.blocks.model import ENERGIES, TIMES, models_from_section
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import document_of, save_bundle
+from estimator.counts.energies import energies_from_section
 from estimator.formats import read_workload
 from estimator.questions.estimates import estimate
 from estimator.uncertainty.validity import TOLERATED_CLOCK_MHZ
+from estimator.vocabulary.documents import printable
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.regular_files import MOST_DATA_BYTES, read_regular
 from estimator.vocabulary.resources import resource_folder
@@ -92,14 +97,10 @@ def _major(old: Bundle, new: Bundle) -> tuple[str, ...]:
         reasons.append("a narrower range of SM clocks")
     reasons += [f"group {key} removed" for key in old.groups if key not in new.groups]
     reasons += [f"{name} removed" for name in ("power", "voltage", "idle") if getattr(old, name) is not None and getattr(new, name) is None]
-    for what, before, after in (("energy of", _instructions(old), _instructions(new)), ("block model", old.block_models, new.block_models)):
+    energies = (one.instruction_energies.get("terms", ()) for one in (old, new))
+    for what, before, after in (("energy of", *energies), ("block model", old.block_models, new.block_models)):
         reasons += [f"{what} {name} removed" for name in sorted({*before} - {*after})]
     return tuple(reasons)
-
-
-def _instructions(bundle: Bundle) -> Mapping[str, object]:
-    found: Mapping[str, object] = bundle.instruction_energies.get("instructions", {})
-    return found
 
 
 LEAST_CHANGE: Final = 0.02
@@ -173,12 +174,18 @@ def _coefficients(bundle: Bundle) -> StatedValues:
         found |= {f"{key}.{name}": (value, group.ln_std.get(name, nan)) for name, value in group.coefficients.items()}
     found["host.launch_s"] = (bundle.host.launch_s, bundle.host.launch_ln_std)
     found["host.overlap_exponent"] = (bundle.host.overlap_exponent, nan)
+    stated: StatedValues = {}
     if (power := bundle.power) is not None:
-        stated = {f"capacitance_f.{name}": (value, power.capacitance_std_f.get(name, nan)) for name, value in power.capacitance_f.items()}
-        stated |= {"busy_w": (power.busy_w, power.busy_std_w), "active_w": (power.active_w, power.active_std_w)}
-        found |= {f"power.{name}": (value, std / value if value else nan) for name, (value, std) in stated.items()}
-        found["power.voltage_exponent"] = (power.voltage_exponent, nan)
-    return found
+        stated |= {f"power.capacitance_f.{name}": (c, power.capacitance_std_f.get(name, nan)) for name, c in power.capacitance_f.items()}
+        stated |= {"power.busy_w": (power.busy_w, power.busy_std_w), "power.active_w": (power.active_w, power.active_std_w)}
+        stated["power.voltage_exponent"] = (power.voltage_exponent, nan)
+    if (energies := energies_from_section(bundle.instruction_energies)) is not None:
+        stated |= {f"instruction_energies.{term}": energies.term(term) for term in energies.terms}
+    for key, model in models_from_section(bundle.block_models).items():
+        time_std_s, energy_std = model.times_s * np.sqrt(np.diag(model.time_covariance))[:-1], np.sqrt(np.diag(model.energy_covariance))
+        figures = zip((*TIMES, *ENERGIES), (*model.times_s, *model.energies), (*time_std_s, *energy_std), strict=True)
+        stated |= {f"block_models.{key}.{name}": (value, std) for name, value, std in figures}
+    return found | {place: (float(value), float(std / value) if value else nan) for place, (value, std) in stated.items()}
 
 
 def differences_document(old: Bundle, new: Bundle, workloads: Sequence[Difference]) -> dict[str, object]:
@@ -242,7 +249,7 @@ def changelog_entry(bundle: Bundle, previous: Bundle | None, note: str, today: s
     rows = sum(dataset.used for dataset in bundle.provenance.datasets)
     lines = [f"## {bundle.version} – {today}", "", f"- {bundle.gpu.name}, {rows} rows, digest `{bundle.digest}`"]
     if note:
-        lines.append(f"- {' '.join(note.split())}")
+        lines.append(f"- {printable(' '.join(note.split()))}")
     if previous is not None:
         step, reasons = needed_step(previous, bundle)
         moved = sum(one.sigmas > TELLING_SIGMAS for one in coefficient_differences(previous, bundle))

@@ -7,6 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator import load_bundle, write_workload
+from estimator.blocks.model import ENERGIES as JOULES
+from estimator.blocks.model import TIMES, model_key
+from estimator.blocks.model import section_of as block_section
+from estimator.counts.energies import section_of as instruction_section
 from estimator.vocabulary.gpu import ClockTable
 from fitter.errors import ReleaseError
 from fitter.release.versions import (
@@ -21,6 +25,8 @@ from fitter.release.versions import (
     workload_differences,
 )
 from tests.estimator.synthetic import transformer
+from tests.estimator.test_block_count import MODEL
+from tests.estimator.test_counted_energy import ENERGIES
 from tests.fitter.measured import PLANTED
 
 VOLTAGE = ClockTable(sm_clock_mhz=(510.0, 1410.0), value=(0.7, 0.9))
@@ -49,6 +55,28 @@ def test_a_difference_counts_standard_deviations_of_both(factor):
     assert change.factor == pytest.approx(factor)
     (back,) = coefficient_differences(scaled(PLANTED, factor), PLANTED)
     assert 0 < back.sigmas == pytest.approx(change.sigmas)
+
+
+def counting(energies, models):
+    """A bundle with energies of counts and block-count models."""
+    return replace(PLANTED, instruction_energies=instruction_section(energies), block_models=block_section(models))
+
+
+def test_energies_of_counts_and_block_models_are_compared_and_missed_too():
+    old = counting(ENERGIES, [MODEL])
+    new = counting(
+        replace(ENERGIES, values=1.1 * ENERGIES.values), [replace(MODEL, times_s=1.05 * MODEL.times_s, energies=2.0 * MODEL.energies)]
+    )
+    assert coefficient_differences(old, old) == []
+    moved = {one.place: one.factor for one in coefficient_differences(old, new)}
+    terms = {f"instruction_energies.{term}": pytest.approx(1.1) for term in ENERGIES.terms}
+    own = zip((*TIMES, *JOULES), (1.05, 1.05, 1.05, 2.0, 2.0), strict=True)
+    assert moved == terms | {f"block_models.{model_key(MODEL)}.{name}": pytest.approx(factor) for name, factor in own}
+    assert all(one.sigmas > 0.0 for one in coefficient_differences(old, new))
+    less = replace(
+        ENERGIES, terms=ENERGIES.terms[:-1], values=ENERGIES.values[:-1], covariance=ENERGIES.covariance[:-1, :-1], identified=(True,) * 7
+    )
+    assert needed_step(old, counting(less, [MODEL])) == ("major", (f"energy of {ENERGIES.terms[-1]} removed",))
 
 
 def scaled(bundle, factor=1 + 1e-15):
