@@ -282,8 +282,8 @@ def predict_instructions(bundle: Bundle, rows: InstructionRows) -> tuple[pd.Data
     found, unknown = unmeasured_rows([(row.gpu, ERROR_FAMILY, at_level(row.mode, row.level), "–") for row in own.rows]), []
     found["measured_power"], (excess, _) = own.column("power_w"), excess_power_w(own, board_tables(bundle, bundle.gpu))
     for i, row in enumerate(own.rows):
-        kelvin = row.temperature_c - energies.temperature_c if np.isfinite(row.temperature_c + energies.temperature_c) else 0.0
-        activity = replace(row_activity(row, bundle.gpu, kelvin), voltage_v=row.voltage_v, sm_clock_mhz=row.sm_clock_mhz)
+        kelvin = np.nan_to_num(row.temperature_c - energies.temperature_c)
+        activity = replace(row_activity(row, bundle.gpu, float(kelvin)), voltage_v=row.voltage_v, sm_clock_mhz=row.sm_clock_mhz)
         try:
             joule, std_j = energies.energy_j(activity)
         except BundleError as error:
@@ -304,7 +304,7 @@ def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, Lin
     """
     names = ["build", "link", "random", "link_bytes", "latency_s", "power_w", "power_std_w", "idle_w", "asked_mhz"]
     frame = pd.DataFrame([[getattr(row, name) for name in names] for row in rows.rows], columns=names)
-    rests, alone = frame.groupby(frame["asked_mhz"].fillna(0.0))["idle_w"], frame["idle_w"].isna()
+    rests, alone = frame.groupby("asked_mhz", dropna=False)["idle_w"], frame["idle_w"].isna()
     frame["idle_std_w"] = rests.transform("std", ddof=0).where(alone, 0.0)
     frame["idle_w"] = frame["idle_w"].fillna(rests.transform("mean"))
     frame = frame[frame["random"] & (frame["link"] != "")]

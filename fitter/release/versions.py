@@ -191,9 +191,8 @@ def _coefficients(bundle: Bundle) -> StatedValues:
 def differences_document(old: Bundle, new: Bundle, workloads: Sequence[Difference]) -> dict[str, object]:
     """Output of `fit diff --json`; `workloads` as from `workload_differences`."""
     step, reasons = needed_step(old, new)
-    changes = coefficient_differences(old, new)
-    sides = {"old": identity(old), "new": identity(new)}
-    return {**sides, "step": step, "reasons": list(reasons), "changes": plain(changes), "workloads": plain(list(workloads))}
+    found = {"reasons": reasons, "changes": coefficient_differences(old, new), "workloads": workloads}
+    return {"old": identity(old), "new": identity(new), "step": step, **{name: plain(list(values)) for name, values in found.items()}}
 
 
 def identity(bundle: Bundle) -> dict[str, str]:
