@@ -41,8 +41,11 @@ A10 and H100 err by 11 instead of 4 % in latency."""
 def anchored(source: Bundle, selection: Selection, gpu: GpuSpec) -> tuple[Bundle, tuple[str, ...]]:
     """A bundle's coefficients carried to another GPU and corrected by anchors measured there, and warnings for the user.
 
-    Raises CalibrationError for anchors without a power below the limit, for a bundle without power, and for a bundle of this GPU.
+    Raises CalibrationError for anchors without a power below the limit, for other rows, for a bundle without power or of this GPU, and for
+    times of another unit.
     """
+    if len(selection.tables) < len(selection.parts):
+        raise CalibrationError("anchors are runs of models and kernels; fit generated kernels and grids apart, without --anchor")
     if source.power is None or source.gpu.name == gpu.name:
         reason = "has no power" if source.power is None else f"was fitted on {gpu.name} itself: start from it with --prior"
         raise CalibrationError(f"bundle {source.name}: {reason}; an anchor corrects the power of another GPU's bundle")
@@ -55,6 +58,8 @@ def anchored(source: Bundle, selection: Selection, gpu: GpuSpec) -> tuple[Bundle
         voltage=tables.voltage_v,
         idle=tables.idle_w,
         residuals=EMPTY,
+        instruction_energies=EMPTY,
+        block_models=EMPTY,
         host=unknown_host(gpu),
         errors=(),
     )
@@ -67,6 +72,8 @@ def anchored(source: Bundle, selection: Selection, gpu: GpuSpec) -> tuple[Bundle
     of_time, of_power = forecast_std(source.gpu, gpu)
     weight = of_time**2 / (of_time**2 + ROW_STD**2 / len(slower))
     scale, names = scale_of(source, None) * float(np.exp(weight * slower.mean())), found["collection"].value_counts()
+    if abs(math.log(scale)) > math.log(10.0):
+        raise CalibrationError(f"anchors take {np.exp(slower.mean()):.3g} times their forecast; check latency_s, in seconds, and the GPU")
     places = tuple(CollectionRecord(name=str(name), rows=int(rows), scale=scale) for name, rows in names.items())
     bundle = replace(bundle, collections=places)
     measured_w, forecast_w = _above_rest(bundle, gpu, _forecast(bundle, anchors))

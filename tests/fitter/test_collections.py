@@ -17,7 +17,7 @@ from fitter.errors import CalibrationError
 from fitter.power.limit import with_limit_share
 from fitter.report.check import check_bundle
 from fitter.report.page import selection_lines
-from fitter.rows.columns import join_rows
+from fitter.rows.columns import Selection, join_rows
 from fitter.rows.selection import read_selection
 from fitter.transfer.anchor import USUAL_RATIO, _scaled, anchored
 from fitter.validate.predictions import predict_rows
@@ -30,6 +30,7 @@ from tests.fitter.measured import (
     various_workloads,
     workload_rows,
 )
+from tests.fitter.test_block_count import planted
 
 A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
 ERRORS = {"gpu": 0.03, "launch": 0.03, "groups": dict.fromkeys(("gemm", "softmax", "elementwise"), 0.03)}
@@ -218,6 +219,20 @@ def test_anchors_without_energy_or_too_short_and_bundles_of_the_same_board_are_r
     runs = replace(runs, energy_j=energy_j * runs.energy_j, gpus=(board,))
     with pytest.raises(CalibrationError, match=reason):
         anchored(PLANTED, selection_of(None, runs), board)
+
+
+def test_an_anchored_bundle_has_no_energies_of_its_source_and_rows_that_are_no_anchors_are_refused():
+    source = replace(PLANTED, instruction_energies={"links": {}}, block_models={"a/32": {}}, uncertainty=STATED)
+    runs = replace(workload_rows(PLANTED, busy_workloads()), gpus=(H100,))
+    good = selection_of(None, runs)
+    found, _ = anchored(source, good, H100)
+    assert (found.instruction_energies, found.block_models) == ({}, {})
+    milli = replace(runs, latency_s=1e3 * runs.latency_s, energy_j=1e3 * runs.energy_j)
+    for other, reason in ((replace(good, blocks=planted()), "without --anchor"), (selection_of(None, milli), "latency_s, in seconds")):
+        with pytest.raises(CalibrationError, match=reason):
+            anchored(PLANTED, other, H100)
+    with pytest.raises(CalibrationError, match="without --anchor"):
+        anchored(PLANTED, Selection(blocks=planted()), H100)
 
 
 def test_tables_of_one_fit_that_name_no_laboratory_are_told(tmp_path):
