@@ -236,7 +236,7 @@ def _medians(rows: KernelRows) -> KernelRows:
     """
     place = np.arange(len(rows))
     apart = np.where(rows.weight == 1.0, -1, place)
-    stated = [column.name for column in fields(rows) if column.name not in {*UNIQUE_COLUMNS, *MEASURED, "row"}]
+    stated = [column.name for column in fields(rows) if column.name not in {*UNIQUE_COLUMNS, *MEASURED, "row", "source_index"}]
     columns = {name: getattr(rows, name) for name in stated}
     every = pd.DataFrame(columns | {"apart": apart, "clock_mhz": first_known(rows.sm_clock_asked_mhz, rows.sm_clock_mhz)})
     number = every.groupby(list(every), dropna=False, sort=False).ngroup().to_numpy()

@@ -209,6 +209,8 @@ def test_repetitions_of_a_table_change_neither_answers_nor_intervals_and_a_faile
     found = [predict_rows(one.bundle, rows) for one in (once, often)]
     for column, ratio in {"predicted_latency": 0.02, "predicted_power": 0.02, "std_latency": 0.2, "std_power": 0.2}.items():
         assert found[1][column].to_numpy() == pytest.approx(found[0][column].to_numpy(), rel=ratio)
+    apart = replace(many, sources=("a", "b", "c"), source_index=np.arange(len(many)) % 3)  # of three files
+    assert calibrate(selection_of(apart), SPEC).errors == often.errors
 
 
 PRODUCTS = various_operators(10)[::3]
