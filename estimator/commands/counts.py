@@ -73,7 +73,7 @@ def counts_command(**options: Any) -> int:
     E = Σ EPI N + Σ EPT N + EPStall N + P T, after GPUJoule, for one or several modules.
     """
     from estimator.counts.activities import METRICS, read_activities
-    from estimator.counts.counted_energy import counted_energies, scaling
+    from estimator.counts.counted_energy import INTEGRATIONS, counted_energies, scaling
     from estimator.display.text import document_text, json_text, rows_csv, rows_table
     from estimator.uncertainty.validity import clock_warning, simulated_notes, validity_of
 
@@ -101,7 +101,7 @@ def counts_command(**options: Any) -> int:
     constant = math.nan if options["constant_w"] is None else options["constant_w"]
     if options["link_gbps"] is not None:
         return _scaled(kernels, table, constant, options, form)
-    rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=options["integration"])
+    rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=INTEGRATIONS.get(options["integration"]))
     outside = clock_warning(bundle.clocks_mhz, clock) if bundle else ()
     others: Row = {}
     if options["against"] is not None:
@@ -143,7 +143,7 @@ def _check_modules(options: Options) -> None:
 
 def _scaled(kernels: "list[CountedKernel]", table: "EnergyTable", constant_w: float, options: Options, form: str) -> int:
     """Print time, energy and scaling efficiency for each number of modules, from the counts of one."""
-    from estimator.counts.counted_energy import counted_energies, scaling
+    from estimator.counts.counted_energy import INTEGRATIONS, counted_energies, scaling
     from estimator.counts.modules import Links, spread_over
     from estimator.display.text import rows_text
 
@@ -154,7 +154,7 @@ def _scaled(kernels: "list[CountedKernel]", table: "EnergyTable", constant_w: fl
     rows = []
     for modules in options["modules"]:
         spread = [spread_over(kernel, modules, links) for kernel in kernels]
-        _, total, warnings = counted_energies(spread, table, constant_w=constant_w, modules=modules, integration=domain)
+        _, total, warnings = counted_energies(spread, table, constant_w=constant_w, modules=modules, integration=INTEGRATIONS.get(domain))
         parts = {f"{name}_j": total.parts_j[name] for name in ("link", "constant", "stalls")}
         given = {"topology": topology, "link_gbps": options["link_gbps"], "local_share": 1.0 / modules if share is None else share}
         row = _row(total, exponent) | parts | scaling(one, total, modules, exponent) | given

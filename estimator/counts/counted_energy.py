@@ -81,12 +81,11 @@ def counted_energies(
     *,
     constant_w: float = math.nan,
     modules: int = 1,
-    integration: str | Integration | None = None,
+    integration: Integration | None = None,
 ) -> tuple[tuple[CountedEnergy, ...], CountedEnergy, tuple[str, ...]]:
     """Energy of each kernel, their total, and warnings.
 
-    constant_w: power of one module at rest [W], replaces the table's; modules, and integration (or its name in INTEGRATIONS), for a run on
-    several.
+    constant_w: power of one module at rest [W], replaces the table's; modules, and integration, for a run on several.
     Raises CountsError without that power, for classes of unknown energy, and for several modules without an integration.
     """
     constant_w = constant_w if math.isfinite(constant_w) else table.constant_w
@@ -94,8 +93,7 @@ def counted_energies(
         raise CountsError(f"{table.name} has no constant power; give that of the board at rest with --constant-w")
     if modules > 1 and integration is None:
         raise CountsError(f"{modules} modules: say with --integration how they hang together")
-    together = INTEGRATIONS[integration] if isinstance(integration, str) else integration
-    together = together if modules > 1 and together else Integration(link_pj_per_bit=0.0)
+    together = integration if modules > 1 and integration else Integration(link_pj_per_bit=0.0)
     warnings, lacking = _foreign(kernels, table), _lacking(kernels, table)
     rows, weights = [], []
     spread: dict[str, float] = {}

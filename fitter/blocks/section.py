@@ -71,9 +71,8 @@ def fit_block_models(rows: BlockRows, num_sms: int) -> tuple[list[BlockModel], l
         except CalibrationError as error:
             refused.append(f"no block-count model: {error}")
             continue
-        lacking = np.isnan(grids.power_w + grids.idle_w)
-        if lacking.any() and np.isfinite(grids.power_w).any():
-            why = f"{lacking.sum()} of {len(grids)} rows lack power_w (or energy_j) or idle_w"
+        if not models[-1].has_power and np.isfinite(grids.power_w).any():
+            why = f"{np.isnan(grids.power_w + grids.idle_w).sum()} of {len(grids)} rows lack power_w (or energy_j) or idle_w"
             refused.append(f"no energy in the block-count model {model_key(models[-1])}: {why}")
     return models, refused
 
