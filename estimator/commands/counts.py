@@ -101,7 +101,8 @@ def counts_command(**options: Any) -> int:
     constant = math.nan if options["constant_w"] is None else options["constant_w"]
     if options["link_gbps"] is not None:
         return _scaled(kernels, table, constant, options, form)
-    rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=INTEGRATIONS.get(options["integration"]))
+    together = INTEGRATIONS.get(options["integration"])
+    rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=together)
     outside = clock_warning(bundle.clocks_mhz, clock) if bundle else ()
     others: Row = {}
     if options["against"] is not None:

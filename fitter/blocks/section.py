@@ -259,18 +259,18 @@ def block_tables(bundle: Bundle) -> tuple[Shown, Shown]:
 def predict_blocks(bundle: Bundle, rows: BlockRows) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Predictions by form "occupancy" as from `predict_kernel_rows`, and a remark on kernels without a model."""
     models = models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models").values()
-    own = rows.select(np.array(rows.row_gpus) == bundle.gpu.name)
-    kernels = [f"{kernel}/{threads:g}" for kernel, threads in zip(own.kernel, own.block_threads, strict=True)]
+    here = np.array(rows.row_gpus) == bundle.gpu.name
+    kernels = [f"{kernel}/{threads:g}" for kernel, threads in zip(rows.kernel, rows.block_threads, strict=True)]
     found = unmeasured_rows([(bundle.gpu.name, FAMILY, kernel, "–") for kernel in kernels])
-    known = np.zeros(len(own), dtype=np.bool_)
-    found["measured_latency"], found["measured_power"] = own.latency_s, own.power_w
+    known = np.zeros(len(rows), dtype=np.bool_)
+    found["measured_latency"], found["measured_power"] = rows.latency_s, rows.power_w
     for model in models:
-        clock = np.isclose(np.round(own.sm_clock_mhz), np.round(model.sm_clock_mhz), rtol=0.0, equal_nan=True)
-        same = (own.kernel == model.kernel) & (own.block_threads == model.block_threads) & clock
+        clock = np.isclose(np.round(rows.sm_clock_mhz), np.round(model.sm_clock_mhz), rtol=0.0, equal_nan=True)
+        same = here & (rows.kernel == model.kernel) & (rows.block_threads == model.block_threads) & clock
         known |= same
-        time, energy = model.latency_s(own.blocks[same]), model.energy_j(own.blocks[same])
-        columns = (time, model.latency_std_s(own.blocks[same]) / time, energy / time, model.energy_std_j(own.blocks[same]) / energy)
+        time, energy = model.latency_s(rows.blocks[same]), model.energy_j(rows.blocks[same])
+        columns = (time, model.latency_std_s(rows.blocks[same]) / time, energy / time, model.energy_std_j(rows.blocks[same]) / energy)
         found.loc[same, ["predicted_latency", "std_latency", "predicted_power", "std_power"]] = np.stack(columns, axis=-1)
-    missing = ", ".join(dict.fromkeys(own.kernel[~known].tolist()))
-    remarks = (f"no block-count model of {missing} at these clocks; their grids are not compared",) if missing else ()
+    missing = ", ".join(dict.fromkeys(rows.kernel[~known].tolist()))
+    remarks = (f"no block-count model of {missing} of this GPU at these clocks; their grids are not compared",) if missing else ()
     return found[known], remarks

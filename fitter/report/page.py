@@ -66,7 +66,7 @@ def bundle_facts(bundle: Bundle) -> dict[str, str]:
         "GPU": f"{bundle.gpu.name} {bundle.gpu_uuid}".rstrip() + (" (simulated)" if bundle.simulated else ""),
         "SM clocks": f"{bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz",
         "Host launch cost": f"{bundle.host.launch_s * 1e6:.3g} µs per framework operator ({bundle.host.source})",
-        "Power": "no kernel or run with power in the data" if bundle.power is None else f"voltage exponent {bundle.power.voltage_exponent:.2f}",
+        "Power": "of no kernel or run in the data" if bundle.power is None else f"voltage exponent {bundle.power.voltage_exponent:.2f}",
         "Times of laboratories": ", ".join(f"{one.name} × {one.scale:.3f}" for one in bundle.collections) or "none named",
         "Completion of operator lists": bundle.completion or "none",
         "Made": f"{origin.created_utc}, wattprint {origin.wattprint_version}, commit {origin.commit or 'unknown'}, seed {origin.seed}",

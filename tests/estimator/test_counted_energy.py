@@ -69,7 +69,11 @@ def test_energy_is_equation_4_and_errors_of_kernels_with_the_same_energies_add_u
 def test_every_module_draws_the_constant_power_and_its_error():
     constant = replace(K40.energies, terms=(CONSTANT,), values=np.array([8.0]), covariance=np.array([[0.25]]), identified=(True,))
     (row,), total, _ = counted_energies(
-        [kernel(instructions={}, transactions={})], replace(K40, energies=constant), constant_w=25.0, modules=4, integration=INTEGRATIONS["on-package"]
+        [kernel(instructions={}, transactions={})],
+        replace(K40, energies=constant),
+        constant_w=25.0,
+        modules=4,
+        integration=INTEGRATIONS["on-package"],
     )
     assert (row.energy_j, row.energy_std_j) == pytest.approx((33.0 * 2.5 * 0.01, 0.5 * 2.5 * 0.01))
     assert total.energy_std_j == row.energy_std_j

@@ -149,6 +149,7 @@ def test_a_check_of_grids_counts_what_its_intervals_hold_and_what_is_required(sl
     bundle, table = tmp_path / "b.json", grid_table(tmp_path / "other.csv", slower)
     assert run(grid_table(tmp_path / "grids.csv"), "-o", bundle, program=fit).status == 0
     assert run(f"check {require}", bundle, table, program=fit).status == status
+    assert "no block-count model of vector_add of this GPU" in run("check h100-sxm", table, program=fit).err
 
 
 def test_what_grids_leave_open_is_named():
