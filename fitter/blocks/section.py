@@ -123,13 +123,12 @@ def _judged(rows: BlockRows, num_sms: int, judged_from: float) -> tuple[dict[str
     inner = (rows.blocks > rows.blocks.min()) & (rows.blocks < rows.blocks.max())
     judged = inner & (rows.blocks >= judged_from)
     errors = left_out_errors(rows, num_sms)[judged if judged.any() else inner].abs()
-    scatter: dict[str, dict[str, float]] = {form: {} for form in FORMS}
-    relative: dict[str, dict[str, RelativeErrors]] = {form: {} for form in FORMS}
-    for (form, name), values in errors.items():
-        off = values.to_numpy()
-        scatter[form][name] = float(np.sqrt(np.mean(off**2)))
-        relative[form][name] = RelativeErrors(wre=float(off.max()), bre=float(off.min()), are=float(off.mean()))
-    return scatter, relative
+    worst, best, average, rms = errors.max(), errors.min(), errors.mean(), np.sqrt((errors**2).mean())
+    relative: dict[str, dict[str, RelativeErrors]] = {
+        form: {name: RelativeErrors(wre=worst[form, name], bre=best[form, name], are=average[form, name]) for name in JUDGED}
+        for form in FORMS
+    }
+    return {form: rms[form].to_dict() for form in FORMS}, relative
 
 
 def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
