@@ -184,7 +184,7 @@ class PowerCoefficients:
         tuple[tuple[Annotated[float, Span(-1e12, 1e12)], ...], ...], "covariance of the fitted terms in their own units, pJ or W"
     ]
     rows: Annotated[Count, "measurements behind the fit"]
-    leakage_w_per_k: Annotated[float, Span(0.0, 100.0, "W/K"), "leakage above the board at rest; 0 where not measured"] = 0.0
+    leakage_w_per_k: Annotated[float, Span(0.0, 100.0, "W/K"), "leakage above the board at rest, of fits by 0.1; else 0"] = 0.0
     leakage_std_w_per_k: Annotated[float, Span(0.0, 100.0, "W/K"), "its standard deviation"] = 0.0
     rest_c: Annotated[Celsius, "temperature of the board at rest"] = 0.0
     operating_c: Annotated[Celsius, "temperature of a working board, without its power"] = 0.0

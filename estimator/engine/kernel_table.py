@@ -132,20 +132,18 @@ def predict_kernels(
     sm_clock_mhz: Array,
     warm: Array | BoolArray,
     known: KnownTiles | None = None,
-    temperature_c: Array | None = None,
     sustained: BoolArray | None = None,
     scale: Array | None = None,
 ) -> KernelTable:
     """Latency and power of kernels, each launched repeatedly by itself at its own clock.
 
     sm_clock_mhz, warm (n,): SM clock, and as in `warm_ratio` what launches use in turn: operands that fit stay in L2 between them.
-    temperature_c (n,): temperature of the die, nan if unknown; default: the temperature of the bundle's boards at this power.
     sustained (n,): kernels that ran long enough for the power limit to lower their clock, which is not known; default: all.
     scale (n,): of the collection of each kernel; default: the mean of the bundle's collections (`estimator.uncertainty.laboratory`).
     """
     times = bundle_times(operators, bundle, gpu, sm_clock_mhz=sm_clock_mhz, warm=warm, known=known)
     times = times.scaled(scale_of(bundle, None) if scale is None else scale)
-    parts = alone_parts_w(times, bundle, gpu, sm_clock_mhz, warm, temperature_c)
+    parts = alone_parts_w(times, bundle, gpu, sm_clock_mhz, warm)
     free_w = sum(parts.values()) if parts else np.full(len(operators), np.nan)
     paced_share = np.zeros(len(operators))
     if parts:
@@ -201,7 +199,7 @@ def _limited(
         return own.scaled(equations_s(clock_mhz) / equations_s(asked_mhz))
 
     def power_w(clock_mhz: Array) -> Array:
-        return factor * sum(alone_parts_w(at(clock_mhz), bundle, gpu, clock_mhz, warm, None).values())
+        return factor * sum(alone_parts_w(at(clock_mhz), bundle, gpu, clock_mhz, warm).values())
 
     clock, lower, upper = (
         highest_clock_mhz(power_w, held.power_w * np.exp(shift), gpu.sm_clock_min_mhz, asked_mhz) for shift in (0.0 * std, -std, std)
@@ -236,9 +234,7 @@ def bundle_times(
     return replace(times, latency_s=times.equations_s * correction, log_std=own.log_std)
 
 
-def alone_parts_w(
-    times: KernelTimes, bundle: Bundle, gpu: GpuSpec, sm_clock_mhz: Array, warm: Array | BoolArray, temperature_c: Array | None
-) -> dict[str, Array]:
+def alone_parts_w(times: KernelTimes, bundle: Bundle, gpu: GpuSpec, sm_clock_mhz: Array, warm: Array | BoolArray) -> dict[str, Array]:
     """Power of kernels by `estimator.model.power.PARTS` without a limit [W], each of shape (n,); empty for a bundle without power."""
     model = power_model(bundle, gpu)
     if model is None:
@@ -246,7 +242,7 @@ def alone_parts_w(
     load = kernel_load(times.phases, gpu, times.coefficients, sm_clock_mhz, warm, times.latency_s)
     point = board_tables(bundle, gpu).at(sm_clock_mhz)
     rate = warm_events(load.events, load.warm_ratio) / times.latency_s[:, None]
-    return power_parts_w(model, point, load.busy, rate * model.event_energy_j * term_scale(model, point), temperature_c)
+    return power_parts_w(model, point, load.busy, rate * model.event_energy_j * term_scale(model, point))
 
 
 @frozen

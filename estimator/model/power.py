@@ -38,7 +38,7 @@ class PowerModel:
     busy_w              power of SMs that run any kernel, at the reference point [W]
     active_w            additional power of a board in use above idle, follows the idle curve [W]
     voltage_exponent    n of s(V)
-    leakage             None if no temperatures were measured
+    leakage             None if the fit did not tell it apart
     """
 
     event_energy_j: Array
@@ -78,15 +78,13 @@ class OperatingPoint:
 class BoardTables:
     """Voltage [V] and idle power [W] of a GPU over the SM clock; None if unknown, then as `estimator.model.silicon` says.
 
-    `idle_temperature_c` is the temperature at which idle power was measured, None if unknown.  `rest_offset_w`: idle power of one's
-    own board less that of the table or rule; boards of a kind differ by a constant (`docs/model.md`).
+    `rest_offset_w`: idle power of one's own board less that of the table or rule; boards of a kind differ by a constant (`docs/model.md`).
     """
 
     gpu: GpuSpec
     voltage_v: ClockTable | None
     idle_w: ClockTable | None
     reference_clock_mhz: float
-    idle_temperature_c: float | None = None
     rest_offset_w: float = 0.0
 
     def at(self, sm_clock_mhz: Array) -> OperatingPoint:
@@ -233,11 +231,8 @@ LEAKAGE_EXPONENT: Final = 3.0
 """Exponent of the voltage in leakage."""
 
 
-def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, temperature_c: Array | None = None) -> Array:
-    """Leakage above the board at rest [W], shape of `other_w`, which is all other power.
-
-    temperature_c: temperature of the die; None or nan: the usual temperature of boards at this power, leakage included.
-    """
+def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array) -> Array:
+    """Leakage above the board at rest [W], shape of `other_w`, which is all other power.  Fits by 0.1 tell it apart."""
     leakage = model.leakage
     if leakage is None:
         return np.zeros_like(other_w)
@@ -246,9 +241,7 @@ def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, te
     feedback = np.minimum(per_k * leakage.operating_k_per_w, 0.5)
     usual_k = leakage.operating_c - leakage.idle_c + leakage.operating_k_per_w * other_w
     own: Array = per_k * usual_k / (1.0 - feedback)
-    if temperature_c is None:
-        return own
-    return np.where(np.isfinite(temperature_c), per_k * (temperature_c - leakage.idle_c), own)
+    return own
 
 
 def workload_power_w(model: PowerModel, point: OperatingPoint, gpu_s: Array, latency_s: Array, energy_j: Array) -> Array:
@@ -264,16 +257,11 @@ PARTS: Final = ("idle", "active", "busy", "leakage", "DRAM", "L2", "shared", "te
 _PART_OF_TERM: Final = ("DRAM", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions")
 
 
-def power_parts_w(
-    model: PowerModel, point: OperatingPoint, busy_share: Array, term_w: Array, temperature_c: Array | None = None
-) -> dict[str, Array]:
-    """Power by PARTS [W], each of shape (c,); their sum is the total power.
-
-    term_w (c, 7): by POWER_TERMS; temperature_c: as for `leakage_power_w`.
-    """
+def power_parts_w(model: PowerModel, point: OperatingPoint, busy_share: Array, term_w: Array) -> dict[str, Array]:
+    """Power by PARTS [W], each of shape (c,); their sum is the total power.  term_w (c, 7): by POWER_TERMS."""
     nothing = np.zeros_like(busy_share)
     static_w, rest_w = static_power_w(model, point, busy_share), static_power_w(model, point, nothing)
-    leakage_w = leakage_power_w(model, point, static_w + term_w.sum(axis=1), temperature_c)
+    leakage_w = leakage_power_w(model, point, static_w + term_w.sum(axis=1))
     parts = {"idle": point.idle_w, "active": rest_w - point.idle_w, "busy": static_w - rest_w, "leakage": leakage_w}
     for part, watt in zip(_PART_OF_TERM, term_w.T, strict=True):
         parts[part] = parts.get(part, nothing) + watt

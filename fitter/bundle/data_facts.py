@@ -1,6 +1,5 @@
 """Facts about the data behind a bundle: board, sensor, environment, ranges, provenance."""
 
-import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,13 +33,11 @@ def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardTables:
     idle, voltage = (_merged(selection.datasets, *names) for names in (("idle", "power_w"), ("voltage", "voltage_v")))
     volts = gpu.voltage_v if voltage is None else _shaped(voltage, "voltage_v", gpu.voltage_v)
     clocks = measured_clocks(selection, gpu)
-    rest_c = math.nan if idle is None else float(idle["temperature_c"].mean())
     return BoardTables(
         gpu=gpu,
         voltage_v=volts,
         idle_w=(gpu.idle_w or _idle_below(selection, gpu)) if idle is None else _shaped(idle, "power_w", gpu.idle_w),
         reference_clock_mhz=float(clocks[np.argmin(np.abs(clocks - REFERENCE_CLOCK_MHZ))]),
-        idle_temperature_c=rest_c if math.isfinite(rest_c) else None,
     )
 
 
@@ -50,8 +47,10 @@ def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFram
     Data sets that share a clock have equal weights: boards differ more from day to day than within a measurement.
     """
     rows = [{"name": one.name} | row for one in datasets for file in one.files for row in file.get(table) or ()]
-    found = pd.DataFrame(rows, columns=["name", "sm_clock_mhz", column, "temperature_c"]).set_index("name").astype(float)
-    known = found[(found["sm_clock_mhz"] > 0) & (found[column] > 0)]
+    columns = ["name", "sm_clock_mhz", "sm_clock_measured_mhz", column]
+    found = pd.DataFrame(rows, columns=columns).set_index("name").astype(float)
+    clock_mhz = found["sm_clock_mhz"].fillna(found.pop("sm_clock_measured_mhz").round())  # of an unlocked board
+    known = found.assign(sm_clock_mhz=clock_mhz)[(clock_mhz > 0) & (found[column] > 0)]
     if not len(known):
         return None
     merged: pd.DataFrame = known.groupby("sm_clock_mhz").mean()

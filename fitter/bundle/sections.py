@@ -104,13 +104,10 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
     if fit.tables.voltage_v is not None:
         voltage = float(fit.tables.voltage_v.at(np.array([fit.tables.reference_clock_mhz]))[0])
     rates = module_rates(gpu, tensor_rate(gpu))
-    count, static = len(POWER_TERMS), len(TERMS)
-    values = dict(zip((*TERMS, "leakage"), fit.values.tolist(), strict=True))
+    count = len(POWER_TERMS)
+    values = dict(zip(TERMS, fit.values.tolist(), strict=True))
     spread = np.sqrt(np.diag(fit.covariance))
     stds = dict(zip(values, spread.tolist(), strict=True))
-    line = fit.operating_line
-    rest_c = fit.tables.idle_temperature_c or 0.0
-    warm = {"leakage_w_per_k": values["leakage"], "leakage_std_w_per_k": stds["leakage"], "rest_c": rest_c}
     return PowerCoefficients(
         reference_clock_mhz=fit.tables.reference_clock_mhz,
         reference_voltage_v=voltage,
@@ -123,9 +120,8 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         active_w=values["active"],
         active_std_w=stds["active"],
         terms=TERMS,
-        covariance=as_rows(fit.covariance[:static, :static]),
+        covariance=as_rows(fit.covariance),
         rows=fit.rows,
-        **({} if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
     )
 
 
@@ -144,7 +140,6 @@ def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficient
         capacitance_std_f={term: widened(std, power.capacitance_f[term]) for term, std in power.capacitance_std_f.items()},
         busy_std_w=widened(power.busy_std_w, power.busy_w),
         active_std_w=widened(power.active_std_w, power.active_w),
-        leakage_std_w_per_k=widened(power.leakage_std_w_per_k, power.leakage_w_per_k),
         covariance=as_rows(np.array(power.covariance) + gain_std**2 * np.outer(values, values)),
     )
 

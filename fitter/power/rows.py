@@ -31,7 +31,6 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
         event_rate=totals / latency_s[:, None],
         warm_ratio=np.full(len(latency_s), np.inf),
         busy=np.minimum(gpu_s / latency_s, 1.0),
-        temperature_c=keep.temperature_c,
         weight=keep.weight,
         relative_std=np.zeros(len(latency_s)),
         kind=np.array([f"model {workload.model_family}" for workload in keep.row_workloads()]),
@@ -58,7 +57,6 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Coefficients) -> P
         event_rate=load.events / keep.latency_s[:, None],
         warm_ratio=load.warm_ratio,
         busy=load.busy,
-        temperature_c=keep.temperature_c,
         # Kernels faster than 1.3 times the host's launch floor may have waited for their launch: their power counts for little.
         weight=np.where(keep.latency_s < 1.3 * times.coefficients[:, COLUMN["floor_s"]], 0.01, 1.0) * keep.weight,
         relative_std=np.where(np.isfinite(keep.power_std_w), keep.power_std_w / keep.power_w, 0.0),

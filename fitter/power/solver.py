@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from estimator.engine.kernel_table import warm_events
-from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, SWITCHING_EXPONENT, BoardTables
+from estimator.model.power import POWER_TERMS, SWITCHING_EXPONENT, BoardTables
 from estimator.model.silicon import energy_factors
 from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.values import Columns, arrays, frozen
@@ -54,9 +54,6 @@ def usual_priors(tables: BoardTables) -> dict[str, tuple[float, float]]:
     return {term: (centre * factors[term], width) for term, (centre, width) in PRIOR.items()}
 
 
-LEAKAGE_PRIOR: Final = (0.15, 1.0)
-"""Centre and relative width of leakage [W/K]: a sixth of the power at rest, which grows by a factor e in some 60 K (assumed)."""
-
 PRIOR_WEIGHT: Final = 0.02
 """Relative error of one row that sets the weight of the priors in a fit of `PRIOR_ROWS` rows."""
 
@@ -69,9 +66,8 @@ class PowerRows(Columns):
     """Power measurements as columns of shape (n,).
 
     asked_mhz clock that was locked, nan if none; event_rate (n, 7) events of POWER_TERMS per second of the row's time, operands cold;
-    warm_ratio working set in L2 sizes of reused operands, infinite for others; busy active share of the busy power; temperature_c of
-    the die, nan if unknown; relative_std the row's own measuring error, 0 if unknown; kind of kernel or model: rows of one kind have
-    similar errors.
+    warm_ratio working set in L2 sizes of reused operands, infinite for others; busy active share of the busy power; relative_std
+    the row's own measuring error, 0 if unknown; kind of kernel or model: rows of one kind have similar errors.
     """
 
     power_w: Array
@@ -80,7 +76,6 @@ class PowerRows(Columns):
     event_rate: Array
     warm_ratio: Array
     busy: Array
-    temperature_c: Array
     weight: Array
     relative_std: Array
     kind: NDArray[np.str_]
@@ -88,7 +83,7 @@ class PowerRows(Columns):
 
 @frozen
 class PowerSolution:
-    """Coefficients (10,) in the order of the design's columns, final row weights (n,), relative residuals (P̂ − P) / P (n,) and the cost."""
+    """Coefficients (9,) in the order of the design's columns, final row weights (n,), relative residuals (P̂ − P) / P (n,) and the cost."""
 
     values: Array
     weight: Array
@@ -98,30 +93,25 @@ class PowerSolution:
 
 @frozen
 class PowerProblem:
-    """Rows of one board, for any exponent of the voltage.
-
-    warmer_k (n,): temperature above that of the board at rest, 0 if leakage is not a separate term.  priors: as PRIOR.
-    """
+    """Rows of one board, for any exponent of the voltage; priors: as PRIOR."""
 
     rows: PowerRows
     tables: BoardTables
-    warmer_k: Array
     priors: PowerPriors
 
     def select(self, keep: BoolArray) -> "PowerProblem":
         """The rows `keep`."""
-        return replace(self, rows=self.rows.select(keep), warmer_k=self.warmer_k[keep])
+        return replace(self, rows=self.rows.select(keep))
 
     def design(self, exponent: float) -> Array:
-        """Columns of TERMS and of leakage [10¹² events/s, 1 or K], shape (n, 10): coefficients are then pJ per event, W and W/K."""
+        """Columns of TERMS [10¹² events/s or 1], shape (n, 9): coefficients are then pJ per event and W."""
         rows, point = self.rows, self.tables.at(self.rows.clock_mhz)
         core = point.voltage_ratio**exponent
         rate = warm_events(rows.event_rate, rows.warm_ratio) * PICO
         columns = rate * core[:, None]
         columns[:, POWER_TERMS.index("dram")] = rate[:, POWER_TERMS.index("dram")]
         clock_ratio = rows.clock_mhz / self.tables.reference_clock_mhz
-        leaking = self.warmer_k * point.voltage_ratio**LEAKAGE_EXPONENT
-        return np.column_stack([columns, rows.busy * core * clock_ratio, point.idle_ratio, leaking])
+        return np.column_stack([columns, rows.busy * core * clock_ratio, point.idle_ratio])
 
     def solve(self, exponent: float) -> PowerSolution:
         """Fit coefficients that are not negative to power beyond idle by relative errors, with the priors as further rows."""
@@ -141,7 +131,7 @@ class PowerProblem:
 def prior_rows(count: int, priors: PowerPriors) -> tuple[Array, Array]:
     """Rows that add the priors to the problem; their share of influence is constant up to MOST_PRIOR_ROWS rows of data."""
     strength = PRIOR_WEIGHT * np.sqrt(min(count, MOST_PRIOR_ROWS) / PRIOR_ROWS)
-    centres, widths = np.array([*(priors[term] for term in TERMS), LEAKAGE_PRIOR]).T
+    centres, widths = np.array([priors[term] for term in TERMS]).T
     return np.diag(strength / (centres * widths)), strength / widths
 
 

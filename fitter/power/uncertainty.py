@@ -57,7 +57,6 @@ def kind_covariance(kind: NDArray[np.str_], values: Array, refit: Callable[[Bool
 
 
 def count_covariance(values: Array) -> Array:
-    """Covariance of the coefficients of TERMS and of leakage caused by errors of the counts, shape (10, 10)."""
-    relative = np.zeros(len(values))
-    relative[: len(TERMS)] = [COUNT_STD[term] for term in TERMS]
+    """Covariance of the coefficients of TERMS caused by errors of the counts, shape (9, 9)."""
+    relative = np.array([COUNT_STD[term] for term in TERMS])
     return np.diag((relative * values) ** 2)

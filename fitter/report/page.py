@@ -284,7 +284,7 @@ def _tiles(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
 
 def _modules(bundle: Bundle, rows: KernelRows, times: KernelTimes) -> str:
     """Mean power of the most frequent families by module."""
-    parts = alone_parts_w(times, bundle, bundle.gpu, rows.clock_mhz(bundle.gpu), rows.l2_warm, rows.temperature_c)
+    parts = alone_parts_w(times, bundle, bundle.gpu, rows.clock_mhz(bundle.gpu), rows.l2_warm)
     if not parts:
         return ""
     families = [operator.family for operator in rows.row_operators()]

@@ -122,7 +122,6 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
             sm_clock_mhz=part.clock_mhz(gpu),
             warm=part.l2_warm,
             known=part.tiles,
-            temperature_c=part.temperature_c,
             # A collection of unknown load was fitted as it is; of another one the limit is expected to act.
             sustained=(part.sustained | ~(part.burst | home)) & np.isnan(part.sm_clock_mhz),
             scale=scales[part.collection_index],

@@ -55,8 +55,8 @@ def known_bundle(gpu, groups=None, energies=None, host=None):
     )
     values = np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies
     power = PowerFit(
-        values=np.append(values, 0.0),
-        covariance=np.diag(np.append(np.ones(len(TERMS)), 0.0)),
+        values=values,
+        covariance=np.eye(len(TERMS)),
         exponent=3.0,
         tables=tables_of(gpu),
         rows=1,

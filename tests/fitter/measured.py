@@ -117,7 +117,7 @@ def power_rows(clock_mhz, **columns):
     """Rows of the power fit at locked clocks: 1 W of a busy board with cold operands, unless given."""
     ones = np.ones(len(clock_mhz))
     usual = {"power_w": ones, "clock_mhz": clock_mhz, "asked_mhz": clock_mhz, "warm_ratio": np.inf * ones, "busy": ones}
-    return PowerRows(**usual | {"temperature_c": np.nan * ones, "weight": ones, "relative_std": 0.0 * ones} | columns)
+    return PowerRows(**usual | {"weight": ones, "relative_std": 0.0 * ones} | columns)
 
 
 def selection_of(kernels=None, workloads=None):

@@ -106,7 +106,6 @@ def test_measured_tables_of_the_board_come_before_its_specification_and_are_merg
     board = board_knowledge(measured(first, second), SPEC)
     assert board == board_knowledge(measured(second, first), SPEC)
     assert board.idle_w.at(np.array([510.0, 900.0, 1410.0])).tolist() == [45.0, 50.0, 63.0]
-    assert board.idle_temperature_c == pytest.approx((40.0 + 42.0) / 2)
     assert board.voltage_v == SPEC.voltage_v
     assert environment_of(measured(first))["simulated"] == "true"
     assert [default_name(measured(one), SPEC) for one in (first, second)] == ["sim-a100-pcie-40gb", "a100-pcie-40gb"]
@@ -119,7 +118,9 @@ def test_a_table_measured_at_a_few_clocks_keeps_the_shape_of_the_specification_b
     assert board.voltage_v.at(np.array([510.0, 900.0, 1410.0])) == pytest.approx([0.70, 0.70, 0.90])
     knee = np.array([1020.0, 1200.0])
     assert board.voltage_v.at(knee) == pytest.approx(usual.at(knee), rel=0.015)  # a straight line would lie 7 % above
-    board = board_knowledge(measured({"voltage": voltage[1:2], "idle": [{"sm_clock_mhz": 900.0, "power_w": 50.0}]}), SPEC)
+    board = board_knowledge(
+        measured({"voltage": voltage[1:2], "idle": [{"sm_clock_mhz": None, "sm_clock_measured_mhz": 899.8, "power_w": 50.0}]}), SPEC
+    )
     far = np.array([300.0, 1410.0])
     assert board.voltage_v.at(far) == pytest.approx(usual.at(far) * 0.70 / usual.at(900.0))
     assert board.rest_w(far) == pytest.approx(SPEC.idle_w.at(far) * 50.0 / SPEC.idle_w.at(900.0), rel=0.01)

@@ -7,9 +7,8 @@ import numpy as np
 
 from collector.cli import main
 from collector.simulated.profile import load_board
-from collector.simulated.silicon import leakage_w, planted_event_energy_j
-from estimator import load_gpu, predict_kernels
-from estimator.model.lowering import KnownTiles
+from collector.simulated.silicon import planted_event_energy_j
+from estimator import load_gpu
 from estimator.vocabulary.resources import resource_folder
 from fitter.bundle.calibration import calibrate
 from fitter.rows.selection import read_selection
@@ -118,29 +117,13 @@ def planted_energies_come_back_within_three_stated_deviations(honest, _folder):
     assert all(stated[module] < most for module, most in largest.items()), stated
 
 
-def planted_static_power_leakage_and_the_edge_of_l2_come_back(honest, _folder):
-    power, profile, idle = power_of(honest), load_board(BOARD), honest.bundle.idle
+def planted_static_power_comes_back(honest, _folder):
+    power, profile = power_of(honest), load_board(BOARD)
     scale = (power.reference_voltage_v / profile.energy.reference_voltage_v) ** 2
     scale *= power.reference_clock_mhz / profile.power.reference_clock_mhz
     assert abs(power.busy_w - profile.power.sm_clock_w * scale) < 3.0 * power.busy_std_w
     assert abs(power.active_w - profile.power.active_w) < 3.0 * power.active_std_w
-    assert idle is not None
-    warm_c = power.operating_c + power.operating_k_per_w * TYPICAL_POWER_W
-    at_work, at_rest = (leakage_w(profile, power.reference_voltage_v, one) for one in (warm_c, power.rest_c))
-    assert abs(power.leakage_w_per_k - (at_work - at_rest) / (warm_c - power.rest_c)) < 3.0 * power.leakage_std_w_per_k
-
-
-def a_told_temperature_predicts_power_better_than_the_usual_one(honest, _folder):
-    rows = honest.selection.kernels
-    rows = rows.select(np.flatnonzero(np.isfinite(rows.power_w) & ~rows.at_limit & (rows.sm_clock_asked_mhz > 1400.0)))
-    known = KnownTiles(tile_m=rows.tile_m, tile_n=rows.tile_n, split=rows.split_k)
-    gpu = load_gpu(BOARD)
-    common = {"sm_clock_mhz": rows.clock_mhz(gpu), "warm": rows.l2_warm, "known": known}
-    operators = rows.row_operators()
-    told, usual = (
-        predict_kernels(operators, honest.bundle, gpu, **common, temperature_c=one).power_w for one in (rows.temperature_c, None)
-    )
-    assert np.median(np.abs(told / rows.power_w - 1.0)) < np.median(np.abs(usual / rows.power_w - 1.0))
+    assert honest.bundle.idle is not None
 
 
 LAWS = (
@@ -149,8 +132,7 @@ LAWS = (
     power_of_kernels_left_out_is_predicted,
     a_module_that_the_model_lacks_raises_the_reported_error,
     planted_energies_come_back_within_three_stated_deviations,
-    planted_static_power_leakage_and_the_edge_of_l2_come_back,
-    a_told_temperature_predicts_power_better_than_the_usual_one,
+    planted_static_power_comes_back,
 )
 
 
