@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.model.timeline import launch_bound_share
-from estimator.uncertainty.sources import UNTESTED_STD, error_sources, group_shares, joined, launch_weight
+from estimator.uncertainty.sources import UNTESTED_STD, error_sources, group_shares, joined
 from tests.fitter.measured import PLANTED
 
 GROUPS = ("conv", "gemm")
@@ -37,12 +36,6 @@ def test_what_only_the_host_decides_does_not_depend_on_untested_kernels():
     bundle = stating(gpu=0.04, launch=0.1, family=0.05, families=("bert",), families_by_group={})
     assert latency_std(bundle, "bert", 1.0) == pytest.approx(0.1)
     assert latency_std(bundle, "resnet", 1.0) == pytest.approx(np.hypot(0.1, 0.05))
-
-
-@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.9, 1.0, 2.0, 100.0])
-def test_the_host_weighs_with_the_fourth_power_of_its_time(ratio):
-    share = launch_bound_share(np.array([1.0]), np.array([ratio]), 8.0)
-    assert launch_weight(share) == pytest.approx(ratio**4 / (1.0 + ratio**4), abs=1e-7)
 
 
 def test_kernels_that_the_host_hides_are_no_error_of_the_latency():

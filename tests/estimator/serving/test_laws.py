@@ -55,6 +55,7 @@ def test_an_answer_keeps_the_laws_of_its_quantities(question):
         assert found.slot_s == pytest.approx(found.ttft_loaded_s + (asked.output - 1) * found.tpot_s, rel=1e-3)
         assert found.tokens_per_s * found.slot_s == pytest.approx(asked.output * asked.batch, rel=1e-3)
         assert sum(share for part, share in found.parts.items() if part != "prompts") == pytest.approx(1.0)
+        assert found.busy == pytest.approx(1.0 - found.parts["waiting"])
         assert 0.0 < found.power_w < 1.01 * limit_w * found.gpus or "even at the lowest clock" in str(found.warnings)
     for less in (slower, capped):
         for name in ("tokens_per_s", "power_w"):

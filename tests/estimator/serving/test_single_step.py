@@ -11,7 +11,6 @@ from estimator.serving.costs import is_served, single_step
 from estimator.serving.steps import weight_bytes
 from estimator.serving.weights import read_weights
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.work import workload_work
 from tests.estimator.estimating import fails, run, tabled
 from tests.estimator.serving.test_steps import DENSE as LAYERS
 from tests.words import changed
@@ -31,16 +30,6 @@ def test_memory_is_that_of_weights_and_cache_of_one_gpu(tmp_path):
         held = single_step(config, "decode", batch=3, sequence=1000, layout=Layout(tensor_parallel=parallel)).workload.footprint
         assert held.cache_byte == 3 * 1000 * 4 * 2 * (4 // parallel) * 64 * 2
         assert held.weights_byte == weight_bytes(read_architecture(DENSE), read_weights(DENSE), Layout(tensor_parallel=parallel))
-
-
-def test_gpus_of_a_group_share_work_and_tokens(tmp_path):
-    config = written(tmp_path)
-    for phase, tokens in (("prefill", 4 * 256), ("decode", 4)):
-        whole, half = (single_step(config, phase, batch=4, sequence=256, layout=Layout(tensor_parallel=one)) for one in (1, 2))
-        assert (whole.tokens, half.tokens) == (tokens, tokens)
-        assert (whole.workload.gpus, half.workload.gpus) == (1, 2)
-        assert workload_work(half.workload).flop == pytest.approx(workload_work(whole.workload).flop / 2, rel=0.02)
-        assert {one.host_share for one in whole.workload.operators} == {0.0}
 
 
 def test_copies_of_the_attention_share_the_sequences_and_their_experts_get_those_of_all():
