@@ -29,7 +29,7 @@ def test_a_command_without_a_stdout_fails_in_one_line(words, tmp_path):
     assert "stdout is closed" in err
 
 
-def test_a_reader_that_has_gone_ends_a_command_with_1_and_silence(tmp_path):
+def test_a_reader_that_has_gone_ends_a_command_with_1_and_silence():
     words = (*ESTIMATE, "bundles", "--json")
     read, write = os.pipe()
     os.close(read)

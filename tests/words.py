@@ -1,6 +1,9 @@
 """Words of a command with other values for some of its options, and what `collect` answers."""
 
+import copy
+import functools
 import json
+import operator
 import shlex
 from contextlib import contextmanager
 
@@ -15,6 +18,13 @@ def changed(words, change):
     old, new = shlex.split(words), shlex.split(change)
     dropped = {place + step for place, word in enumerate(old) if word.startswith("--") and word in new for step in (0, 1)}
     return shlex.join([*(word for place, word in enumerate(old) if place not in dropped), *new])
+
+
+def replaced(document, keys, value):
+    """The document with the value at these keys replaced."""
+    copied = copy.deepcopy(document)
+    functools.reduce(operator.getitem, keys[:-1], copied)[keys[-1]] = value
+    return copied
 
 
 def called(*words):

@@ -69,12 +69,10 @@ def made(
     delay_s=2e-3,
     after_s=1.5,
     linger_share=0.0,
-    step_s=0.0,
 ):
     """Executions of `length_s` at `starts_s`, read every `period_s`.
 
-    `linger_share` of their power rises and falls late; `step_s` is by how much an update's distance from the one before varies, so
-    that there is no grid.
+    `linger_share` of their power rises and falls late.
     """
     random = np.random.default_rng(seed)
     end = float(starts_s[-1] + length_s)
@@ -88,9 +86,6 @@ def made(
         power += linger_share * (_pole(silicon, LINGER_S) - _pole(silicon, 1e-3))
     update = random.uniform(0.0, period_s) + period_s * np.arange(int((end + after_s) / period_s) + 2)
     update += random.normal(0.0, 2e-4, len(update))
-    if step_s:
-        update += np.cumsum(random.normal(0.0, step_s, len(update)))
-        update = np.sort(update)
     update = update[update < grid[-1]]
     value = np.round(
         gain * _seen(averaging, width_s, grid, power, update - delay_s) + offset_w + random.normal(0.0, noise_w, len(update)), 2

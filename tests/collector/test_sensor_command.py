@@ -1,14 +1,9 @@
 """`collect sensor --readings`: from files to the contract's JSON, and one line for everything that cannot be."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
 from random_sensors import PlantedSensor, record
 
 from tests.words import answer, refused

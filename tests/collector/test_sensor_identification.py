@@ -3,15 +3,10 @@
 `benchmarks/sensor_identification.py` prints the figures themselves, from 300 simulated sensors.
 """
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
 from foreign_sensors import figures
 from random_sensors import PlantedSensor, draw_sensor, record
 from sensor_identification import KINDS, NAME, rows_of, sensor_record

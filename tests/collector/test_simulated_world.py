@@ -246,10 +246,10 @@ def test_a_norm_whose_warps_part_takes_longer_for_an_element(slow, fast):
     assert slower > 1.01 * faster
 
 
-@pytest.mark.parametrize("m, n, k, ratio", [(197, 200, 64, 1.0), (197, 197, 64, 1.1), (197, 64, 197, 1.3), (197, 64, 200, 1.0)])
-def test_only_rows_that_are_no_multiple_of_16_bytes_slow_a_product(m, n, k, ratio):
+@pytest.mark.parametrize("n, k, ratio", [(200, 64, 1.0), (197, 64, 1.1), (64, 197, 1.3), (64, 200, 1.0)])
+def test_only_rows_that_are_no_multiple_of_16_bytes_slow_a_product(n, k, ratio):
     own, padded = (
-        seconds("a100-pcie-40gb", make_operator("gemm", "bmm", "bf16", batch=512, m=m, n=-(-n // to) * to, k=-(-k // to) * to))
+        seconds("a100-pcie-40gb", make_operator("gemm", "bmm", "bf16", batch=512, m=197, n=-(-n // to) * to, k=-(-k // to) * to))
         for to in (1, 8)
     )
     assert own >= padded * ratio

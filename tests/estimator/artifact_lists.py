@@ -3,10 +3,6 @@
 For models whose recorded lists are not at hand: their order and their fields follow the artifact's trace parser.
 """
 
-from typing import Any
-
-Entry = list[Any]
-
 
 def gemm(batch, m, n, k, *, precision="bf16", tensor=True):
     query = {"batch": batch, "dimM": m, "dimN": n, "dimK": k, "precM": precision, "precA": precision, "useTensorCore": tensor}

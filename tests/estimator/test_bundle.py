@@ -15,15 +15,7 @@ from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.reader import fields_of
 from tests.estimator.bundle_example import example, signed
-from tests.words import one_line
-
-
-def changed(keys, value):
-    """The example with one place changed."""
-    document = example()
-    place = functools.reduce(lambda part, key: part[key], keys[:-1], document)
-    place[keys[-1]] = value
-    return document
+from tests.words import one_line, replaced
 
 
 def refused(path, message):
@@ -71,7 +63,7 @@ def test_any_value_of_any_section_changed_by_hand_breaks_the_digest(tmp_path):
         new = (
             old * 1.0625 + 1e-9 if isinstance(old, float) else old + 1 if type(old) is int else not old if type(old) is bool else f"{old}'"
         )
-        path.write_text(json.dumps({**changed(keys, new), "digest": document["digest"]}))
+        path.write_text(json.dumps({**replaced(example(), keys, new), "digest": document["digest"]}))
         refused(path, "does not match its digest")
 
 
@@ -95,7 +87,7 @@ SEMANTIC_FAULTS = [
 @pytest.mark.parametrize("place, value, message", SEMANTIC_FAULTS)
 def test_fault_is_refused_with_its_place(tmp_path, place, value, message):
     path = tmp_path / "b.json"
-    path.write_text(json.dumps(signed(changed(place.split("/"), value))), encoding="utf-8")
+    path.write_text(json.dumps(signed(replaced(example(), place.split("/"), value))))
     refused(path, message)
 
 

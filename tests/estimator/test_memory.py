@@ -79,8 +79,8 @@ def test_a_known_footprint_decides_alone_what_fits(weights, optimizer, cache, pa
     assert all(f"at least {total / GIB:.4g} GiB" in line for line in lines)
 
 
-@pytest.mark.parametrize("old, new, ratio", [("bf16", "fp32", 2.0), ("bf16", "fp16", 1.0), ("bf16", "tf32", 2.0), ("bf16", "fp8", 0.5)])
-def test_a_rewritten_workload_holds_at_least_what_its_new_precision_needs(old, new, ratio):
+@pytest.mark.parametrize("new, ratio", [("fp32", 2.0), ("fp16", 1.0), ("tf32", 2.0), ("fp8", 0.5)])
+def test_a_rewritten_workload_holds_at_least_what_its_new_precision_needs(new, ratio):
     held = with_precision(traced(GIVEN), new).footprint
     assert (held.weights_byte, held.optimizer_byte) == (13e9 * ratio, 26e9 * ratio)
     assert held.cache_byte == (1e9 if new == "fp8" else 1e9 * ratio)

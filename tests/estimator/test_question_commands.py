@@ -19,9 +19,9 @@ from tests.estimator.traced import counted
 BUNDLE = "a100-pcie-40gb-eager"
 
 
-def layers(batch=8, length=512):
+def layers():
     """GPT-2's layers without the output layer, whose vocabulary is wider than anything the bundle was fitted on."""
-    whole = gpt2_prefill(batch, length)
+    whole = gpt2_prefill(8, 512)
     kept = [(o, c) for o, c in counted(whole) if not (o.family == "gemm" and o["n"] == VOCABULARY)]
     return replace(whole, operators=tuple(o for o, _ in kept), counts=tuple(c for _, c in kept))
 
@@ -62,7 +62,7 @@ def test_the_ending_of_the_output_names_its_form_and_pictures_stand_alone(worklo
         assert run(command, workload, f"--bundle {BUNDLE}", words, "--out", out)[:2] == (0, "")
         assert out.read_bytes().startswith(begin)
     assert sorted(tmp_path.iterdir()) == sorted(outs)
-    text = outs[2].read_text(encoding="utf-8")
+    text = outs[2].read_text()
     assert not re.search(r"<script|<link|src=|url\(|https?://(?!www\.w3\.org/2000/svg)", text)
     assert "var(--" not in text
     assert "nan" not in re.sub(r"<title.*?</title>", "", text)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import jsonschema
@@ -25,7 +26,7 @@ from estimator.vocabulary.reader import (
     read_file,
 )
 from scripts.schemas import schema_of
-from tests.words import one_line
+from tests.words import one_line, replaced
 
 Clock = Annotated[float, Span(10.0, 1e4, "MHz")]
 
@@ -83,23 +84,12 @@ SCHEMA = schema_of(Board, "board")
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
-def changed(place, value):
-    """The good document with one value changed."""
-
-    def inside(part, keys):
-        if not keys:
-            return value
-        if isinstance(part, list):
-            return [inside(item, keys[1:]) if i == keys[0] else item for i, item in enumerate(part)]
-        return {**part, keys[0]: inside(part.get(keys[0]), keys[1:])}
-
-    return inside(GOOD, place)
+changed = partial(replaced, GOOD)
 
 
 def test_what_is_read_is_frozen_and_written_again_as_it_was():
     board = read(Board, GOOD)
     assert plain(board) == GOOD
-    assert read(Board, plain(board)) == read(Board, GOOD) or board.std_w != board.std_w
     with pytest.raises(TypeError):
         board.table["clock"] = ()
     with pytest.raises(TypeError):

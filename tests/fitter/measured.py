@@ -93,10 +93,10 @@ def various_workloads():
     ]
 
 
-def workload_rows(bundle, workloads, noise=0.0, seed=0, clocks_mhz=(900.0,)):
+def workload_rows(bundle, workloads, noise=0.0, clocks_mhz=(900.0,)):
     """Rows that the bundle predicts for workloads at each clock, with relative noise."""
     answers = [estimate(workload, bundle, sm_clock_mhz=clock)[0] for workload in workloads for clock in clocks_mhz]
-    count, rng = len(answers), np.random.default_rng(seed)
+    count, rng = len(answers), np.random.default_rng(0)
     latency = np.array([a.latency_s for a in answers]) * np.exp(noise * rng.standard_normal(count))
     energy = latency * np.array([a.power_w for a in answers]) * np.exp(noise * rng.standard_normal(count))
     clock = np.tile(np.asarray(clocks_mhz), len(workloads))

@@ -35,20 +35,20 @@ ROUND_S = 14336 / 3413
 """A round of its figure 3: additions of 14 blocks of 1024 threads over the speed [s]."""
 
 
-def planted_s(grids, resident=2):
-    return occupancy_times(grids.astype(np.float64), GPU.num_sms, resident, np.log([*TIMES, OVERLAP]))[0]
+def planted_s(grids):
+    return occupancy_times(grids.astype(np.float64), GPU.num_sms, 2, np.log([*TIMES, OVERLAP]))[0]
 
 
 BLOCK_J, AWAKE_W, IDLE_W = 2e-3, 14.0, 40.0
 GRIDS = np.array([54, 108, 216, 300, 432, 1000, 2160, 5000])
 
 
-def planted(grids=GRIDS, noise=0.0, seed=0, kernel="vector_add", resident=2):
+def planted(grids=GRIDS, noise=0.0, seed=0, kernel="vector_add"):
     random = np.random.default_rng(seed)
-    latency = planted_s(grids, resident)
+    latency = planted_s(grids)
     power = BLOCK_J * grids / latency + IDLE_W + AWAKE_W
     count = len(grids)
-    constant = {"block_threads": 1024.0, "blocks_per_sm": resident, "idle_w": IDLE_W, "sm_clock_mhz": 900.0, "flop_per_block": np.nan}
+    constant = {"block_threads": 1024.0, "blocks_per_sm": 2, "idle_w": IDLE_W, "sm_clock_mhz": 900.0, "flop_per_block": np.nan}
     return BlockRows(
         kernel=np.array([kernel] * count, dtype=object),
         **places(GPU, "grids.csv", count),

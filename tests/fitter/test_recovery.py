@@ -147,14 +147,14 @@ def planted_rows():
     return runs()
 
 
-def paced(rows, host_launch_s, slow_runs, ratio=1.25, seed=0):
-    """Latencies of `rows` become those of a host at `host_launch_s`, a share of them `ratio` times slower.  Share of runs it paces."""
+def paced(rows, host_launch_s, slow_runs):
+    """Latencies of `rows` become those of a host at `host_launch_s`, a share of them a quarter slower.  Share of runs it paces."""
     gpu = rows.gpus[0]
     groups, host = shifted(prior_groups(), PLANTED_SHIFT)
     kernels = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, groups)
     gpu_s, host_s = run_seconds(kernels, CoefficientTable(groups).vectors, host_launch_s)
-    rng = np.random.default_rng(seed)
-    pace = np.where(rng.random(len(rows)) < slow_runs, ratio, 1.0)
+    rng = np.random.default_rng(0)
+    pace = np.where(rng.random(len(rows)) < slow_runs, 1.25, 1.0)
     rows.latency_s[:] = smooth_maximum(gpu_s, host_s * pace, host.overlap_exponent) * np.exp(NOISE * rng.standard_normal(len(rows)))
     return gpu, float(np.mean(host_s > 1.3 * gpu_s))
 

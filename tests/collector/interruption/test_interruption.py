@@ -91,8 +91,7 @@ def guard_killed_too(arena, output):
     """Neither the campaign nor its guard lives on: the clock comes back with the next command that looks for it."""
     contestant = killed_with_its_guard(arena, output)
     assert arena.boards.get("lock_high") > 0, "the clock was not held when both were killed"
-    restored = restore(arena)
-    assert len(restored) == 1
+    assert len(restore()) == 1
     return contestant, -signal.SIGKILL
 
 
@@ -103,7 +102,7 @@ def by_power_off(arena, output):
     write_record(arena.state, replace(record, boot_id="the start before"))
     arena.boards.set(lock_low=0, lock_high=0)
     calls = arena.boards.get("reset_calls")
-    restore(arena)
+    restore()
     assert arena.boards.get("reset_calls") == calls, "a clock that somebody has set since is not ours to give back"
     return contestant, -signal.SIGKILL
 
@@ -127,7 +126,7 @@ def guards(arena):
     return found
 
 
-def restore(arena):
+def restore():
     """Boards whose clock `collect clocks restore` gives back."""
     return json.loads(ended(*COLLECT, "clocks", "restore", "--json").stdout)["restored"]
 
