@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gpt2-prefill.json"
 @shipped
 def test_a_shipped_bundle_is_small_and_says_with_its_card_what_it_was_fitted_on_and_how_wrong_it_is(name):
     bundle, path = load_bundle(name), bundle_path(name)
-    VALIDATOR.validate(json.loads(path.read_text(encoding="utf-8")))
+    VALIDATOR.validate(json.loads(path.read_text()))
     assert path.stat().st_size <= 300_000
     assert bundle.name == name
     assert not bundle.simulated
@@ -25,7 +25,7 @@ def test_a_shipped_bundle_is_small_and_says_with_its_card_what_it_was_fitted_on_
     assert bundle.errors
     stated = bundle.uncertainty["latency"]
     assert stated.get("gpu", max(stated.get("groups", {}).values(), default=0.0)) > 0.02
-    card = path.with_suffix(".md").read_text(encoding="utf-8")
+    card = path.with_suffix(".md").read_text()
     assert bundle.digest in card
     for record in bundle.provenance.datasets:
         assert record.sha256

@@ -21,7 +21,7 @@ from tests.conftest import REPOSITORY
 
 
 def page_text(name):
-    return (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+    return (REPOSITORY / "docs" / name).read_text()
 
 
 def test_the_table_of_columns_and_flags_is_that_of_the_code():

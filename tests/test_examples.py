@@ -36,7 +36,7 @@ def test_every_example_is_read_without_a_warning(repository):
 
 
 def test_the_notebook_runs_from_measuring_to_estimating(repository, monkeypatch, capsys):
-    notebook = json.loads((repository / "examples" / "from-measuring-to-estimating.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads((repository / "examples" / "from-measuring-to-estimating.ipynb").read_text())
     monkeypatch.chdir(repository / "examples")
     names = {}
     for cell in notebook["cells"]:

@@ -75,14 +75,14 @@ def check_commands(path, changed, rows):
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_changed_bundle_is_refused_in_one_line_or_answers_sanely(part, tmp_path):
-    (rows := tmp_path / "rows.csv").write_text(ROWS, encoding="utf-8")
+    (rows := tmp_path / "rows.csv").write_text(ROWS)
     chance, changed = random.Random(part), tmp_path / "changed.json"
     for _ in range(SAMPLE // 4):
         path = chance.choice(GOLDEN)
-        document = mutated_value(json.loads(path.read_text(encoding="utf-8")), chance)
+        document = mutated_value(json.loads(path.read_text()), chance)
         with contextlib.suppress(EstimatorError):  # a number that JSON cannot hold: the digest is wrong
             document["digest"] = digest_of(document)
-        changed.write_text(json.dumps(document), encoding="utf-8")
+        changed.write_text(json.dumps(document))
         try:
             load_bundle(changed)
         except BundleError:

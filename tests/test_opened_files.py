@@ -57,7 +57,7 @@ ALLOWED = {
 
 def openings(path):
     """Names of the calls in a file that open a path, but for those whose mode writes alone."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""

@@ -188,7 +188,7 @@ COMMANDS = ((collect, COLLECT_COMMANDS), (estimate, ESTIMATE_COMMANDS), (fit, FI
 @pytest.mark.parametrize("words, said", [("trace gpt2 --list", "or ask for --list"), ("counts x.csv --metrics", "not both")])
 def test_options_of_two_ways_of_working_are_not_mixed(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.csv").write_text("", encoding="utf-8")
+    (tmp_path / "x.csv").write_text("")
     assert said in fails(words, status=2)
 
 

@@ -52,7 +52,7 @@ def python(code, repository, *arguments):
 @pytest.fixture(scope="module")
 def project(repository):
     """The `project` and `tool` tables of pyproject.toml."""
-    return tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((repository / "pyproject.toml").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_estimator_imports_with_everything_but_numpy_and_click_hidden(repository
 )
 def test_command_without_its_extra_says_which_to_install(module, extra, arguments, repository, tmp_path):
     rows = tmp_path / "rows.csv"
-    rows.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a10,fp32,128,128,1e-5\n", encoding="utf-8")
+    rows.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a10,fp32,128,128,1e-5\n")
     arguments = [str(tmp_path / word) if word.endswith((".csv", ".parquet", ".json")) else word for word in arguments]
     code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\nsys.exit(cli.main())\n"
     done = python(code, repository, *arguments)
@@ -143,7 +143,7 @@ def test_version_has_an_entry_in_the_changelog(repository):
     import estimator
 
     assert re.fullmatch(r"\d+\.\d+\.\d+([.-]?(a|b|rc|dev)\d+)?", estimator.__version__)
-    headings = re.findall(r"^## \[(.+?)\]", (repository / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    headings = re.findall(r"^## \[(.+?)\]", (repository / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert headings[0] == "Unreleased" or headings[0] == estimator.__version__
     released = [heading for heading in headings if heading != "Unreleased"]
     assert not released or released[0] == estimator.__version__
@@ -154,7 +154,7 @@ def test_no_tracked_file_names_a_path_of_one_machine(tracked_files, repository):
     found = [
         f"{file.relative_to(repository)}:{number}: {line.strip()[:100]}"
         for file in tracked_files
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        for number, line in enumerate(file.read_text().splitlines(), start=1)
         if home.search(line) and file.name != Path(__file__).name
     ]
     assert found == []
@@ -168,7 +168,7 @@ def test_tracked_files_are_utf8_with_unix_line_ends(tracked_files, repository):
 def test_links_between_pages_lead_somewhere(tracked_files, repository):
     broken = []
     for page in (file for file in tracked_files if file.suffix == ".md"):
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             if not target.startswith(("http://", "https://", "mailto:")) and not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(repository)}: {target}")
     assert broken == []

@@ -90,11 +90,11 @@ class Distorting:
 
 def campaign_words(folder, sensor, campaign, *, more="", freqs="current"):
     """Words of `collect` for a campaign's text with a sensor's file on the simulated A100; `more` is added to the board's profile."""
-    (folder / "few.toml").write_text(campaign, encoding="utf-8")
+    (folder / "few.toml").write_text(campaign)
     board = BOARD
     if more:
-        shipped = (resource_folder("simulated-boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
-        (folder / "board.toml").write_text(f'name = "a100-pcie-40gb"\n{shipped}\n{more}', encoding="utf-8")
+        shipped = (resource_folder("simulated-boards") / "a100-pcie-40gb.toml").read_text()
+        (folder / "board.toml").write_text(f'name = "a100-pcie-40gb"\n{shipped}\n{more}')
         board = f"sim:{folder / 'board.toml'}"
     return f"--gpu {board} --freqs {freqs} --campaign {folder / 'few.toml'} --sensor {sensor}"
 

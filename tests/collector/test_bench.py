@@ -29,14 +29,14 @@ def test_closing_gives_the_clock_back_whatever_happened():
     assert board.world.locked_mhz is None
 
 
-PROFILE = (resource_folder("simulated-boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
+PROFILE = (resource_folder("simulated-boards") / "a100-pcie-40gb.toml").read_text()
 
 
 def board_with(old, new, folder):
     """A profile in which a text is another one."""
     assert old in PROFILE
     path = folder / "board.toml"
-    path.write_text(PROFILE.replace(old, new, 1), encoding="utf-8")
+    path.write_text(PROFILE.replace(old, new, 1))
     return f"sim:{path}"
 
 

@@ -312,14 +312,14 @@ def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_pat
     """sm_70, which a disassembler of CUDA 13.1 and later does not read: copies and library kernels are measured, the others named."""
     campaign = tmp_path / "mixed.toml"
     names = ("ffma_k8_u64", "l2_stream", "mma_*", "copy_*", "host_read")
-    campaign.write_text(f"{SHORT_HEAD}\n[[instructions]]\nkernels = {list(names)}\n{ONE_SOFTMAX}", encoding="utf-8")
+    campaign.write_text(f"{SHORT_HEAD}\n[[instructions]]\nkernels = {list(names)}\n{ONE_SOFTMAX}")
     words = f"--campaign {campaign} --gpu sim:v100-pcie-32gb --freqs current --dry-run".split()
     plan = answer(*words)
     assert plan["kernels"] == {"instruction": len(COPIES), "softmax": 1}
     ((reason, count),) = plan["skipped"].items()
     assert reason.startswith("ffma_k8_u64, ")
     assert f" and {count - 3} more: sm_70 needs ptxas and nvdisasm of a CUDA 12 toolkit" in reason
-    campaign.write_text(f'{SHORT_HEAD}\n[[instructions]]\nkernels = ["ffma_k8_u64"]\n', encoding="utf-8")
+    campaign.write_text(f'{SHORT_HEAD}\n[[instructions]]\nkernels = ["ffma_k8_u64"]\n')
     refused(1, "has no kernel that this board runs (ffma_k8_u64: sm_70 needs ptxas", *words)
 
 

@@ -36,10 +36,10 @@ def identified(run, folder):
                 readings += [f"{ns * 1e-9:.9f},{watt}" for ns, watt in zip(polls.host_ns.tolist(), polls.power_w.tolist(), strict=True)]
     files = [folder / f"{run}-{what}.csv" for what in ("readings", "load")]
     for path, rows in zip(files, (readings, edges), strict=True):
-        path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+        path.write_text("\n".join(rows) + "\n")
     out = folder / f"{run}.json"
     assert called(f"sensor --readings {files[0]} --load {files[1]} --out {out} --quiet") == 0
-    return json.loads(out.read_text(encoding="utf-8"))
+    return json.loads(out.read_text())
 
 
 @pytest.fixture(scope="module")

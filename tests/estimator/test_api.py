@@ -123,7 +123,7 @@ def test_threads_get_what_one_caller_gets():
 
 def test_the_code_of_the_page_runs(repository, monkeypatch):
     monkeypatch.chdir(repository)
-    page = (repository / "docs" / "how-to" / "use-from-python.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "how-to" / "use-from-python.md").read_text()
     names = {}
     exec(compile("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "use-from-python.md", "exec"), names)
     assert {"points", "answer", "one", "why"} <= names.keys()

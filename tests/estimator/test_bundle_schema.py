@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bundles"
 
 def whole():
     """The golden bundle that has every section, with those of instructions, links and blocks as they are written now."""
-    document = json.loads((GOLDEN / "1.0-whole.json").read_text(encoding="utf-8"))
+    document = json.loads((GOLDEN / "1.0-whole.json").read_text())
     links = {"host_copy": LinkEnergy(link="host", bytes_per_s=2e10, j_per_byte=float("nan"), std_j=float("nan"), runs=3)}
     document["instruction_energies"] = {**instruction_section(ENERGIES), LINKS: plain(links)}
     document["block_models"] = block_section([MODEL])
@@ -45,7 +45,7 @@ def test_links_may_stand_alone_in_a_section_and_nothing_else_may():
 
 def test_the_schema_files_are_those_of_the_declarations_and_describe_every_field():
     for name in DECLARED:
-        assert (FOLDER / name).read_text(encoding="utf-8") == schema_text(name), "run scripts/schemas.py"
+        assert (FOLDER / name).read_text() == schema_text(name), "run scripts/schemas.py"
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     for place, schema in {"": SCHEMA, **SCHEMA["$defs"]}.items():
         assert schema["additionalProperties"] is False, place
@@ -59,7 +59,7 @@ def golden():
 
 
 def test_golden_bundles_hold_every_section_and_every_kind_of_tier():
-    documents = [json.loads(path.read_text(encoding="utf-8")) for path in golden()]
+    documents = [json.loads(path.read_text()) for path in golden()]
     assert {name for document in documents for name, part in document.items() if part not in ({}, [], None)} >= set(SCHEMA["properties"])
     tiers = [tier for document in documents for tier in document["residuals"].values()]
     assert {"kriging", "named", "power"} <= {name for tier in tiers for name in tier}
@@ -67,11 +67,11 @@ def test_golden_bundles_hold_every_section_and_every_kind_of_tier():
 
 @pytest.mark.parametrize("path", golden(), ids=lambda path: path.stem)
 def test_a_golden_bundle_is_read_obeys_the_schema_and_answers_as_it_did(path):
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = json.loads(path.read_text())
     VALIDATOR.validate(document)
     bundle = load_bundle(path)
     assert bundle.digest == document["digest"]
-    said = json.loads(path.with_suffix(".answers").read_text(encoding="utf-8"))
+    said = json.loads(path.with_suffix(".answers").read_text())
     operators = [matmul(512, 1024, k) for k in said["k"]]
     table = predict_kernels(
         operators, bundle, bundle.gpu, sm_clock_mhz=np.full(len(operators), said["sm_clock_mhz"]), warm=np.ones(len(operators), bool)

@@ -55,8 +55,8 @@ def test_bundles_that_share_name_and_version_have_labels_of_their_own(tmp_path):
 
 
 def test_a_printed_card_is_the_file_beside_the_bundle_if_it_is_of_that_bundle(tmp_path):
-    file = bundle_path("a10-eager").with_suffix(".md").read_text(encoding="utf-8")
-    (tmp_path / "b.md").write_text(file, encoding="utf-8")
+    file = bundle_path("a10-eager").with_suffix(".md").read_text()
+    (tmp_path / "b.md").write_text(file)
     save_bundle(PLANTED, tmp_path / "b.json")
     for name, begins in (("a10-eager", f"{file}\ngroups\n"), (tmp_path / "b.json", "name: planted\n")):
         assert run(f"bundles {name} --card")[1].startswith(begins)

@@ -47,7 +47,7 @@ def test_kernels_and_runs_together_predict_runs_they_have_not_seen(kernels_and_r
 def test_the_bundle_obeys_the_schema_and_says_where_it_came_from(kernels_and_runs, tmp_path):
     bundle = kernels_and_runs.bundle
     save_bundle(bundle, tmp_path / "b.json")
-    document = json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))
+    document = json.loads((tmp_path / "b.json").read_text())
     VALIDATOR.validate(document)
     assert any("power" in tier for tier in document["residuals"].values())
     assert document["errors"]

@@ -23,7 +23,7 @@ return {
 @pytest.mark.parametrize("width", [1200, 412])
 def test_nothing_is_wider_than_the_screen_and_the_keyboard_begins_at_the_skip_link(open_page, tmp_path, width):
     report = tmp_path / "report.html"
-    report.write_text(whole_page(), encoding="utf-8")
+    report.write_text(whole_page())
     page = open_page()
     page.emulate(width=width, height=2400)
     page.goto(report.as_uri())

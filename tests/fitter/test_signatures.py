@@ -86,7 +86,7 @@ DAMAGED = {
 def test_a_damaged_signature_is_refused_in_one_line(tmp_path, name):
     bundle = saved(PLANTED, tmp_path)
     text, message = DAMAGED[name]
-    Path(f"{bundle}.minisig").write_text(text, encoding="utf-8")
+    Path(f"{bundle}.minisig").write_text(text)
     with one_line(SignatureError, match=message):
         verify(bundle, key_file(tmp_path, b"Ed" + KEY_NUMBER + bytes(32)))
 

@@ -51,7 +51,7 @@ dim = 1024
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("anchors")
-    (folder / "few.toml").write_text(CAMPAIGN, encoding="utf-8")
+    (folder / "few.toml").write_text(CAMPAIGN)
     out = folder / "anchors-1.parquet"
     words = f"--campaign {folder / 'few.toml'} --gpu sim:a100-pcie-40gb --freqs current --out {out} -q".split()
     assert main(words) == 0

@@ -40,11 +40,11 @@ def test_the_shipped_sweep_over_blocks_is_as_long_as_its_page_says(toolchain, re
     assert skipped == {}
     assert {load.launch.mode for load in loads} == {"block_sweep"}
     for text in ("docs/how-to/block-count.md", "configs/campaigns/blocks.toml"):
-        assert f"{len(loads)} runs at one clock" in (repository / text).read_text(encoding="utf-8")
+        assert f"{len(loads)} runs at one clock" in (repository / text).read_text()
 
 
 def test_the_page_counts_the_kernels_and_names_the_copies(repository):
-    text = (repository / "docs" / "microbenchmarks.md").read_text(encoding="utf-8")
+    text = (repository / "docs" / "microbenchmarks.md").read_text()
     assert f"{len(KERNELS)} kernels in {len({kernel.family for kernel in KERNELS})} families" in text
     assert all(f"`{load.name}`" in text for load in COPIES)
 
@@ -56,7 +56,7 @@ KNOWN = {field.name for kind in (Kernel, Work, Expectation) for field in fields(
 
 def test_every_field_of_a_table_is_read_and_every_word_for_opcodes_names_an_opcode_or_a_list():
     for file in Path(families.__file__).parent.glob("*.toml"):
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = tomllib.loads(file.read_text())
         for entry in (table.get("defaults", {}), *table.get("kernel", ()), *table.get("row", ())):
             assert set(entry) <= KNOWN, file
     expected = [kernel.expectation for kernel in KERNELS]

@@ -121,7 +121,7 @@ def test_what_was_inspected_is_the_cubin_that_is_handed_over(toolchain):
 
 def program(path, script):
     """A stand-in for the assembler or the disassembler that says its version and then does what the script says."""
-    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ echo V1.2.3; exit 0; }}\n{script}\n', encoding="utf-8")
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ echo V1.2.3; exit 0; }}\n{script}\n')
     path.chmod(0o755)
     return path
 
@@ -161,7 +161,7 @@ def test_a_toolkit_that_is_not_on_the_path_is_found(tmp_path, monkeypatch):
     found = find_toolchain()
     assert found.ptxas_version == "1.2.3"
     assert (found.ptxas, found.nvdisasm) == (tmp_path / "bin" / "ptxas", tmp_path / "bin" / "nvdisasm")
-    found.ptxas.write_text("#!/bin/sh\n", encoding="utf-8")
+    found.ptxas.write_text("#!/bin/sh\n")
     with pytest.raises(CompileError, match=r"ptxas gives no version; install it with: pip install 'wattprint\[ptx\]'"):
         find_toolchain()
     file.unlink()

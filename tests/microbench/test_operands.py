@@ -10,7 +10,7 @@ from microbench.toolchain.inspect import PRODUCTS, operation
 from tests.microbench.golden import OPERAND_ARCHITECTURES, OPERANDS, operand_forms
 from tests.microbench.kernels import kernel_named
 
-FORMS = json.loads(OPERANDS.read_text(encoding="utf-8"))
+FORMS = json.loads(OPERANDS.read_text())
 NDIGITS = 6
 
 

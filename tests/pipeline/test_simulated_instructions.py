@@ -107,7 +107,7 @@ def measured(toolchain, tmp_path_factory):
     """The dataset of the campaign."""
     folder = tmp_path_factory.mktemp("instructions")
     campaign, path = folder / "campaign.toml", folder / "d.parquet"
-    campaign.write_text(CAMPAIGN, encoding="utf-8")
+    campaign.write_text(CAMPAIGN)
     words = f"--campaign {campaign} --gpu sim:{BOARD} --freqs current --pmd sim --seed 1".split()
     assert collect([*words, "--out", str(path), "--quiet"]) == 0
     return path
@@ -220,7 +220,7 @@ def test_a_bundle_keeps_the_energies_to_the_last_digit(measured, tmp_path, capsy
     write_kernel_dataset(generated, content.metadata, tmp_path / "generated.parquet")
     assert fit(f"{tmp_path / 'generated.parquet'} -o {alone} --quiet".split()) == 0
     assert fit(f"{measured} -o {both} --report {tmp_path / 'report.html'} --holdout 0 --quiet".split()) in (0, 3)
-    assert "beside them the published difference formula" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "beside them the published difference formula" in (tmp_path / "report.html").read_text()
     sections = [load_bundle(path).instruction_energies for path in (alone, both)]
     assert load_bundle(both).groups["elementwise"].rows > 0
     assert load_bundle(alone).groups["elementwise"].rows == 0

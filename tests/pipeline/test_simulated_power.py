@@ -48,7 +48,7 @@ def campaign(gpu, clocks, folder, *words):
 def faulty(fault, folder, *words):
     """The campaign at one clock on a board with a fault."""
     profile = folder / "faulty.toml"
-    profile.write_text((resource_folder("simulated-boards") / f"{BOARD}.toml").read_text(encoding="utf-8") + fault, encoding="utf-8")
+    profile.write_text((resource_folder("simulated-boards") / f"{BOARD}.toml").read_text() + fault)
     return campaign(str(profile), "900", folder, *words)
 
 

@@ -88,7 +88,7 @@ def test_batch_sequence_precision_and_attention_change_the_result(page):
 
 def test_a_file_is_loaded_and_its_sliders_say_why_they_rest(page, tmp_path):
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps({**OWN, "name": "mine <b>& co"}), encoding="utf-8")
+    path.write_text(json.dumps({**OWN, "name": "mine <b>& co"}))
     page.upload("#file", path)
     page.wait_for("document.getElementById('results-title').textContent.startsWith('mine <b>& co on a100-pcie-40gb, ')")
     assert page.evaluate("document.getElementById('batch').disabled && document.getElementById('sequence').disabled")

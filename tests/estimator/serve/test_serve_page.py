@@ -3,7 +3,7 @@
 from estimator.serve.server import STATIC
 from tests.fitter.page import Page
 
-PAGE = Page((STATIC / "index.html").read_text(encoding="utf-8"))
+PAGE = Page((STATIC / "index.html").read_text())
 
 
 def test_every_control_has_a_label_of_its_own():
