@@ -216,18 +216,6 @@ def test_a_recording_without_a_byte_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sound_stream_comes_back_as_it_was_sent():
-    content, ticks, raw = stream(5_000)
-    raw[:, 4] = np.random.default_rng(1).integers(-3, 4, 5_000)  # a channel without a plug
-    packets, tally = decoded([encode_packets(ticks, raw)])
-    assert np.array_equal(packets.ticks, ticks)
-    assert np.array_equal(packets.raw, raw)
-    assert packets.raw.min() < 0
-    assert (tally.packets, tally.discarded_bytes, len(packets.breaks)) == (5_000, 0, 0)
-    cut, tally = decoded([content[:-5]])
-    assert (len(cut), tally.trailing_bytes, tally.discarded_bytes) == (4_999, PACKET_BYTES - 5, 0)
-
-
 @pytest.mark.parametrize("name, count", [("a100_square_wave", 47_735), ("rtx3090_step", 66_852)])
 def test_every_packet_of_a_published_recording_is_found_from_any_byte_on(name, count, shared_data):
     content = (shared_data / "sensors" / name / "PMD_data.bin").read_bytes()
