@@ -179,6 +179,7 @@ def test_copies_without_a_request_make_no_tokens():
     assert [found["running"] for found in (one, three, four)] == [1, 3, 4]
     for found in (one, three, four):
         assert found["tokens_per_s"] == pytest.approx(found["batch"] * 64 / found["slot_s"])
+        assert found["energy_per_token_j"] == pytest.approx(found["power_w"] / found["tokens_per_s"])
     assert (one["tpot_s"], one["power_w"]) == (four["tpot_s"], four["power_w"])
 
 
