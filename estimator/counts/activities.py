@@ -323,5 +323,5 @@ def _kernels(rows: Iterable[Mapping[str, str]]) -> list[ProfiledKernel]:
 
 def _value(text: str, unit: str) -> float:
     """A printed number in base units; commas separate thousands.  nan for other texts ("n/a", empty, decimal commas)."""
-    number = re.fullmatch(r"(-?\d+|-?\d{1,3}(,\d{3})+)(\.\d*)?(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
+    number = re.fullmatch(r"(-?\d+|-?\d{1,3}(,\d{3})+)(\.\d*)?(e[+-]?\d+)?", text.strip(), re.ASCII | re.IGNORECASE)
     return float(text.replace(",", "")) * SCALES.get(unit.strip().lower(), nan) if number else nan

@@ -53,7 +53,7 @@ SIGNATURES = {
     "merge_operators": "sequence",
     "override_gpu": "spec, settings",
     "pareto_front": "points",
-    "predict_kernels": "operators, bundle, gpu, sm_clock_mhz, warm, known, temperature_c, sustained, scale",
+    "predict_kernels": "operators, bundle, gpu, sm_clock_mhz, warm, known, sustained, scale",
     "read_workload": "path, completion",
     "roofline_latency_s": "asked",
     "serve_llm": "serving, bundle, settings",

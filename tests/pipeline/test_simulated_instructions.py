@@ -34,6 +34,7 @@ from estimator.counts.opcodes import loop_classes
 from estimator.model.power import BoardTables
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.reader import plain
+from fitter.bundle.data_facts import board_knowledge
 from fitter.cli import main as fit
 from fitter.instructions.section import fit_instructions, row_activity
 from fitter.rows.selection import read_selection
@@ -120,8 +121,8 @@ def rows(measured):
 
 
 @pytest.fixture(scope="module")
-def fitted(rows):
-    return fit_instructions(rows, TABLES)
+def fitted(measured, rows):
+    return fit_instructions(rows, board_knowledge(read_selection([measured]), GPU))
 
 
 @pytest.fixture(scope="module")
