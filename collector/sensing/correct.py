@@ -108,8 +108,9 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
     energy_j, std_j = inversion(calibration).energy(energy_j, std_j, end - begin)
     naive = float(naive_energy(time_s, power_w, time_s[:1], time_s[-1:])[0])
     whole = EnergySpan(start_s=begin, end_s=end, energy_j=energy_j, energy_std_j=std_j, naive_energy_j=naive)
+    partly = unseen_share(response, updates.period_s) > 0.0
     found = CorrectedRecording(
-        method=DECONVOLUTION if part.well_posed else ESTIMATE,
+        method=ESTIMATE if partly else DECONVOLUTION,
         edge_s=part.edge_s,
         power_w=part.power_w,
         power_std_w=part.std_w,
@@ -119,7 +120,7 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
         updates=updates,
         response=response,
         repeated=None,
-        notes={} if part.well_posed else {"sampling": UNSEEN.format(width=response.width_s * 1e3, period=updates.period_s * 1e3)},
+        notes={"sampling": UNSEEN.format(width=response.width_s * 1e3, period=updates.period_s * 1e3)} if partly else {},
     )
     if load is not None:
         found = _regressed((time_s, power_w), found, calibration, load)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy.linalg import cho_solve_banded, cholesky_banded
-from scipy.sparse import csr_array, dia_array
+from scipy.linalg import cho_solve_banded, cholesky_banded, solveh_banded
+from scipy.sparse import csr_array
 
 from collector.errors import SensorError
 from collector.sensing.board_power import LAUNCH_LAG_S, LAUNCH_RISE_S
@@ -19,10 +19,8 @@ from collector.sensing.updates import BoardUpdates, fresh
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
 
-WALKS: Final = (0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
+WALKS: Final = (0.006, 0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
 """Tried standard deviations of the walk over an update period, as shares of the readings' spread."""
-LEAST_WALK: Final = 0.006
-"""A smaller walk for recordings whose steps have stamps: between them a load may be as steady as rest."""
 FREE_WALK: Final = 100.0
 """Standard deviation of the walk over a stamp, as a share of the readings' spread: long averages show little of a step."""
 LEAST_SPREAD_W, DEFAULT_NOISE_W = 0.1, 0.5
@@ -39,7 +37,7 @@ class Deconvolved:
     """Power in the sensor's domain: means between neighbouring times of `edge_s` (n + 1,), `power_w` ± `std_w` (n,).
 
     `resolution_s` is the time per independent value, `energy_j` ± `energy_std_j` the integral over the requested
-    span; `well_posed`: the averages tile time.  `evidence` is the log probability of the readings.  `parts_j` ± `parts_std_j` are the
+    span.  `evidence` is the log probability of the readings.  `parts_j` ± `parts_std_j` are the
     energies of the requested parts, shape (q,), without the errors of power between averages and in holes.
     """
 
@@ -49,7 +47,6 @@ class Deconvolved:
     resolution_s: float
     energy_j: float
     energy_std_j: float
-    well_posed: bool
     evidence: float
     parts_j: Array
     parts_std_j: Array
@@ -93,7 +90,7 @@ def deconvolve(
     toward = (weight.T @ (value - centre)) / noise**2
     apart = 0.5 * (cell_s[1:] + cell_s[:-1]) / period_s
     apart[np.isin(edge[1:-1], steps_s)] = np.inf
-    walks = spread * np.array((LEAST_WALK, *WALKS) if len(stamps_s) else WALKS)
+    walks = spread * np.array(WALKS)
     walked = (_walked(data, toward, apart, spread, walk_w) for walk_w in walks.tolist())
     evidence, band, root, level = max(walked, key=lambda one: one[0])
     variance, own = _diagonals(band, data)
@@ -112,7 +109,6 @@ def deconvolve(
         resolution_s=float(edge[-1] - edge[0]) / max(own, 1e-9),
         energy_j=energy,
         energy_std_j=math.sqrt(max(energy_var, 0.0) + hidden**2 + unread**2),
-        well_posed=response.width_s >= WELL_POSED_SHARE * period_s,
         evidence=evidence - 0.5 * float(((value - centre) ** 2).sum()) / noise**2,
         parts_j=parts_j,
         parts_std_j=np.sqrt(np.maximum(parts_var, 0.0)),
@@ -200,15 +196,10 @@ def _diagonals(band: Array, data: Array) -> tuple[Array, float]:
     diagonal, own = np.empty(count), 0.0
     for begin in range(0, count, CHUNK):
         low, high = max(begin - margin, 0), min(begin + CHUNK + margin, count)
-        inverse = np.linalg.inv(_dense(band[:, low:high]))
-        part = slice(begin - low, min(begin + CHUNK, count) - low)
-        diagonal[begin : begin + CHUNK] = np.diag(inverse)[part]
-        own += float(np.sum((inverse * _dense(data[:, low:high]))[part]))
+        inverse = solveh_banded(band[:, low:high], np.eye(high - low), lower=True)
+        column = np.arange(begin, min(begin + CHUNK, count))
+        row = np.minimum(column + np.arange(reach + 1)[:, None], high - 1)
+        near = inverse[row - low, column - low]
+        diagonal[column] = near[0]
+        own += float(2.0 * np.sum(near * data[:, column]) - near[0] @ data[0, column])
     return diagonal, own
-
-
-def _dense(band: Array) -> Array:
-    """A lower banded matrix in full form."""
-    count = band.shape[1]
-    lower = dia_array((band, -np.arange(len(band))), shape=(count, count)).toarray()
-    return np.asarray(lower + lower.T - np.diag(band[0]))
