@@ -1,9 +1,8 @@
 """Power of a repeated execution: the response known, the levels unknown.
 
-The power is a sum of signals: rest, the execution's own levels bin by bin, delayed parts and creep, a drift through the run, the
-deviation in the first millisecond after a pause and after an end, and power that remains in pauses.  Each signal gives its column
-of readings and its energy.  The model is linear except for the size of the profile and the noise: evidence
-decides between sizes, and the error includes the unseen power.
+The power is a sum of signals: rest, the execution's own levels bin by bin, delayed parts and creep, and the deviation in the first
+millisecond after a pause and after an end.  Each signal gives its column of readings and its energy.  The model is linear except for
+the size of the profile and the noise: evidence decides between sizes, and the error includes the unseen power.
 """
 
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import numpy as np
 
 from collector.errors import SensorError
 from collector.sensing.board_power import (
-    GRID_S,
     LAUNCH_LAG_S,
     LAUNCH_RISE_S,
     LoadStamps,
@@ -35,19 +33,15 @@ SIZES: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """Tried sizes of the profile within an execution, as shares of the load's power."""
 SIZE, SIZE_LN_STD = 0.1, 1.2
 """Prior of these sizes: kernels are flat within some per cent, iterations of a model vary by tens of per cent."""
-DRIFT_SHARE: Final = 0.05
-"""Prior of the drift of power over a load, as a share of its power."""
 EDGE_S, EDGE_STD_S = 1e-3, 5e-4
 """Duration of the deviating power at starts after a pause and at ends before one, and the error of its time [s].
 
 Lag 0.2 to 0.45 ms, rise immediate or in a millisecond (published recordings).
 """
-LINGER_S, LINGER_SHARE = 0.5, 0.05
-"""Duration and share of power that remains in a pause: 5 to 20 % of the step (published recordings)."""
+LINGER_SHARE: Final = 0.05
+"""Share of power that remains in a pause: 5 to 20 % of the step (published recordings)."""
 FEW_CYCLES: Final = 3.0
 """A window of at most this many cycles of execution and pause resolves pauses with much of its length, a longer one only with its ends."""
-NOISE_FREEDOM: Final = 4.0
-"""Degrees of freedom of a noise that the calibration states."""
 DEFAULT_NOISE_W, LEAST_NOISE_W = 0.5, 1e-3
 """Noise of readings if the calibration states none, and the least fitted one [W]."""
 SLOPE_S: Final = 1e-3
@@ -82,7 +76,7 @@ class ExecutionFit:
 
 
 def execution_signals(load: LoadStamps, bins: int, from_s: float, until_s: float) -> Iterator[Signal]:
-    """The parts of a load's power beside rest, for readings between two times: `bins` of the execution, then eight others."""
+    """The parts of a load's power beside rest, for readings between two times: `bins` of the execution, then six others."""
     fast, *late, creep = load_signals(load, from_s, until_s)
 
     def runs(start_s: Array, end_s: Array) -> Signal:
@@ -98,21 +92,16 @@ def execution_signals(load: LoadStamps, bins: int, from_s: float, until_s: float
         part = (load.end_s - begin) / bins
         yield from (runs(begin + m * part, begin + (m + 1) * part) for m in range(bins))
     yield from (*late, creep)
-    span = max(float(load.end_s[-1] - load.start_s[0]), GRID_S)
-    place = (fast.start_s + GRID_S * (np.arange(len(fast.value)) + 0.5) - load.start_s[0]) / span - 0.5
-    yield signal_of(fast.start_s, fast.value * np.clip(place, -1.0, 1.0))
     start, end = load.start_s[after], load.end_s[before]
     yield runs(start, np.minimum(start + EDGE_S, load.end_s[after]))
     yield runs(end, np.minimum(end + EDGE_S, np.append(start[1:], np.inf)))
-    yield runs(end, np.append(np.minimum(end[:-1] + LINGER_S, start[1:]), end[-1]))
 
 
 @frozen
 class _Problem:
     """Design (n, levels), its slopes in time [1/s], the `moved` designs by the errors of width and delay; readings (n,); questions `ask`.
 
-    `flat` and `profile` are the prior precision of the levels for a load's power of 1 W and a profile of size 1; `known` is the number of
-    degrees of freedom that `noise_w` is worth.
+    `flat` and `profile` are the prior precision of the levels for a load's power of 1 W and a profile of size 1.
     """
 
     design: Array
@@ -125,7 +114,6 @@ class _Problem:
     bins: int
     amplitude_w: float
     noise_w: float
-    known: float
     jitter_s: float
 
 
@@ -229,9 +217,8 @@ def _problem(
     if len(edges):
         ask.append(np.diff(between, axis=0) / np.diff(edges)[:, None])
     shown = max(float(np.ptp(design[:, 1 : 1 + bins].sum(axis=1))), LEAST_SHOWN)
-    # Prior standard deviations as shares of the load's power; the first four are those of boost, late pole, late poles and creep (sensor.md
-    # 3.2).
-    stds = np.array([0.15, 0.15, 0.15, 0.1, DRIFT_SHARE, EDGE_STD_S / EDGE_S, EDGE_STD_S / EDGE_S, LINGER_SHARE])
+    # Prior standard deviations as shares of the load's power, of boost, late pole, late poles, creep (sensor.md 3.2), and both edges.
+    stds = np.array([0.15, 0.15, 0.15, 0.1, EDGE_STD_S / EDGE_S, EDGE_STD_S / EDGE_S])
     flat = np.concatenate([np.full(1 + bins, 1e3**-2.0 / bins), stds**-2.0])
     profile = np.zeros((len(flat), len(flat)))
     step = np.diff(np.eye(bins), axis=0)
@@ -247,7 +234,6 @@ def _problem(
         bins=bins,
         amplitude_w=max(float(np.ptp(value)) / shown, LEAST_STEP_SHARE * float(np.abs(value).max()), 1.0),
         noise_w=noise_w or DEFAULT_NOISE_W,
-        known=NOISE_FREEDOM if noise_w else 0.0,
         jitter_s=updates.time_std_s,
     )
 
@@ -288,11 +274,10 @@ def _weights(problem: _Problem, solution: _Solution) -> Array:
     of_jitter = (problem.jitter_s * (problem.slope @ solution.level)) ** 2
     taken = float(np.sum((problem.design @ solution.covariance) * (problem.design * solution.weight[:, None])))
     freedom = max(len(residual) - taken, 0.0)
-    known = problem.known or 1.0
-    noise2 = problem.noise_w**2
+    known2 = noise2 = problem.noise_w**2  # as good as one reading
     for _ in range(ROUNDS):
         own = residual**2 * noise2 / (noise2 + of_jitter)
-        noise2 = max((known * problem.noise_w**2 + float(own.sum())) / (known + freedom), LEAST_NOISE_W**2)
+        noise2 = max((known2 + float(own.sum())) / (1.0 + freedom), LEAST_NOISE_W**2)
     return np.asarray(1.0 / (noise2 + of_jitter))
 
 
