@@ -7,7 +7,6 @@ every such lock is a fraction of it.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -182,9 +181,8 @@ def _batch(bench: Instruments, sampler: Sampler, execute: Execution, plan: Repea
 
     No column of the fit describes loads before the rest: readings that remember them would count as noise.
     """
-    reach_s = possible_responses(calibration, plan.update_period_s).reach_s
-    clean_s = bench.clock.now_ns() * SECONDS_PER_NS + reach_s
-    bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S, reach_s + 3.0 * plan.update_period_s))
+    begun_s = bench.clock.now_ns() * SECONDS_PER_NS
+    bench.clock.wait(max(plan.padding_s + plan.update_period_s, LEAST_SETTLE_S))
     stamps: list[tuple[int, int]] = []
     # Executions shorter than during ranging continue until enough updates follow the rise.
     least_ns = (plan.discard_s + 6.0 * plan.update_period_s) / SECONDS_PER_NS
@@ -197,11 +195,8 @@ def _batch(bench: Instruments, sampler: Sampler, execute: Execution, plan: Repea
             bench.clock.wait(pause)
     bench.clock.wait(plan.padding_s)
     trace, (start_s, end_s) = sampler.drain(), host_spans(stamps)
-    polls, load = possible_polls(trace.board), LoadStamps(start_s=start_s, end_s=end_s)
-    updates = board_updates(*polls, calibration)
-    clean = updates.time_s >= clean_s
-    updates = replace(updates, time_s=updates.time_s[clean], value=updates.value[clean])
-    energy = repeated_energy(polls, updates, load, calibration, discard_s=plan.discard_s)
+    polls, load = possible_polls(trace.board), LoadStamps(start_s=start_s, end_s=end_s, known_from_s=begun_s)
+    energy = repeated_energy(polls, board_updates(*polls, calibration), load, calibration, discard_s=plan.discard_s)
     return Run(plan=plan, load=load, energy=energy, states=trace.states)
 
 
