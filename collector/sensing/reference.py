@@ -19,8 +19,6 @@ REACH_S, MOST_RATE = 0.03, 1.2e-3
 """Largest searched offset of a meter's stamps [s] and of its rate: meters' clocks are up to 0.1 % off."""
 NEAR_S: Final = 3e-3
 """Offsets within this of the best one are refined [s]."""
-RATE_CONFIDENCE: Final = 0.997
-"""Confidence of the interval of the rate."""
 MIN_SPAN_W: Final = 10.0
 """Least change of the meter's power for a gain."""
 SMOOTH_S: Final = 2e-3
@@ -87,8 +85,7 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     lag = expected + (weight @ near) / np.maximum(weight.sum(axis=1), 1e-12)
     from scipy.stats import theilslopes  # a third of a second to import
 
-    slope, _, low, high = theilslopes(lag, starts, RATE_CONFIDENCE)
-    rate = 0.0 if low <= 0.0 <= high else float(slope)
+    rate = float(theilslopes(lag, starts)[0])
     left = lag - rate * from_middle
     scatter = 1.4826 * float(np.median(np.abs(left - np.median(left))))
     if scatter > 1e-3:  # the launches are not visible in the meter's power
