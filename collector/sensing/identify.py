@@ -238,25 +238,24 @@ def _drift(posed: Problem, constant: Fit) -> float:
     return rate if fit.evidence - constant.evidence > LEAD + 0.5 * float(np.log(len(posed.time_s))) else 0.0
 
 
-def _with_scatter(fit: Fit) -> Fit:
-    """A fit whose averagings end at times that scatter, as where a drifting delay begins anew: width and delay are no better known."""
-    if fit.jitter_s <= LEAST_DRIFT_S:
-        return fit
+def _widened(fit: Fit, width_std_s: float, delay_std_s: float) -> Fit:
+    """A fit with further, independent errors of width and delay."""
     return replace(
         fit,
-        width_std_s=float(np.hypot(fit.width_std_s, fit.jitter_s)),
-        delay_std_s=float(np.hypot(fit.delay_std_s, DRIFTED_STD_S)),
+        width_std_s=float(np.hypot(fit.width_std_s, width_std_s)),
+        delay_std_s=float(np.hypot(fit.delay_std_s, delay_std_s)),
     )
+
+
+def _with_scatter(fit: Fit) -> Fit:
+    """A fit whose averagings end at times that scatter, as where a drifting delay begins anew: width and delay are no better known."""
+    return _widened(fit, fit.jitter_s, DRIFTED_STD_S) if fit.jitter_s > LEAST_DRIFT_S else fit
 
 
 def _with_late(fit: Fit, away_s: float) -> Fit:
     """A fit with delayed parts whose width without them is `away_s` off: both rise like a low-pass, and the mean lag stays."""
-    width_std = float(np.hypot(away_s, LATE_SHARE * fit.width_s))
-    return replace(
-        fit,
-        width_std_s=float(np.hypot(fit.width_std_s, width_std)),
-        delay_std_s=float(np.hypot(fit.delay_std_s, 0.5 * width_std)),
-    )
+    width_std_s = float(np.hypot(away_s, LATE_SHARE * fit.width_s))
+    return _widened(fit, width_std_s, 0.5 * width_std_s)
 
 
 def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference, drifted_s: float) -> Fit:
@@ -271,9 +270,7 @@ def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference, drifted_s: 
     rate = 5e-4 * float(np.mean(load.length_s)) if few and load is not None else 0.0
     poll = 0.0 if clock.rigid else clock.poll_s
     blur = np.hypot(0.1 * poll, poll**2 / (4.0 * max(fit.width_s, clock.poll_s)))
-    width_std = np.linalg.norm([fit.width_std_s, rate, float(blur)])
-    delay_std = np.linalg.norm([fit.delay_std_s, CLOCKS_STD_S[tie], drifted_s])
-    return replace(fit, width_std_s=float(width_std), delay_std_s=float(delay_std))
+    return _widened(fit, float(np.hypot(rate, blur)), float(np.hypot(CLOCKS_STD_S[tie], drifted_s)))
 
 
 def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str]) -> dict[str, Any]:
@@ -303,7 +300,7 @@ def _rise(updates: Updates, reference: _Reference, decision: Decision | None) ->
         return None
     best = decision.best
     posed = _problem(updates, replace(reference, meter=None, stamped=True)).drifting(decision.drift)
-    fits = [replace(posed, late=late).at(best.kernel, best.width_s, best.delay_s) for late in (False, True)]
+    fits = [replace(posed, late=late).at(best) for late in (False, True)]
     level = fits[1 if fits[1].score > fits[0].score + posed.late_cost() else 0].level
     return rise_of(decision.fits, best, level)
 

@@ -74,6 +74,11 @@ class Fit:
         return self.score - (0.0 if self.kernel == "none" else 0.5 * float(np.log(len(self.each))))
 
     @property
+    def place(self) -> Array:
+        """The log of the width, and the delay."""
+        return np.array([np.log(max(self.width_s, SMALLEST_S)), self.delay_s])
+
+    @property
     def at_bound(self) -> bool:
         """Whether the width lies within 3 % of the end of the search: a longer one may fit better, with another level."""
         return self.width_s > 0.97 * LARGEST_S[self.kernel]
@@ -96,17 +101,17 @@ class Problem:
     metered: bool
     late: bool = False
 
-    def best(self, starts: dict[ResponseKernel, list[tuple[float, float]]]) -> Fits:
+    def best(self, starts: dict[ResponseKernel, list[Array]]) -> Fits:
         """The likeliest fit of every response, from its starts."""
-        return tuple(max((self._fitted(kernel, *start) for start in starts[kernel]), key=lambda fit: fit.score) for kernel in KERNELS)
+        return tuple(max((self._fitted(kernel, place) for place in starts[kernel]), key=lambda fit: fit.score) for kernel in KERNELS)
 
     def late_cost(self) -> float:
         """Log-likelihood that a board's delayed parts must add; readings that do not need these parts leave them out."""
         return 8.0 + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
 
-    def at(self, kernel: ResponseKernel, width_s: float, delay_s: float) -> Fit:
-        """The fit of levels at a fixed width and delay."""
-        return self._at(kernel, np.array([np.log(max(width_s, SMALLEST_S)), delay_s]), None)[0]
+    def at(self, fit: Fit) -> Fit:
+        """The fit of levels at the width and delay of another fit."""
+        return self._at(fit.kernel, fit.place, None)[0]
 
     def drifting(self, rate: float) -> "Problem":
         """The same problem with a delay that changes by `rate` seconds a second around the middle of the record."""
@@ -114,14 +119,14 @@ class Problem:
 
     def drift(self, fit: Fit) -> float:
         """The rate of the delay that leaves the least residuals, to first order from a fit with a constant delay [s/s]."""
-        matrix, weight = self._at(fit.kernel, np.array([np.log(max(fit.width_s, SMALLEST_S)), fit.delay_s]), fit)[1]
+        matrix, weight = self._at(fit.kernel, fit.place, fit)[1]
         part = np.column_stack([matrix[:, 1] * (self.time_s - self.time_s.mean()), matrix]) * np.sqrt(weight)[:, None]
         scale = np.linalg.norm(part, axis=0) + 1e-12
         return float(np.linalg.lstsq(part / scale, fit.residual * np.sqrt(weight), rcond=None)[0][0] / scale[0])
 
     def near(self, fit: Fit) -> Fit:
         """The likeliest fit of the same response from the width and delay of another fit."""
-        return self._fitted(fit.kernel, max(fit.width_s, SMALLEST_S), fit.delay_s)
+        return self._fitted(fit.kernel, fit.place)
 
     def _levels(self, design: Array, weight: Array) -> Array:
         """Levels (k,) of a design (n, k), those of slow parts not below 0."""
@@ -147,18 +152,16 @@ class Problem:
         limit = 8.0 * np.median(left, axis=1, keepdims=True) + 0.4
         return np.asarray(np.log(np.mean(np.minimum(left, limit) ** 2, axis=1) + 1e-4))
 
-    def starts(self, kernel: ResponseKernel, period_s: float) -> list[tuple[float, float]]:
-        """Widths and delays to start from: the least misfit in each band of a grid, which is fine where a width locks to the period.
+    def starts(self, kernel: ResponseKernel, period_s: float) -> list[Array]:
+        """Logs of widths, and delays, to start from: the least misfit in each band of a grid of a millisecond.
 
-        With W = T and a load near T the minimum of the misfit is only a millisecond wide (sensor-method.md 1.4).
+        A minimum of the misfit is that narrow where the width is a multiple of a quick load's period (sensor-method.md 1.4).
         """
         if kernel == "none":
             widths = np.array([POINT_S])
         elif kernel == "boxcar":
-            near = [period_s * share * np.linspace(0.94, 1.06, n) for share, n in ((1.0, 25), (0.5, 9), (0.25, 7))]
             top = min(LARGEST_S["boxcar"], 13.0 * period_s)
-            several = np.arange(period_s, min(top, 0.2), 0.2 * period_s)
-            widths = np.sort(np.concatenate([np.geomspace(SMALLEST_S, top, 100), several, *near]))
+            widths = np.union1d(np.geomspace(SMALLEST_S, top, 100), np.arange(2e-3, min(top, 0.2), 1e-3))
         else:
             widths = np.geomspace(1.2e-3, min(LARGEST_S["low-pass"], 10.0 * period_s), 30)
         delays = np.arange(-DELAY_S, DELAY_S + 1e-9, 1e-3 if period_s > 0.03 else 8e-4)
@@ -167,13 +170,13 @@ class Problem:
         misfit = np.array([thin._misfit(kernel, width, delays) for width in widths.tolist()])
         bands = np.split(np.arange(len(widths)), np.searchsorted(widths, np.array(BANDS) * period_s))
         best = [band[misfit[band].min(axis=1).argmin()] for band in bands if len(band)]
-        return [(float(widths[i]), float(delays[misfit[i].argmin()])) for i in best]
+        return [np.array([np.log(widths[i]), delays[misfit[i].argmin()]]) for i in best]
 
-    def _fitted(self, kernel: ResponseKernel, width_s: float, delay_s: float) -> Fit:
+    def _fitted(self, kernel: ResponseKernel, x: Array) -> Fit:
         """The maximum near a start: damped Gauss-Newton in the log of the width and the delay."""
         low = np.array([np.log(SMALLEST_S), -2.0 * DELAY_S])
         high = np.array([np.log(LARGEST_S[kernel]), 2.0 * DELAY_S])
-        x, most = np.array([np.log(width_s), delay_s]), np.array([0.3, 4e-3])
+        most = np.array([0.3, 4e-3])
         best, slopes = self._at(kernel, x, None)
         first, damping = (1 if kernel == "none" else 0), 1e-2
         for turn in range(24):
@@ -210,7 +213,7 @@ class Problem:
                 noise, jitter = noise_and_jitter(residual, slope)
             spread = noise**2 + (jitter * slope) ** 2 + LEAST_VARIANCE
             weight = (FREEDOM + 1.0) / (FREEDOM + residual**2 / spread) / spread
-        each = -0.5 * np.log(spread) - 0.5 * (FREEDOM + 1.0) * np.log1p(residual**2 / spread / FREEDOM) - 0.9808
+        each = likelihood(residual, spread)
         prior = 0.5 * (x[1] / SOFT_DELAY_S) ** 4 + 0.5 * (np.log(jitter / USUAL_JITTER_S) / JITTER_LN_STD) ** 2
         wider = np.sum([b * one[1] for b, one in zip(level[1:], parts, strict=True)], axis=0)
         fit = Fit(
@@ -260,28 +263,17 @@ def block_covariance(inverse: Array, scores: Array, blocks: int) -> Array:
     return np.asarray(inverse @ (sums.T @ sums) @ inverse * count / (count - 1))
 
 
+def likelihood(residual: Array, spread: Array) -> Array:
+    """Log-likelihood of residuals of variance `spread`, by a t distribution."""
+    return np.asarray(-0.5 * np.log(spread) - 0.5 * (FREEDOM + 1.0) * np.log1p(residual**2 / spread / FREEDOM) - 0.9808)
+
+
 def noise_and_jitter(residual: Array, slope: Array) -> tuple[float, float]:
     """Reading noise [W] and jitter of the updates [s] at the greatest likelihood of residuals (n,) on slopes (n,) [W/s]."""
     usual = max(float(np.median(np.abs(residual))) * 1.2, 0.02)
     noise = usual * np.geomspace(0.15, 2.5, 10)[:, None, None]
     jitter = np.geomspace(6e-5, 6e-3, 10)[None, :, None]
     spread = noise**2 + (jitter * slope) ** 2 + LEAST_VARIANCE
-    each = -0.5 * np.log(spread) - 0.5 * (FREEDOM + 1.0) * np.log1p(residual**2 / spread / FREEDOM)
-    score = each.sum(-1) - 0.5 * (np.log(jitter[..., 0] / USUAL_JITTER_S) / JITTER_LN_STD) ** 2
+    score = likelihood(residual, spread).sum(-1) - 0.5 * (np.log(jitter[..., 0] / USUAL_JITTER_S) / JITTER_LN_STD) ** 2
     i, j = np.unravel_index(int(score.argmax()), score.shape)
     return float(noise[i, 0, 0]), float(jitter[0, j, 0])
-
-
-def plain_width(problem: Problem, fit: Fit) -> Fit:
-    """A trailing mean's fit at the width of the least squares within a quarter of it, with the error from its uneven parts.
-
-    A mean over a second comes in uneven parts: the t distribution adapts to some of them (sensor-method.md 1.4).
-    """
-    widths, delays = fit.width_s * np.arange(0.75, 1.252, 0.005), np.arange(-8e-3, 8.1e-3, 4e-3)
-    best = (np.inf, fit.width_s)
-    for width in widths.tolist():
-        for design in columns(problem.signals, fit.kernel, width, problem.time_s - delays[:, None]):
-            left = problem.value_w - design @ np.linalg.lstsq(design, problem.value_w, rcond=None)[0]
-            best = min(best, (float(left @ left), width))
-    # Error of a trailing mean's width: a fifth of one of its parts, which are a tenth of a second.
-    return replace(fit, width_s=best[1], width_std_s=float(np.hypot(fit.width_std_s, 0.02)))
