@@ -117,19 +117,14 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
         raise SensorError(f"the polls have holes of more than {hole:.3g} s, and no stretch between them has {MIN_CHANGES} changes")
     clock, updates = _tracked(changes, _searched(main, poll), poll)
     span = float(time_s[-1] - time_s[0])
+    due = due_updates(updates, clock.period_s, time_s, float(value[0]))
     wander = WANDER * clock.period_s * min(1.0, WANDER_S / span)
     return replace(
         clock,
         card_period_std_s=float(np.hypot(clock.period_std_s, wander)),
-        n_updates=_visible(time_s, updates),
+        n_updates=int(np.count_nonzero((due.number >= 0) & (due.number < updates.number[-1]))),
         remark="; ".join([FREE_CLOCK] * (not clock.rigid) + [f"the polls have {len(cuts) - 2} hole(s)"] * (len(cuts) > 2)),
     ), updates
-
-
-def _visible(time_s: Array, updates: Updates) -> int:
-    """Number of ticks, from the first change to the one before the last, with a poll before the next tick."""
-    within = time_s[(time_s >= updates.time_s[0]) & (time_s < updates.time_s[-1])]
-    return len(np.unique(np.floor(np.interp(within, updates.time_s, updates.number))))
 
 
 def _searched(changes: _Changes, poll: float) -> float:
@@ -137,7 +132,7 @@ def _searched(changes: _Changes, poll: float) -> float:
     least = min(FIRST_CHANGES[0], len(changes))
     few = int(np.clip(np.searchsorted(changes.low, changes.low[0] + 5.0), least, min(FIRST_CHANGES[1], len(changes))))
     first = changes.select(slice(few))
-    tried = _candidates(changes, few)
+    tried = _candidates(first)
     tried = tried[np.abs(tried / poll - 1.0) > 0.03]
     lead, found = max((_lead(first, period) for period in tried.tolist()), default=(0.0, 0.0))
     # In log-likelihood per change simulated clocks lead changes at random times by at least 0.7, changes without a clock by at most 0.1.
@@ -165,11 +160,11 @@ def _lead(changes: _Changes, period: float) -> tuple[float, float]:
     return float(told / seen - np.log(rate) + 1.0), period + slope
 
 
-def _candidates(changes: _Changes, few: int) -> Array:
+def _candidates(changes: _Changes) -> Array:
     """Periods to try: peaks of the spectrum of the changes, and intervals that agree with themselves."""
-    early = changes.middle[:few]
-    size = 1 << int(np.ceil(np.log2(4.0 * max(early[-1] - early[0], COMB_S) / COMB_S)))
-    comb = np.bincount(np.round((early - early[0]) / COMB_S).astype(np.int64), minlength=size).astype(np.float64)
+    age = changes.middle - changes.middle[0]
+    size = 1 << int(np.ceil(np.log2(4.0 * max(age[-1], COMB_S) / COMB_S)))
+    comb = np.bincount(np.round(age / COMB_S).astype(np.int64), minlength=size).astype(np.float64)
     power, frequency = np.abs(np.fft.rfft(comb)), np.fft.rfftfreq(len(comb), COMB_S)
     power[(frequency < 1.0 / LONGEST_S) | (frequency > 1.0 / SHORTEST_S)] = 0.0
     peak = np.flatnonzero((power[1:-1] > power[:-2]) & (power[1:-1] >= power[2:])) + 1
@@ -238,28 +233,29 @@ def _walked(changes: _Changes, tick: Array, jitter: float, walk: float, period: 
     return -0.5 * float(volume + yy - yt * yt / tt), float(yt / tt), float(1.0 / np.sqrt(tt)), np.asarray(time)
 
 
-def held_updates(time_s: Array, value: Array, period_s: float) -> Updates:
-    """Updates in a short stretch of polls (n,) with a known period; updates that repeat their value count as well.
+def due_updates(changes: Updates, period_s: float, poll_s: Array, first_value: float) -> Updates:
+    """All updates with a poll before the next one: `changes`, and between, before and after them those that repeat a value."""
+    ticks = changes.number.astype(np.float64)
+    early, late = np.minimum(poll_s - changes.time_s[0], 0.0), np.maximum(poll_s - changes.time_s[-1], 0.0)
+    polled = np.floor(np.interp(poll_s, changes.time_s, ticks) + (early + late) / period_s)
+    number = np.union1d(polled, ticks)
+    beyond = np.minimum(number - ticks[0], 0.0) + np.maximum(number - ticks[-1], 0.0)
+    return Updates(
+        time_s=np.interp(number, ticks, changes.time_s) + beyond * period_s,
+        value=np.append(first_value, changes.value)[np.searchsorted(ticks, number, side="right")],
+        number=number.astype(np.int64),
+    )
 
-    Changes divide the stretch; each part holds the rounded number of periods that fit in it, a part between two changes at least one.
-    """
+
+def held_updates(time_s: Array, value: Array, period_s: float) -> Updates:
+    """Updates in polls (n,) that show no clock, with a known period: changes are whole periods apart."""
     finite = np.isfinite(value)
     time_s, value = time_s[finite], value[finite]
     if not len(value):
-        return Updates(time_s=np.empty(0), value=np.empty(0), number=np.empty(0, dtype=np.int64))
+        return Updates(time_s=time_s, value=value, number=np.empty(0, dtype=np.int64))
     at = np.flatnonzero(np.diff(value) != 0.0) + 1
-    edges = 0.5 * (time_s[at - 1] + time_s[at])
-    values = np.append(value[:1], value[at])
-    starts, ends = np.append(time_s[0], edges), np.append(edges, time_s[-1])
-    repeats = np.rint((ends - starts) / period_s).astype(np.int64)
-    repeats[1:-1] = np.maximum(repeats[1:-1], 1)
-    if not repeats.sum():
-        repeats[-1] = 1
-    if len(edges):
-        starts[0] = ends[0] - repeats[0] * period_s
-    within = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    return Updates(
-        time_s=np.repeat(starts, repeats) + within * period_s,
-        value=np.repeat(values, repeats),
-        number=np.arange(repeats.sum(), dtype=np.int64),
-    )
+    at = at if len(at) else np.zeros(1, dtype=np.int64)
+    edge = np.maximum(0.5 * (time_s[np.maximum(at - 1, 0)] + time_s[at]), time_s[at] - 0.5 * period_s)
+    number = np.cumsum(np.maximum(np.rint(np.diff(edge, prepend=edge[0]) / period_s), 1.0)).astype(np.int64)
+    whole = (time_s > time_s[0] + 0.5 * period_s) & (time_s < time_s[-1] - 0.5 * period_s)  # rounds the parts at both ends
+    return due_updates(Updates(time_s=edge, value=value[at], number=number), period_s, time_s[whole], float(value[0]))

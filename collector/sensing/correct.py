@@ -28,7 +28,7 @@ from estimator.vocabulary.quantities import NORMAL_90, Array
 from estimator.vocabulary.values import frozen
 
 LONGEST_LOAD_S, MOST_REST_S = 400.0, 300.0
-"""Longest load of a regression, and longest rest before and after it [s]: the model has one drift, and memory is bounded."""
+"""Longest load of a regression, and longest rest before and after it [s]: its levels do not drift, and memory is bounded."""
 REGRESSION, DECONVOLUTION, ESTIMATE = "regression on the load", "deconvolution", "estimate between updates"
 STEP_SHARE: Final = 0.03
 """Error of both steps of a span together, in widths of the response times the readings' swing.

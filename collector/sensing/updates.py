@@ -6,7 +6,7 @@ import numpy as np
 
 from collector.errors import SensorError
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.clock import Updates, fit_update_clock, held_updates
+from collector.sensing.clock import due_updates, fit_update_clock, held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.values import frozen
@@ -50,7 +50,8 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
         source = "the sensor" if known else "the longest common one"
         note = f"the recording shows no update clock ({error}); {period * 1e3:.4g} ms is taken from {source}"
         std = min(0.29 * period, float(np.median(np.diff(time_s))))  # of a uniform distribution over a period
-        return BoardUpdates(**_held_in_stretches(time_s, power_w, period), period_s=period, time_std_s=std, note=note)
+        held = held_updates(time_s, power_w, period)
+        return BoardUpdates(time_s=held.time_s, value=held.value, period_s=period, time_std_s=std, note=note)
     period_std = float(np.hypot(clock.card_period_std_s, calibration.card_period_std_s or calibration.update_period_std_s or 0.0))
     note = ""
     if known is not None and abs(clock.period_s - known) > max(PERIOD_TOLERANCE * known, 5.0 * period_std):
@@ -60,33 +61,11 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
         )
     std = clock.jitter_s if clock.rigid else float(np.hypot(clock.jitter_s, 0.29 * clock.poll_s))
     std = min(std, clock.period_s)
-    due = _due(changes, clock.period_s, time_s, float(power_w[0]))
-    return BoardUpdates(**due, period_s=clock.period_s, time_std_s=std, note=note)
+    due = due_updates(changes, clock.period_s, time_s, float(power_w[0]))
+    return BoardUpdates(time_s=due.time_s, value=due.value, period_s=clock.period_s, time_std_s=std, note=note)
 
 
 def fresh(value: Array) -> BoolArray:
     """Whether updates came (n,).  One that repeats the value before it did not, unless that is common."""
     new = np.append(True, np.diff(value) != 0.0)
     return new | (np.count_nonzero(~new) > 0.1 * len(new))
-
-
-def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> dict[str, Array]:
-    """Times and values of the updates of polls without a visible clock, stretch by stretch between holes; none that no poll saw."""
-    cuts = np.flatnonzero(np.diff(time_s) > 100.0 * period_s) + 1
-    parts = [held_updates(*part, period_s) for part in zip(np.split(time_s, cuts), np.split(power_w, cuts), strict=True)]
-    held = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("time_s", "value")}
-    polled = np.searchsorted(time_s, held["time_s"] + period_s) > np.searchsorted(time_s, held["time_s"])
-    return {name: values[polled] for name, values in held.items()}
-
-
-def _due(changes: Updates, period_s: float, poll_s: Array, first_w: float) -> dict[str, Array]:
-    """Times and values of all updates with a poll before the next one: changes, and between, before and after them repeats."""
-    ticks = changes.number.astype(np.float64)
-    early, late = np.minimum(poll_s - changes.time_s[0], 0.0), np.maximum(poll_s - changes.time_s[-1], 0.0)
-    polled = np.floor(np.interp(poll_s, changes.time_s, ticks) + (early + late) / period_s)
-    number = np.union1d(polled, ticks)
-    beyond = np.minimum(number - ticks[0], 0.0) + np.maximum(number - ticks[-1], 0.0)
-    return {
-        "time_s": np.interp(number, ticks, changes.time_s) + beyond * period_s,
-        "value": np.append(first_w, changes.value)[np.searchsorted(ticks, number, side="right")],
-    }
