@@ -3,14 +3,13 @@
 Source of the rules: sensor-method.md 1.6.
 """
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.clock import UpdateClock
-from collector.sensing.regression import DELAY_S, Fit, Fits, Problem
+from collector.sensing.regression import DELAY_S, Fit, Fits, Problem, plain_width
 from estimator.vocabulary.quantities import Array, BoolArray
 from estimator.vocabulary.values import frozen
 
@@ -66,8 +65,7 @@ def decided(problem: Problem, fits: Fits, clock: UpdateClock, load: LoadStamps |
     ranked = tuple(sorted(fits, key=lambda fit: -fit.evidence))
     best, period_s = ranked[0], clock.period_s
     trailing = best.kernel == "boxcar" and best.width_s > max(TRAILING_S, TRAILING_PERIODS * period_s)
-    if trailing:  # a fifth of one of its uneven parts, which are a tenth of a second
-        best = replace(best, width_std_s=float(np.hypot(best.width_std_s, 0.02)))
+    best = plain_width(problem, best) if trailing else best
     few_edges = load is not None and load.edges < EDGES
     shown = best.evidence - ranked[1].evidence >= LEAD and np.count_nonzero(_on_ramps(best)) >= RAMP_UPDATES
     blind = _blind(best, clock, spacing_s)

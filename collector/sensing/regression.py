@@ -277,3 +277,18 @@ def noise_and_jitter(residual: Array, slope: Array) -> tuple[float, float]:
     score = likelihood(residual, spread).sum(-1) - 0.5 * (np.log(jitter[..., 0] / USUAL_JITTER_S) / JITTER_LN_STD) ** 2
     i, j = np.unravel_index(int(score.argmax()), score.shape)
     return float(noise[i, 0, 0]), float(jitter[0, j, 0])
+
+
+def plain_width(problem: Problem, fit: Fit) -> Fit:
+    """A trailing mean's fit at the width of the least squares within a quarter of it, with the error from its uneven parts.
+
+    A mean over a second comes in uneven parts: the t distribution adapts to some of them (sensor-method.md 1.4).
+    """
+    widths, delays = fit.width_s * np.arange(0.75, 1.252, 0.005), np.arange(-8e-3, 8.1e-3, 4e-3)
+    best = (np.inf, fit.width_s)
+    for width in widths.tolist():
+        for design in columns(problem.signals, fit.kernel, width, problem.time_s - delays[:, None]):
+            left = problem.value_w - design @ np.linalg.lstsq(design, problem.value_w, rcond=None)[0]
+            best = min(best, (float(left @ left), width))
+    # Error of a trailing mean's width: a fifth of one of its parts, which are a tenth of a second.
+    return replace(fit, width_s=best[1], width_std_s=float(np.hypot(fit.width_std_s, 0.02)))
