@@ -188,7 +188,8 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     math = busiest * tile_flop / c.flop_per_clock
     rows = c.batch * c.heads * c.queries
     query_byte = 2.0 * rows * c.head_dim * c.element_byte
-    moved = query_byte + c.batch * c.kv_heads * c.context * c.cached * c.kv_byte
+    keys = np.where(c.window > 0, np.minimum(c.context, c.window + c.queries - 1.0), c.context)  # that any query sees
+    moved = query_byte + c.batch * c.kv_heads * keys * c.cached * c.kv_byte
     tile_byte = Flash.KEY_TILE * c.cached * c.kv_byte
     reload_byte = heads * seen * tile_byte
     filled = c.queries * query_heads / (query_tiles * query_tile)
@@ -224,7 +225,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     sharing = ~c.framework & (gpu.architecture in SHARING_ARCHITECTURES)
     joined = (c.window == 0) | (c.kv_byte != c.element_byte) | c.grouped | sharing
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
-    visible = np.where(c.window > 0, np.minimum(c.context, c.window), c.context)
+    visible = np.where(c.window > 0, c.window, c.context)
     key_tile, most = np.where(sharing, [[Flash.WIDE_KEY_TILE], [Flash.MOST_SPLITS]], [[Flash.KEY_TILE], [np.inf]])
     key_tiles = np.ceil(visible / key_tile)
     cache_byte = c.batch * c.kv_heads * visible * c.cached * c.kv_byte

@@ -355,6 +355,13 @@ def test_a_window_of_all_keys_is_none(name, operator, queries):
     assert none == pytest.approx(wide, rel=0.05)  # the residual tier knows windows
 
 
+@given(st.integers(1, 9000), st.integers(0, 9000), st.integers(0, 9000), st.sampled_from([0, 1]))
+def test_attention_reads_the_keys_that_its_queries_see_and_no_others(queries, before, window, causal):
+    operator = attention(queries, context=queries + before, window=window, causal=causal)
+    work = operator_work(operator)
+    assert phases_of(operator)["dram"] * H100.dram_bytes_per_s == pytest.approx(work.read_byte + work.write_byte)
+
+
 @pytest.mark.parametrize(
     "rows, dim, blocks, loads",
     [
