@@ -239,13 +239,15 @@ def repeats_operand(operator: Operator) -> bool:
 
 def as_run(operator: Operator, gpu: GpuSpec | None = None) -> Operator:
     """The operator as libraries run it on a board: a convolution of single pixels is a product; which attention is the framework's own;
-    products in fp32 need no word that they run on CUDA cores.
+    products in fp32 need no word that they run on CUDA cores; tf32 is fp32 where a board has none.
 
     On an H200 cuDNN took the kernels of products for all 13 that were measured (bundles/data/h200-sxm).
     """
     if is_of_single_pixels(operator):
         batch, channels, height, width, filters = operator.shape[:5]
         operator = replace(operator, family="gemm", operator="linear", shape=(1.0, batch * height * width, filters, channels))
+    if gpu is not None and operator.precision == "tf32" and not gpu.on_tensor_cores("tf32"):
+        operator = replace(operator, precision="fp32")
     if gpu is not None and (operator.family, operator.precision) == ("gemm", "fp32"):
         return operator if operator.cuda_cores else replace(operator, cuda_cores=True)
     if operator.family == "attention" and operator.library in ("", FLASH_ATTENTION) and gpu is not None:
@@ -354,7 +356,7 @@ def workload_as_run(workload: Workload, gpu: GpuSpec | None = None) -> Workload:
             workload = replace(workload, operators=turned, notes=(*workload.notes, f"{gpu.name} has no bf16: fp16 in its place"))
     operators, counts = tuple(as_run(operator, gpu) for operator in workload.operators), workload.counts
     if gpu is not None:
-        counts = tuple(0.0 if _left_out(one, gpu) else count for one, count in zip(operators, counts, strict=True))
+        counts = tuple(0.0 if _left_out(one, gpu) else count for one, count in zip(workload.operators, counts, strict=True))
     if (operators, counts) == (workload.operators, workload.counts) or not any(counts):
         return workload
     operators, counts = merge_counts(operators, counts)

@@ -328,6 +328,13 @@ def test_16_bits_take_equally_long_whichever_were_measured_and_products_in_tf32_
     assert 1.4 < tf32 / bf16 < 2.4 or kernel in ("prefill", "decode")
 
 
+@pytest.mark.parametrize("name, gpu", [("v100-pcie-32gb", None), ("a10-eager", load_gpu("t4"))])
+@pytest.mark.parametrize("kernel", FORMAT_KERNELS)
+def test_tf32_is_fp32_on_a_board_that_has_none(name, gpu, kernel):
+    tf32, fp32 = (estimate(workload_of(FORMAT_KERNELS[kernel](one)), load_bundle(name), gpu=gpu)[0] for one in ("tf32", "fp32"))
+    assert tf32 == fp32
+
+
 @pytest.mark.parametrize("name", [*SHIPPED, "a10-eager", "v100-pcie-32gb"])
 @pytest.mark.parametrize("operator", ["linear", "bmm"])
 def test_products_in_fp32_take_as_long_however_fast_the_tensor_cores_are(name, operator):
