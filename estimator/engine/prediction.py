@@ -260,6 +260,7 @@ class Prediction:
         busy: Array = np.minimum(self.gpu_s[0, i : i + 1] / self.latency_s[0, i], 1.0)
         return busy
 
+    @np.errstate(all="ignore")  # a kernel without a rate has no time
     def kernels(self, i: int) -> tuple[Array, Array]:
         """Time [s] and power [W] of one launch of each kernel of a single workload at its clock i, shapes (n,)."""
         prepared, model = self.prepared, self.prepared.board.model

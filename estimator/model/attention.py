@@ -170,9 +170,8 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     longest = np.minimum(key_tiles, window_tiles)
     triangle = np.where(c.causal > 0, query_tiles * past + per_tile * query_tiles * (query_tiles + 1.0) / 2.0, np.inf)
     seen = np.minimum(np.maximum(triangle, query_tiles), query_tiles * longest)
-    size = Flash.HEAD_SIZES[np.searchsorted(Flash.HEAD_SIZES[:-1], c.head_dim)]
-    tile_flop = 4.0 * query_tile * Flash.KEY_TILE * np.maximum(size, c.head_dim)
     tile_scores = query_tile * Flash.KEY_TILE
+    tile_flop = 4.0 * tile_scores * np.maximum(Flash.HEAD_SIZES[np.searchsorted(Flash.HEAD_SIZES[:-1], c.head_dim)], c.head_dim)
     heads = c.batch * c.heads / query_heads
     blocks = heads * query_tiles
     resident = np.where((large & ~narrow) | sharing, 1.0, Flash.RESIDENT_BLOCKS)

@@ -125,6 +125,7 @@ def test_products_in_int8_have_a_time_only_where_the_fit_has_some_or_they_are_le
         (found,) = estimate(workload, load_bundle(bundle), gpu=load_gpu(gpu))
         said = [line for line in found.warnings if "fitted on no products in int8" in line]
         assert (math.isfinite(found.latency_s), len(said)) == (timed, not timed)
+        assert all(math.isfinite(one.latency_s) for one in found.kernels) == timed
         assert why_no_time(found.warnings).endswith("or GPU" if said else "and the bundle")
 
 
