@@ -246,11 +246,13 @@ def as_run(operator: Operator, gpu: GpuSpec | None = None) -> Operator:
     if is_of_single_pixels(operator):
         batch, channels, height, width, filters = operator.shape[:5]
         operator = replace(operator, family="gemm", operator="linear", shape=(1.0, batch * height * width, filters, channels))
-    if gpu is not None and operator.precision == "tf32" and not gpu.on_tensor_cores("tf32"):
+    if gpu is None:
+        return operator
+    if operator.precision == "tf32" and not gpu.on_tensor_cores("tf32"):
         operator = replace(operator, precision="fp32")
-    if gpu is not None and (operator.family, operator.precision) == ("gemm", "fp32"):
+    if (operator.family, operator.precision) == ("gemm", "fp32"):
         return operator if operator.cuda_cores else replace(operator, cuda_cores=True)
-    if operator.family == "attention" and operator.library in ("", FLASH_ATTENTION) and gpu is not None:
+    if operator.family == "attention" and operator.library in ("", FLASH_ATTENTION):
         if gpu.compute_capability not in CUDNN_HEADS:
             return replace(operator, library="") if operator.library else operator
         own = operator.library or cudnn_takes(operator, gpu.compute_capability)
