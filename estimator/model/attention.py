@@ -103,7 +103,7 @@ class AttentionColumns:
     (flash_fwd_kernel.h), so that they cost as others, as do kernels of vLLM and SGLang before Hopper; grouped: a block of a decoding
     kernel takes all query heads of a key head in spite of a window, as in TensorRT-LLM and FlashInfer; flop_per_clock: rate of an SM;
     tensor: flop of 16-bit operands with the energy of one flop, 0 on CUDA cores; roomy: shared memory holds two blocks of
-    FlashAttention-2 with the largest heads.
+    FlashAttention-2 with the largest heads; window: most keys that a query sees, all without one.
     """
 
     batch: Array
@@ -138,7 +138,7 @@ def attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionC
     shape = dict(
         zip((*FAMILY_FIELDS["attention"], "cached"), np.array([attention_shape(o) for o in operators], dtype=np.float64).T, strict=True)
     )
-    shape["window"] = np.where(shape["window"] < shape["context"], shape["window"], 0.0)
+    shape["window"] = np.minimum(np.where(shape["window"] > 0, shape["window"], np.inf), shape["context"])
     return AttentionColumns(
         **shape,
         element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
@@ -156,7 +156,7 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     """Phases of prefill kernels, shape (n, ·)."""
     c = attention_columns(operators, gpu)
     sharing = ~c.framework & (gpu.architecture in SHARING_ARCHITECTURES)
-    joined = ~sharing & ((c.kv_byte != c.element_byte) | ((c.queries == 1) & (c.window == 0)))
+    joined = ~sharing & ((c.kv_byte != c.element_byte) | ((c.queries == 1) & (c.window == c.context)))
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
     large = c.head_dim > Flash.LARGE_HEAD
     narrow = c.roomy & (c.head_dim > Flash.WIDE_HEAD)
@@ -166,8 +166,7 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     query_tiles, key_tiles = np.ceil(c.queries * query_heads / query_tile), np.ceil(c.context / Flash.KEY_TILE)
     per_tile = query_tile / Flash.KEY_TILE / query_heads
     past = np.maximum(key_tiles - query_tiles * per_tile, 0.0)
-    window_tiles = np.where(c.window > 0, np.ceil(c.window / Flash.KEY_TILE) + per_tile, np.inf)
-    longest = np.minimum(key_tiles, window_tiles)
+    longest = np.minimum(key_tiles, np.ceil(c.window / Flash.KEY_TILE) + per_tile)
     triangle = np.where(c.causal > 0, query_tiles * past + per_tile * query_tiles * (query_tiles + 1.0) / 2.0, np.inf)
     seen = np.minimum(np.maximum(triangle, query_tiles), query_tiles * longest)
     tile_scores = query_tile * Flash.KEY_TILE
@@ -187,7 +186,7 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     math = busiest * tile_flop / c.flop_per_clock
     rows = c.batch * c.heads * c.queries
     query_byte = 2.0 * rows * c.head_dim * c.element_byte
-    keys = np.where(c.window > 0, np.minimum(c.context, c.window + c.queries - 1.0), c.context)  # that any query sees
+    keys = np.minimum(c.context, c.window + c.queries - 1.0)  # that any query sees
     moved = query_byte + c.batch * c.kv_heads * keys * c.cached * c.kv_byte
     tile_byte = Flash.KEY_TILE * c.cached * c.kv_byte
     reload_byte = heads * seen * tile_byte
@@ -222,20 +221,19 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     """
     c = attention_columns(operators, gpu)
     sharing = ~c.framework & (gpu.architecture in SHARING_ARCHITECTURES)
-    joined = (c.window == 0) | (c.kv_byte != c.element_byte) | c.grouped | sharing
+    joined = (c.window == c.context) | (c.kv_byte != c.element_byte) | c.grouped | sharing
     query_heads = np.where(joined, c.heads / c.kv_heads, 1.0)
-    visible = np.where(c.window > 0, c.window, c.context)
     key_tile, most = np.where(sharing, [[Flash.WIDE_KEY_TILE], [Flash.MOST_SPLITS]], [[Flash.KEY_TILE], [np.inf]])
-    key_tiles = np.ceil(visible / key_tile)
-    cache_byte = c.batch * c.kv_heads * visible * c.cached * c.kv_byte
+    key_tiles = np.ceil(c.window / key_tile)
+    cache_byte = c.batch * c.kv_heads * c.window * c.cached * c.kv_byte
     rows, heads = c.batch * c.heads * c.queries, c.batch * c.heads / query_heads
-    moved, scores = cache_byte + 2.0 * rows * c.head_dim * c.element_byte, rows * visible
+    moved, scores = cache_byte + 2.0 * rows * c.head_dim * c.element_byte, rows * c.window
     resident = np.where((c.head_dim > Flash.LARGE_HEAD) & ~c.roomy, 1.0, Flash.RESIDENT_BLOCKS)
     # Kernels for latent attention split no context among blocks of boards before Hopper.
     whole = (c.cached < 2.0 * c.head_dim) & (gpu.architecture not in SHARING_ARCHITECTURES)
     walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, np.minimum(key_tiles, most)))
     walk = np.where(whole, key_tiles, walk)
-    walk[c.framework] = framework_walk(heads[c.framework], visible[c.framework], c.head_dim[c.framework], gpu)
+    walk[c.framework] = framework_walk(heads[c.framework], c.window[c.framework], c.head_dim[c.framework], gpu)
     splits = np.ceil(key_tiles / walk)
     # Without a split FlashAttention-2 runs the kernel of prefill, whose largest heads have smaller tiles.
     unsplit = c.framework & (splits == 1.0) & (c.head_dim <= Flash.WIDE_HEAD)
@@ -266,7 +264,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
             "waves": np.ceil(heads / gpu.num_sms) * Flash.WAVE_CLOCKS,
             "reduce": np.where(splits > 1.0, Flash.COMBINE_CLOCKS + 2.0 * partial_byte / gpu.l2_bytes_per_clock, 0.0),
             "rows": rows * Flash.ROW_UNIT_CLOCKS / gpu.num_sms,
-            "row_length": np.minimum(visible, Flash.SERIAL_CONTEXT),
+            "row_length": np.minimum(c.window, Flash.SERIAL_CONTEXT),
         },
         _events(c, moved, 0.0, done, done_scores) | {"shared": np.where(c.padded, Flash.SHARED_PASSES, 2.0) * cache_byte},
         even.shape,
