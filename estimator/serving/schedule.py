@@ -7,8 +7,8 @@ tokens that follow the first, every slot turns over once, so b prompts come in:
     beside  = o0 + o1 · b: time of the host while the boards compute a step; op more in each of the s steps with prompts,
               s = max(min(n, b), b · chunks).  Prompts share a step where they outnumber the steps; long ones need several
     first   what the host still does for the step of the own prompt when the boards are ready = max(op − a, 0)
-    late    time that the boards wait for it in the n − r steps without prompts, and in the s with prompts, of which r = min(n, s)
-            decode = (n − r) · max(beside − d, 0) + max(r · (beside − d) + s · op − a − (b − 1) · p − first, 0)
+    late    time that the boards wait for the host.  Of the n decoding steps r = min(n, s) take prompts too, n − r take none
+            = (n − r) · max(beside − d, 0) + max(r · (beside − d) + s · op − a − (b − 1) · p − first, 0)
     slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + boards + first + late; h: the host's time in which
             boards wait
     pace    time of a decoding step with the host = h0 + h1 · b + d + late / n

@@ -13,7 +13,7 @@ The trace knows which storage a call reads and writes, so that branches are told
 Each kernel costs the host one launch, as without CUDA graphs: that of the operations that stay, an element-wise one's of merged ones.
 
 Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images) err by 5.8 % on
-an A100 (at most 24: ResNet, which that version kept channels first).  Forecasts err by 9.2 % on a V100 (at most 38) and 3.0 % on a T4.
+an A100 (at most 24: ResNet, which that version kept channels first).  Forecasts err by 9.0 % on a V100 (at most 38) and 2.8 % on a T4.
 
 Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py), tensors that it
 computes again for a backward pass.

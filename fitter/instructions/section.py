@@ -154,8 +154,8 @@ def row_activity(row: InstructionRow, gpu: GpuSpec, kelvin: float) -> Activity:
 def excess_power_w(rows: InstructionRows, board: BoardTables) -> tuple[Array, Array]:
     """Power beyond that of the board at rest at the same clock, and its standard deviation [W], shape (n,).
 
-    Rest is that of the tables to which `estimate counts` adds the energies, so that the sum is the measured power.  Readings before a run
-    are no rest at its clock: an unlocked board lowers its clock between runs.
+    Rest is that of the tables to which `estimate counts` adds the energies, so that the sum is the measured power.  A reading before
+    a run is no rest at its clock: an unlocked board may lower its clock between runs.
     """
     power_std = np.maximum(np.nan_to_num(rows.column("power_std_w"), nan=1.0), LEAST_POWER_STD_W)
     return rows.column("power_w") - board.rest_w(rows.column("sm_clock_mhz")), power_std
