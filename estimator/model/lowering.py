@@ -86,8 +86,10 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         load, inter, k = expert_load(operator), operator["inter"] / operator["tp"], operator["hidden"]
         batch, m, n, padded = np.ceil(load.experts), np.ceil(load.rows), (2.0 + operator["gated"]) * inter, k
         weight, activation = load.experts * n * k * weight_width, load.pairs * (k + inter) * width
-        # Beside the products tokens are sorted, the inner layer is activated and results are added up: a tensor each is read and written.
-        outputs = 2.0 * load.pairs * (2.0 * k + inter * (1.0 + operator["gated"]))
+        # Beside the products tokens are sorted, the inner layer is activated and results are added up: a tensor each is read and written;
+        # every GPU of a group reads and writes a row for each token, whether or not its experts take it.
+        own = load.pairs * (2.0 * k + inter * (1.0 + operator["gated"]))
+        outputs = 2.0 * (own + operator["tokens"] * k)
     else:
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, groups = operator.shape
         out_h, out_w = conv_output_size(operator)

@@ -40,7 +40,7 @@ def operator_work(operator: Operator) -> Work:
     if family == "moe":
         load, matrices = expert_load(operator), 2.0 + operator["gated"]
         weights = load.experts * matrices * operator["hidden"] * operator["inter"] / operator["tp"]
-        passed = load.pairs * operator["hidden"]
+        passed = operator["tokens"] * operator["hidden"]
         return Work(2.0 * weights * load.rows, weights * FORMATS[operator.precision].weight_byte + passed * width, passed * out_width)
     if family == "communication":
         return Work(0.0, operator["message_bytes"], operator["message_bytes"])
@@ -82,7 +82,7 @@ def expert_load(operator: Operator) -> ExpertLoad:
     """Expected load of a group of experts.
 
     Loads are equal, spread over as many experts as there are pairs, or follow x^-skew between 1 and 0.8 · tokens, as the published tables
-    draw them; that GPU then has the most loaded expert beside average ones.
+    draw them, and lie on the GPUs by chance.
     """
     tokens, _, _, topk, experts, _, ep, skew, _ = operator.shape
     return _expert_load(tokens, topk, experts, ep, skew)
@@ -94,10 +94,12 @@ def _expert_load(tokens: float, topk: float, experts: float, ep: float, skew: fl
         falling = 1.0 - skew or 1e-6  # the limit at skew = 1 is smooth
         last = max(0.8 * tokens, 1.0) ** falling
         drawn = ((last - 1.0) * (np.arange(experts) + 0.5) / experts + 1.0) ** (1.0 / falling)
-        loads = np.minimum(tokens * topk * drawn / drawn.sum(), tokens)
-        hit = 1.0 - (1.0 - loads / tokens) ** tokens
-        beside = (experts / ep - 1.0) / max(experts - 1.0, 1.0)
-        found, pairs = (float(each.max() + beside * (each.sum() - each.max())) for each in (hit, loads))
+        share = (tokens * (topk - np.arange(experts)) / np.cumsum(drawn)[::-1]).max()  # the others take what is more than all tokens
+        loads = np.pad(np.minimum(share * drawn, tokens), (0, int(-experts % ep)))
+        dealt = np.random.default_rng(0).permuted(np.tile(loads, (16, 1)), axis=1).reshape(16, int(ep), -1)
+        hit = (1.0 - (1.0 - dealt / tokens) ** tokens).sum(axis=2)
+        fullest = dealt.sum(axis=2) == dealt.sum(axis=2).max(axis=1, keepdims=True)
+        found, pairs = (float(each[fullest].mean()) for each in (hit, dealt.sum(axis=2)))
     else:
         pairs = tokens * topk / ep
         found = min(experts / ep, pairs)

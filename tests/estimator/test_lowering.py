@@ -83,18 +83,20 @@ def experts(tokens, **changes):
     return make_operator("moe", "moe", "bf16", tokens=tokens, **EXPERTS | changes)
 
 
-@given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from([1, 2, 8, 64]), st.sampled_from([0.0, 1.0, 1.2]))
-def test_more_tokens_never_mean_less_work_for_experts_and_shares_of_them_split_it(tokens, more, ep, skew):
-    few, many = (experts(count, ep=ep, skew=skew) for count in (tokens, tokens + more))
+@given(st.integers(1, 4000), st.integers(1, 4000), *map(st.sampled_from, ([1, 2, 8, 64], [0.0, 1.0, 1.2], [4, 24])))
+def test_more_tokens_never_mean_less_work_for_experts_whose_shares_split_it(tokens, more, ep, skew, topk):
+    few, many = (experts(count, ep=ep, skew=skew, topk=topk) for count in (tokens, tokens + more))
     assert expert_load(many).pairs >= expert_load(few).pairs * (1.0 - 1e-9)
     assert operator_work(many).flop >= operator_work(few).flop * (1.0 - 1e-9)
-    whole, own = expert_load(experts(tokens, skew=skew)), expert_load(few)
-    assert own.rows * own.experts <= tokens * EXPERTS["topk"] * (1.0 + 1e-9)
+    whole, own = expert_load(experts(tokens, skew=skew, topk=topk)), expert_load(few)
+    assert whole.pairs == pytest.approx(tokens * topk)  # none is lost where the fullest experts have all tokens
+    assert own.pairs <= whole.pairs * (1.0 + 1e-9)
     assert own.experts <= EXPERTS["experts"] / ep
     if skew:
         assert own.pairs >= whole.pairs / ep * (1.0 - 1e-9)  # the GPU with the most work
     else:
-        assert own.pairs == pytest.approx(tokens * EXPERTS["topk"] / ep)
+        assert own.pairs == pytest.approx(tokens * topk / ep)
+    assert operator_work(few).write_byte >= tokens * EXPERTS["hidden"] * 2.0  # each GPU adds to the row of every token
 
 
 def test_all_experts_together_are_their_products():
