@@ -88,7 +88,10 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         weight, activation = load.experts * n * k * weight_width, load.pairs * (k + inter) * width
         # Beside the products tokens are sorted, the inner layer is activated and results are added up: a tensor each is read and written;
         # every GPU of a group reads and writes a row for each token, whether or not its experts take it.
-        own = load.pairs * (2.0 * k + inter * (1.0 + operator["gated"]))
+        # Kernels in Triton (vLLM's; TensorRT-LLM's of mxfp4) pass all pairs of the group, those of other GPUs as zeros.
+        triton = operator.library == "vllm" or operator.precision == "w4a16_mxfp4"
+        pairs = operator["tokens"] * operator["topk"] if triton else load.pairs
+        own = pairs * (2.0 * k + inter * (1.0 + operator["gated"]))
         outputs = 2.0 * (own + operator["tokens"] * k)
     else:
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, groups = operator.shape

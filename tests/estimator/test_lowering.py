@@ -106,6 +106,12 @@ def test_all_experts_together_are_their_products():
     assert halved["useful"] == pytest.approx(column["useful"] / 2.0)
 
 
+def test_triton_passes_the_pairs_of_all_gpus():
+    spread, alone = (matrix_columns([experts(4096, ep=ep, library="vllm")], H100).output_byte for ep in (8, 1))
+    assert spread == pytest.approx(alone)
+    assert matrix_columns([experts(4096, ep=8)], H100).output_byte < spread / 4.0
+
+
 @pytest.mark.parametrize(
     "operator, gpus, crossings",
     [("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 4, 0.75), ("reduce_scatter", 8, 0.875), ("all_to_all", 2, 0.5)],
