@@ -177,7 +177,6 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
         "wattprint_version": __version__,
         "schema_version": SCHEMA_VERSION,
         "sensor": digest_of(plan.sensor.document()),
-        "external_meter": len(bench.sensors) > 1,
         "plan": digest_of(*(point.row_id for point in plan.points)),
     }
 
@@ -213,6 +212,8 @@ class Campaign:
         start_ns = now_ns()
         if kept is not None:
             self.done.update(kept.table.column("row_id").to_pylist())
+            metadata = kept.metadata
+            calibration = self._metered(calibration_from_document(metadata.get("sensor") or {}, f"{self.output}: sensor"))
         left = [point for point in self.plan.points if point.row_id not in self.done]
         if kept is not None and not left and kept.metadata.get("complete") is True and not log_path(self.output).is_file():
             return self._outcome(kept.table, kept.metadata)
@@ -220,9 +221,6 @@ class Campaign:
             sampler = Sampler(bench.gpu, bench.sensors)
             if kept is None:
                 metadata, calibration = self._begun(sampler, hold)
-            else:
-                metadata = kept.metadata
-                calibration = calibration_from_document(metadata.get("sensor") or {}, f"{self.output}: sensor")
             last_ns = start_ns + (self.budget_s - self.spec.measurement.planned_total_s(calibration)) / SECONDS_PER_NS
             with open_kernel_writer(self.output, metadata, kept.table if kept else None) as writer:
                 if kept is not None and left and now_ns() + self.spec.warmup_s / SECONDS_PER_NS <= last_ns:
@@ -238,6 +236,12 @@ class Campaign:
                     self._measure(point, sampler, hold, calibration, writer)
                 return self._finished(writer, metadata, missing, (now_ns() - start_ns) * SECONDS_PER_NS)
 
+    def _metered(self, calibration: SensorCalibration) -> SensorCalibration:
+        """The calibration.  Raises CampaignError if a meter is there and it has no gain."""
+        if len(self.bench.sensors) > 1 and calibration.gain is None:
+            raise CampaignError(f"the meter gives no gain: {calibration.notes.get('gain')}; mend that, or leave out --pmd")
+        return calibration
+
     def _tell(self, phase: str, row: Row | None = None) -> None:
         self.report(Progress(phase=phase, done=len(self.done) + self.refused.total(), total=len(self.plan.points), row=row))
 
@@ -248,6 +252,7 @@ class Campaign:
         if calibration is None:
             self._tell("characterising the power sensor")
             calibration = characterise_sensor(bench, sampler)
+        calibration = self._metered(calibration)
         self._tell("warming up, idle power")
         warm_up(bench, spec.warmup_s)
         idle = [_idle_power(bench, sampler, hold, clock, spec, calibration) for clock in plan.clocks_mhz]

@@ -85,10 +85,11 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
     else:
         calibration = _measured(asked)
         open_question = False
+    from collector.sensing.calibration import NO_METER
     from collector.sensing.figures import sensor_lines
 
     speak.say(calibration.document(), sensor_lines(calibration), asked.out)
-    doubts = [calibration.notes[subject] for subject in ("readings", "time_base") if subject in calibration.notes]
+    doubts = [text for subject in ("readings", "gain") if (text := calibration.notes.get(subject, NO_METER)) != NO_METER]
     speak.warn(*doubts)
     told = calibration.averaging != "undetermined" or open_question
     return DONE if told and not doubts else DONE_WITH_WARNINGS

@@ -14,6 +14,7 @@ from collector.sensing.board_power import GRID_S, LEAD_S, LoadStamps, Signal, lo
 from collector.sensing.calibration import NO_METER, Candidate, SensorCalibration
 from collector.sensing.clock import UpdateClock, Updates, fit_update_clock
 from collector.sensing.decision import LEAD, Decision, decided, explains
+from collector.sensing.known_sensor import GAIN_PRIOR_STD, OFFSET_PRIOR_STD_W
 from collector.sensing.reference import MIN_SPAN_W, Rise, load_of_meter, rise_of, tie_meter
 from collector.sensing.regression import DELAY_S, Fit, Problem
 from collector.sensing.response import KERNELS
@@ -56,6 +57,12 @@ NO_LOAD: Final = (
 STAMPS_ALONE: Final = (
     "told from the load's stamps, for boards whose power follows by half a step or more at once (60 to 100 % on published ones): a board "
     "whose whole power follows like this would look the same; an external meter tells"
+)
+UNUSED: Final = "the reference was not used: {why}"
+NOT_FOLLOWED: Final = "readings do not follow its power; see that it measures this board all the time, and is on the readings' time base"
+OTHER_POWER: Final = (
+    "readings would be {gain:.3g} times the meter's power {offset_w:+.3g} W, as of no published board: let all supply lines of this board, "
+    "the slot's too, and nothing else pass the meter"
 )
 DRIFTS: Final = (
     "changes by {rate:.2g} ms a second, as of a sensor that samples on another clock than its updates: this is the middle of the record, "
@@ -112,6 +119,9 @@ def identify_sensor(record: SensorRecord, sensor: SensorCalibration, remarks: di
         notes["update_period_s"] = clock.remark
     reference = _reference(record, notes)
     decision = _averaging(updates, clock, reference, notes)
+    if reference.meter is not None and reference.stamped and (decision is None or decision.best.explained <= 0.5):
+        unused = {**(remarks or {}), "gain": UNUSED.format(why=NOT_FOLLOWED)}
+        return identify_sensor(replace(record, meter_s=None, meter_w=None), sensor, unused)
     rise = _rise(updates, reference, decision)
     found = _figures(updates, clock, decision, rise) | _gain(reference, decision, notes)
     found["transient"] = _transient(decision, rise, clock, reference, notes)
@@ -133,7 +143,7 @@ def _reference(record: SensorRecord, notes: dict[str, str]) -> _Reference:
     load = record.load
     alone = _Reference(load=load, stamped=load is not None)
     if record.meter_s is None or record.meter_w is None:
-        notes["gain"] = notes["offset_w"] = NO_METER
+        notes["gain"] = notes["offset_w"] = notes.get("gain", NO_METER)
         return alone
     good = np.isfinite(record.meter_s) & np.isfinite(record.meter_w)
     meter_s, meter_w = record.meter_s[good], record.meter_w[good]
@@ -145,8 +155,7 @@ def _reference(record: SensorRecord, notes: dict[str, str]) -> _Reference:
             meter_s, meter_w = meter_s[kept], meter_w[kept]
         power = meter_signal(meter_s, meter_w)
     except SensorError as error:
-        notes["gain"] = notes["offset_w"] = str(error)
-        notes["time_base"] = f"the reference was not used: {error}"
+        notes["gain"] = notes["offset_w"] = UNUSED.format(why=error)
         return alone
     return replace(
         alone,
@@ -281,14 +290,17 @@ def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str
         notes["gain"] = notes["offset_w"] = notes["averaging"]
         return {}
     fit = decision.best
-    gain = float(fit.level[1])
+    offset_w, gain = map(float, fit.level[:2])
     if gain <= 0.0 or float(np.ptp(fit.predicted)) < MIN_SPAN_W * gain:
         notes["gain"] = notes["offset_w"] = f"the readings do not rise with the meter's power by {MIN_SPAN_W:g} W or more"
+        return {}
+    if max(abs(gain - 1.0) / GAIN_PRIOR_STD, abs(offset_w) / OFFSET_PRIOR_STD_W) > 4.0:  # published ones: up to 3.2
+        notes["gain"] = notes["offset_w"] = OTHER_POWER.format(gain=gain, offset_w=offset_w)
         return {}
     return {
         "gain": gain,
         "gain_std": float(fit.level_std[1]),
-        "offset_w": float(fit.level[0]),
+        "offset_w": offset_w,
         "offset_std_w": float(fit.level_std[0]),
         "gain_offset_correlation": fit.level_correlation,
     }

@@ -100,6 +100,20 @@ def test_resuming_something_else_is_refused_with_the_difference(finished, tiny, 
     assert finished.read_bytes() == before
 
 
+def test_a_meter_without_a_gain_ends_a_campaign_at_once_and_one_with_it_is_not_needed_to_go_on(tiny, calibration, tmp_path):
+    output = tmp_path / "d.parquet"
+    with planned(tiny) as (bench, plan, key):
+        metered = replace(bench, sensors=(*bench.sensors, SimpleNamespace(fields=lambda: ("total",), read=lambda: ())))
+        unknown = replace(calibration, gain=None, notes={"gain": "cut off"})
+        with pytest.raises(CampaignError, match="the meter gives no gain: cut off"):
+            Campaign(metered, tiny, plan, key, output, calibration=unknown).run()
+        assert list(tmp_path.iterdir()) == []
+        metered_key = campaign_key(metered, tiny, plan, (), 7)
+        with pytest.raises(KeyboardInterrupt):
+            Campaign(metered, tiny, plan, metered_key, output, calibration=calibration, report=stop_after(2)).run()
+    assert collected(tiny, output, calibration, resume=True).rows_kept == 2
+
+
 def test_a_kernel_that_cannot_run_is_counted_not_fatal(tiny, calibration, tmp_path):
     with planned(tiny) as (bench, plan, key):
         runner = bench.runner
@@ -316,10 +330,10 @@ def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(words, tmp_
     changes = {
         "selection was '60 s', is 'all'": "",
         "sensor was": "--budget 60s --sensor a100-pcie-40gb",
-        "external_meter was False": "--budget 60s --pmd sim",
     }
     for difference, options in changes.items():
         refused(1, f"cannot be resumed: {difference}", f"{words} {options} --resume -q")
+    refused(1, "the meter gives no gain: needs an external meter", f"{words} --budget 60s --pmd sim --resume -q")
 
 
 def test_what_is_chosen_and_what_cannot_be_is_said(words):

@@ -137,6 +137,29 @@ def test_a_meter_on_another_clock_gives_nothing_but_the_reason():
     assert "one time base" in found.notes["averaging"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"meter_s": METERED.meter_s + 3.7},
+        {"meter_w": np.where(METERED.meter_s < METERED.meter_s.mean(), METERED.meter_w, 0.3)},
+        {"meter_w": np.full_like(METERED.meter_w, 55.0)},
+        {"meter_w": np.full_like(METERED.meter_w, np.nan)},
+    ],
+    ids=["late", "unplugged", "constant", "none"],
+)
+def test_a_meter_that_the_readings_do_not_follow_takes_nothing_from_what_the_load_tells(change):
+    found, alone = calibration(replace(METERED, **change)), calibration(replace(METERED, meter_s=None, meter_w=None))
+    assert found.notes["gain"].startswith("the reference was not used")
+    assert replace(found, notes=alone.notes) == alone
+
+
+@pytest.mark.parametrize("share, beside_w", [(0.6, 0.0), (0.15, 10.0), (1.0, 80.0)], ids=["one line of two", "slot", "whole machine"])
+def test_a_meter_of_other_power_than_the_boards_gives_no_gain(share, beside_w):
+    found = calibration(replace(METERED, meter_w=share * METERED.meter_w + beside_w))
+    assert (found.averaging, found.gain, found.offset_w) == ("low-pass", None, None)
+    assert "supply lines" in found.notes["gain"]
+
+
 @pytest.mark.parametrize("step_w, share", [(0.01, 0.8), (1.0, 0.8), (5.0, 1.0)])
 def test_a_meter_at_the_end_of_its_range_gives_no_gain_and_one_in_coarse_steps_does(step_w, share):
     meter_w = step_w * np.round(np.minimum(METERED.meter_w, share * METERED.meter_w.max()) / step_w)
