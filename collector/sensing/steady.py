@@ -57,7 +57,7 @@ def steady_power(
 ) -> SteadyPower:
     """Mean power from readings between two host times, which exclude start and rise.
 
-    `power_limit_w` bounds possible power.
+    `power_limit_w` bounds possible power; nan if unknown.
     """
     host_s = host_seconds(readings.host_ns)
     inside = (host_s >= start_s) & (host_s <= end_s)
@@ -153,7 +153,7 @@ def counter_energy(
     energy = after.energy_j - before.energy_j
     elapsed = (after.host_ns - before.host_ns) * SECONDS_PER_NS
     # A counter that runs faster than twice the power limit is wrong.
-    if not 0.0 <= energy <= 2.0 * power_limit_w * (elapsed + 2.0 * update_period_s):
+    if energy < 0.0 or energy > 2.0 * power_limit_w * (elapsed + 2.0 * update_period_s):
         return math.nan, ("counter_absurd",)
     expected = raw_power_w * duration_s
     ends = 2.0 * update_period_s * abs(raw_power_w - rest_power_w if math.isfinite(rest_power_w) else raw_power_w)

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -116,6 +117,16 @@ def test_a_few_doubtful_readings_are_left_out_and_a_doubtful_sensor_gives_no_pow
         assert row["power_w"] is row["power_raw_w"] is row["power_std_w"] is row["energy_j"] is None
     elif known:
         assert row["power_w"] == pytest.approx(measured(calibration, a_point())["power_w"], rel=0.01)
+
+
+def test_a_board_without_a_power_limit_has_the_power_of_one_with_it(calibration):
+    with open_bench(BOARD, seed=3) as bench:
+        gpu = bench.gpu
+        gpu.lock_clock_mhz(900.0)
+        silent = {"identity": gpu.identity, "read_states": gpu.read_states}
+        silent = SimpleNamespace(**silent, state=lambda: replace(gpu.state(), power_limit_w=math.nan))
+        row = measure_kernel(replace(bench, gpu=silent), Sampler(silent, bench.sensors), a_point(), SETTINGS, calibration)
+    assert row == {**measured(calibration, a_point()), "power_limit_w": None}
 
 
 def test_a_clock_that_was_not_held_is_flagged(calibration):
