@@ -19,4 +19,4 @@ MOST_POWER_W: Final = 20_000.0
 
 def possible_power(power_w: Array | float, most_w: float = MOST_POWER_W) -> NDArray[np.bool_]:
     """Whether a board can draw each reading [W]; `most_w` is a board's own limit, nan if unknown."""
-    return (np.asarray(power_w) >= LEAST_POWER_W) & (np.asarray(power_w) <= np.fmin(most_w, MOST_POWER_W))
+    return (np.asarray(power_w) >= LEAST_POWER_W) & (np.asarray(power_w) <= min(MOST_POWER_W, most_w))  # nan last: it is never the less

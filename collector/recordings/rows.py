@@ -54,6 +54,8 @@ def ordered(time_s: Array, power_w: Array, where: str, *, meter: bool = False) -
         parts.append(f"{np.count_nonzero(late)} rows left out: their time lies before that of an earlier row")
     time_s, power_w = time_s[~late], power_w[~late]
     last = np.append(time_s[1:] > time_s[:-1], True)
+    if lost := np.count_nonzero(~last[:-1] & (power_w[1:] != power_w[:-1])):
+        parts.append(f"{lost} rows left out: the next one, of another power, has the same time; log finer stamps, in milliseconds")
     time_s, power_w = time_s[last], power_w[last]
     _check_units(time_s, power_w, where, meter)
     return Rows(time_s=time_s, power_w=power_w, remarks=tuple(parts))

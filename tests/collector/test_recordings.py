@@ -97,6 +97,8 @@ def test_lines_that_are_no_row_and_a_power_that_nothing_draws_are_left_out_and_c
     assert found.power_w == pytest.approx(np.delete(POWER, 7))
     assert re.search(r"1 of 400 rows have .*1 line\(s\) are no row .*Unable to determine", " ".join(found.left_out))
     assert not read_readings(written(tmp_path, smi_text() + stamp(9.0), "cut.csv")).left_out, "a last line that is cut is none of them"
+    coarse = read_readings(written(tmp_path, re.sub(r"\.(\d)\d\d,", r".\g<1>00,", smi_text()), "coarse.csv"))
+    assert coarse.left_out[0].startswith("23 rows left out: the next one, of another power, has the same time")
 
 
 def test_the_named_column_is_read_with_or_without_its_unit(tmp_path):
