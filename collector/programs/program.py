@@ -75,7 +75,7 @@ def _executed(command: Sequence[str], instruments: Instruments, stdout: Any, env
     begun_s, begun = time.monotonic(), list[subprocess.Popen[bytes]]()
     with ThreadPoolExecutor(1) as starter:  # no signal's handler runs in its thread: an interruption loses no program that was started
         try:
-            environ = {**chosen, **os.environ, **environment}
+            environ = {**os.environ, **chosen, **environment}
             starter.submit(lambda: begun.append(subprocess.Popen(list(command), stdout=stdout, env=environ))).result()
             status = begun[0].wait()
         except FileNotFoundError as error:

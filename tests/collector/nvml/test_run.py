@@ -57,7 +57,8 @@ def known_sensor(tmp_path):
 
 
 def test_energy_and_exit_status_of_a_program(environment, boards, known_sensor):
-    ended = collect(environment, *f"run --sensor {known_sensor} --json --".split(), *PYTHON, PROGRAM, "7")
+    elsewhere = {**environment, "CUDA_VISIBLE_DEVICES": "1"}
+    ended = collect(elsewhere, *f"run --sensor {known_sensor} --json --".split(), *PYTHON, PROGRAM, "7")
     assert ended.returncode == 7, ended.stderr
     seen, stamps = ended.stderr.splitlines()
     assert seen == UUID, "the program's own output goes to stderr, and it sees the measured board alone"
