@@ -87,7 +87,7 @@ class Calls:
     def _failure(self, call: str, error: Any) -> DeviceError:
         if error.value in LOST_CODES:
             return lost_board(error.value)
-        return DeviceError(f"NVML {call} failed: {error}")
+        return DeviceError(f"NVML {call} failed: {error}; run the command again, a campaign with --resume")
 
 
 class NvmlLibrary(Calls):
