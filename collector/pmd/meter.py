@@ -168,4 +168,4 @@ def _asked(line: SerialLine) -> tuple[MeterModel, int] | None:
 
 
 def _stopped(port: str) -> DeviceError:
-    return DeviceError(f"{port}: the meter stopped sending; unplug it, plug it in again and start anew")
+    return DeviceError(f"{port}: the meter stopped sending; plug it in again, then run the command again, a campaign with --resume")
