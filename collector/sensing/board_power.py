@@ -133,13 +133,10 @@ def meter_signal(time_s: Array, power_w: Array) -> Signal:
     Raises SensorError for a record that is too short to be a reference, and for one that ends at the meter's range: there, and only there,
     samples repeat.
     """
-    good = np.isfinite(time_s) & np.isfinite(power_w)
-    time_s, power_w = time_s[good], power_w[good]
     if len(time_s) < 100:
         raise SensorError(f"the reference has {len(time_s)} samples; at least 100 are needed")
     top, same = power_w[:-1] == power_w.max(), np.diff(power_w) == 0.0
-    at_top, below = (2 * np.count_nonzero(same & part) - np.count_nonzero(part) for part in (top, ~top))
-    if np.count_nonzero(top & same) > 2 and at_top > 0 >= below:
+    if np.count_nonzero(top & same) > 2 and np.mean(same[top]) > 0.5 > np.mean([*same[~top], False]):
         told = f"its largest value, {power_w.max():.6g} W, comes {np.count_nonzero(top)} times"
         raise SensorError(f"the reference is cut off at the end of the meter's range: {told}; choose a larger range")
     area = integrated(time_s, power_w)

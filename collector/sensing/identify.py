@@ -58,8 +58,10 @@ STAMPS_ALONE: Final = (
     "told from the load's stamps, for boards whose power follows by half a step or more at once (60 to 100 % on published ones): a board "
     "whose whole power follows like this would look the same; an external meter tells"
 )
-UNUSED: Final = "the reference was not used: {why}"
-NOT_FOLLOWED: Final = "readings do not follow its power; see that it measures this board all the time, and is on the readings' time base"
+NOT_FOLLOWED: Final = (
+    "the reference was not used: readings do not follow its power; see that it measures this board all the time, and is on the readings' "
+    "time base"
+)
 OTHER_POWER: Final = (
     "readings would be {gain:.3g} times the meter's power {offset_w:+.3g} W, as of no published board: let all supply lines of this board, "
     "the slot's too, and nothing else pass the meter"
@@ -120,8 +122,7 @@ def identify_sensor(record: SensorRecord, sensor: SensorCalibration, remarks: di
     reference = _reference(record, notes)
     decision = _averaging(updates, clock, reference, notes)
     if reference.meter is not None and reference.stamped and (decision is None or decision.best.explained <= 0.5):
-        unused = {**(remarks or {}), "gain": UNUSED.format(why=NOT_FOLLOWED)}
-        return identify_sensor(replace(record, meter_s=None, meter_w=None), sensor, unused)
+        return identify_sensor(replace(record, meter_s=None, meter_w=None), sensor, {**(remarks or {}), "gain": NOT_FOLLOWED})
     rise = _rise(updates, reference, decision)
     found = _figures(updates, clock, decision, rise) | _gain(reference, decision, notes)
     found["transient"] = _transient(decision, rise, clock, reference, notes)
@@ -155,7 +156,7 @@ def _reference(record: SensorRecord, notes: dict[str, str]) -> _Reference:
             meter_s, meter_w = meter_s[kept], meter_w[kept]
         power = meter_signal(meter_s, meter_w)
     except SensorError as error:
-        notes["gain"] = notes["offset_w"] = UNUSED.format(why=error)
+        notes["gain"] = notes["offset_w"] = f"the reference was not used: {error}"
         return alone
     return replace(
         alone,
