@@ -97,7 +97,7 @@ def verify_command(bundle_name: str, key: str, as_json: bool) -> None:
 @click.command()
 @bundle_argument
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
-@output_option(force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
+@output_option(force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE, of an installed one here.")
 @click.option("--against", metavar="BUNDLE", type=named_file, help="The release before; without it the newest one beside the release.")
 @click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
 @json_option
@@ -109,12 +109,12 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     """
     from datetime import UTC, datetime
 
-    from estimator.bundle.files import bundle_path, load_bundle
+    from estimator.bundle.files import load_bundle
     from fitter.release.versions import file_name, identity, newest_release, release
 
     bundle = load_bundle(bundle_name)
     name = file_name(bundle.name)
-    target = out or bundle_path(bundle_name).parent / f"{name}-{version}.json"
+    target = out or Path(bundle_name).parent / f"{name}-{version}.json"
     before = against or newest_release(target.absolute().parent, name)
     previous = None if before is None else load_bundle(before)
     released, log = release(bundle, version, target, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))

@@ -12,6 +12,7 @@ from estimator.blocks.model import TIMES, model_key
 from estimator.blocks.model import section_of as block_section
 from estimator.counts.energies import section_of as instruction_section
 from estimator.vocabulary.gpu import ClockTable
+from fitter.cli import main as fit
 from fitter.errors import ReleaseError
 from fitter.release.versions import (
     coefficient_differences,
@@ -24,6 +25,7 @@ from fitter.release.versions import (
     version_key,
     workload_differences,
 )
+from tests.estimator.estimating import run
 from tests.estimator.synthetic import transformer
 from tests.estimator.test_block_count import MODEL
 from tests.estimator.test_counted_energy import ENERGIES
@@ -173,3 +175,9 @@ def test_a_release_is_compared_with_the_newest_one_beside_it(tmp_path):
     with pytest.raises(ReleaseError, match=r"1\.10\.1 is too small a step from 1\.10\.0.*group softmax removed.*least is 2\.0\.0"):
         release(replace(bundle, **CHANGES["fewer groups"][1]), "1.10.1", tmp_path / "x.json", first, "", "2026-01-02")
     assert not (tmp_path / "x.json").exists()
+
+
+def test_a_release_of_an_installed_bundle_lies_in_the_present_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("release a10-eager --version 9.0.0", program=fit)
+    assert {path.name for path in tmp_path.iterdir()} == {"a10-eager-9.0.0.json", "a10-eager.changelog.md"}
