@@ -22,7 +22,7 @@ SIMGRID: Final = "simgrid"
 HEAD: Final = ("kernel", "block_threads", "sm_clock_mhz")
 """Fields that tell models apart, and the options that select models by them."""
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 @click.command(epilog="Block-count models come from `fit` on grids of a kernel; docs/how-to/block-count.md.")
@@ -65,7 +65,6 @@ def blocks_command(**options: Any) -> int:
         from estimator.vocabulary.whole_file import write_whole
 
         write_whole(options["simgrid"], platform_xml(chosen).encode())
-    outside = sorted({count for model in chosen for count in grids if not model.inside(count)})
     if not grids:
         rows = [_listed(model) for model in sorted(chosen, key=lambda model: (model.sm_clock_mhz, model.kernel, model.block_threads))]
     elif form == SIMGRID:
@@ -73,7 +72,12 @@ def blocks_command(**options: Any) -> int:
     else:
         rows = [_estimated(model, count, form) for model in chosen for count in grids]
     show(rows_text(rows, answer))
-    warnings = [f"{', '.join(map(str, outside))} blocks lie outside the measured grids"] if outside else []
+    limit_w, warnings = bundle.gpu.power_limit_w, []
+    above = {row["blocks"] for row in rows if grids and row["energy_j"] > limit_w * row["latency_s"]}
+    outside = {row["blocks"] for row in rows if grids and not row["inside"]}
+    for counts, where in ((outside, "lie outside the measured grids"), (above, f"draw more than the limit, {limit_w:g} W: the clock falls")):
+        if counts:
+            warnings.append(f"{', '.join(map(str, sorted(counts)))} blocks {where}")
     return say(warnings, simulated_notes(bundle), options)
 
 

@@ -16,7 +16,7 @@ from estimator import BundleError, EstimatorError
 from estimator.blocks.model import FORMS, BlockModel, model_key, models_from_section, occupancy_times, section_of
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
 from estimator.bundle.files import save_bundle
-from tests.estimator.estimating import printed
+from tests.estimator.estimating import printed, run
 from tests.fitter.measured import PLANTED
 from tests.processes import ended
 
@@ -222,3 +222,14 @@ def test_the_command_says_what_simgrid_is_to_execute(tmp_path):
         assert row["latency_s"] == pytest.approx(units / row["speed"], rel=1e-12)
         model = FERMI if row["pstate"] == 0 else SLOWER
         assert row["latency_s"] == pytest.approx(float(model.latency_s(row["blocks"])), rel=1e-9)
+
+
+def test_power_above_the_limit_is_a_warning(tmp_path):
+    bundle = tmp_path / "blocks.json"
+    limit_w = PLANTED.gpu.power_limit_w
+    below, above = (replace(MODEL, kernel=kernel, static_w=limit_w * share) for kernel, share in (("below", 0.1), ("above", 2.0)))
+    save_bundle(replace(PLANTED, block_models=section_of([below, above])), bundle)
+    for form in (*FORMS, "simgrid"):
+        told = [run("blocks", kernel, "--bundle", bundle, "--blocks 432 --strict --form", form) for kernel in ("below", "above")]
+        assert [one.status for one in told] == [0, 3]
+        assert f"432 blocks draw more than the limit, {limit_w:g} W" in told[1].err
