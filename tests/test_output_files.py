@@ -185,7 +185,14 @@ def test_a_write_that_fails_leaves_the_old_file_and_says_which(tmp_path):
 COMMANDS = ((collect, COLLECT_COMMANDS), (estimate, ESTIMATE_COMMANDS), (fit, FIT_COMMANDS))
 
 
-@pytest.mark.parametrize("words, said", [("trace gpt2 --list", "or ask for --list"), ("counts x.csv --metrics", "not both")])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("trace gpt2 --list", "or ask for --list"), ("counts x.csv --metrics", "not both"), ("sweep x.csv --gpu a10 --csv --json", "one form"),
+        ("explain x.csv --gpu a10 -o x.svg --csv", "csv and svg: an answer has one form"),
+        ("x.csv --gpu a10 -o x.txt --json", "json and txt: an answer has one form"),
+    ],
+)  # fmt: skip
 def test_options_of_two_ways_of_working_are_not_mixed(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.csv").write_text("")

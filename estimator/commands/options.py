@@ -154,11 +154,11 @@ def kernel_count(value: str) -> int | None:
 
 def answer_form(options: Options, known: Sequence[str]) -> str:
     """The form of the answer: from a flag, from the suffix of the output file, or "txt".  Raises UsageError."""
-    if options["as_json"] and options["as_csv"]:
-        raise click.UsageError("--json and --csv: an answer has one form; give one of them")
     out: Path | None = options.get("out")
     ending = out.suffix.lower().removeprefix(".") if out is not None else ""
-    form = "json" if options["as_json"] else "csv" if options["as_csv"] else ending or "txt"
+    form, *others = [name for name in known if name == ending or options.get(f"as_{name}")] or [ending or "txt"]
+    if others:
+        raise click.UsageError(f"{form} and {others[0]}: an answer has one form, of --json, --csv and the ending of --out")
     if form not in known:
         raise click.UsageError(f"--out: .{form} is no form of this answer; known: {', '.join(known)}")
     if form in TEXT_FORMATS and click.get_current_context().get_parameter_source("chart") is ParameterSource.COMMANDLINE:
