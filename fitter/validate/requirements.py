@@ -58,7 +58,11 @@ def missed_line(verdicts: Sequence[Verdict]) -> str:
     """One line that names every missed requirement; "" if all are met."""
     missed = [
         f"{one['quantity']} of at most {one['limit']:g} %, "
-        + ("nothing left out of the fit to compare it with" if one["found"] is None else f"found {one['found']:.2f} % on {one['kind']}")
+        + (
+            "nothing outside the fit to compare it with (grids and instructions: by `fit check`)"
+            if one["found"] is None
+            else f"found {one['found']:.2f} % on {one['kind']}"
+        )
         for one in verdicts
         if not one["met"]
     ]

@@ -147,7 +147,8 @@ def test_what_a_table_lacks_for_a_model_or_its_energy_is_said(columns, complaint
 )
 def test_a_check_of_grids_counts_what_its_intervals_hold_and_what_is_required(slower, require, status, tmp_path):
     bundle, table = tmp_path / "b.json", grid_table(tmp_path / "other.csv", slower)
-    assert run(grid_table(tmp_path / "grids.csv"), "-o", bundle, program=fit).status == 0
+    assert run(own := grid_table(tmp_path / "grids.csv"), "-o", bundle, program=fit).status == 0
+    assert "grids and instructions: by `fit check`" in run(own, "-q --require latency=5% -o", tmp_path / "c.json", program=fit).err
     assert run(f"check {require}", bundle, table, program=fit).status == status
     assert "no block-count model of vector_add of this GPU" in run("check h100-sxm", table, program=fit).err
 
