@@ -188,7 +188,8 @@ COMMANDS = ((collect, COLLECT_COMMANDS), (estimate, ESTIMATE_COMMANDS), (fit, FI
 @pytest.mark.parametrize(
     "words, said",
     [
-        ("trace gpt2 --list", "or ask for --list"), ("counts x.csv --metrics", "not both"), ("sweep x.csv --gpu a10 --csv --json", "one form"),
+        ("trace gpt2 --list", "or ask for --list"), ("counts x.csv --metrics", "not both"),
+        ("sweep x.csv --gpu a10 --csv --json", "csv and json: an answer has one form"),
         ("explain x.csv --gpu a10 -o x.svg --csv", "csv and svg: an answer has one form"),
         ("x.csv --gpu a10 -o x.txt --json", "json and txt: an answer has one form"),
     ],

@@ -75,7 +75,7 @@ def blocks_command(**options: Any) -> int:
     limit_w, warnings = bundle.gpu.power_limit_w, []
     above = {row["blocks"] for row in rows if grids and row["energy_j"] > limit_w * row["latency_s"]}
     outside = {row["blocks"] for row in rows if grids and not row["inside"]}
-    for counts, where in ((outside, "lie outside the measured grids"), (above, f"draw more than the limit, {limit_w:g} W: the clock falls")):
+    for counts, where in ((outside, "lie outside the measured grids"), (above, f"draw more than {limit_w:g} W, the limit: clocks fall")):
         if counts:
             warnings.append(f"{', '.join(map(str, sorted(counts)))} blocks {where}")
     return say(warnings, simulated_notes(bundle), options)

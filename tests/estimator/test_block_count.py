@@ -232,4 +232,4 @@ def test_power_above_the_limit_is_a_warning(tmp_path):
     for form in (*FORMS, "simgrid"):
         told = [run("blocks", kernel, "--bundle", bundle, "--blocks 432 --strict --form", form) for kernel in ("below", "above")]
         assert [one.status for one in told] == [0, 3]
-        assert f"432 blocks draw more than the limit, {limit_w:g} W" in told[1].err
+        assert f"432 blocks draw more than {limit_w:g} W, the limit" in told[1].err
