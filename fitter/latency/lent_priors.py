@@ -54,14 +54,13 @@ def _persistent(gpu: GpuSpec) -> bool:
 def transferred_priors(values: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float, gpu: GpuSpec) -> Priors:
     """The general priors of a section on this GPU, centred on the values of another GPU's; names without a value keep theirs.
 
-    Launch costs of the host are priors too if the other fit has them: kernels above the floor contain them.
+    A fit of one clock has no `start`, whose time is then part of `epsilon_s`.  Launch costs of the host are priors too if the other fit
+    has them: kernels above the floor contain them.
     """
     start_s = START_CLOCKS / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
-    epsilon = values.get("epsilon_s", 0.0)
-    if "start" in values and "start" not in priors:
-        epsilon += values["start"] * start_s
-    elif "start" in priors and "start" not in values:
-        epsilon = max(epsilon - priors["start"].centre * start_s, 0.3 * epsilon)
+    epsilon, started = values.get("epsilon_s", 0.0), values.get("start", 0.0)
+    own = (started or priors["start"].centre) if "start" in priors else 0.0
+    epsilon = max(epsilon + (started - own) * start_s, 0.3 * epsilon)
     known = {**values, "epsilon_s": epsilon}
     moved = around(known, priors, narrowing)
     if values.get("floor_s", 0.0) > 0.0:

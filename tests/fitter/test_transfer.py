@@ -17,7 +17,7 @@ from estimator.engine.board import board_tables, carried_power
 from fitter.bundle.calibration import calibrate
 from fitter.cli import main as fit
 from fitter.latency.groups import fit_kernel_groups
-from fitter.latency.lent_priors import moved_values
+from fitter.latency.lent_priors import moved_values, transferred_priors
 from fitter.latency.runs import fit_latency
 from fitter.priors import kernel_priors
 from fitter.rows.selection import read_selection
@@ -127,6 +127,17 @@ def test_where_blocks_persist_on_one_side_only_coefficients_differ_by_known_fact
     assert factors[0][0] == 1.0
     assert factors[0][1] < 0.7
     assert moved_values(groups, A100, V100) == groups
+
+
+@pytest.mark.parametrize("there", [{"epsilon_s": 4e-6, "start": 1.1}, {"epsilon_s": 4e-6}], ids=["clocks", "one clock"])
+@pytest.mark.parametrize("one_clock", [True, False])
+def test_a_kernels_fixed_cost_at_the_highest_clock_travels_between_fits_of_one_clock_and_of_several(there, one_clock):
+    start_s = 1000.0 / (A100.sm_clock_max_mhz * 1e6)
+    own = kernel_priors("elementwise", A100, cuda_cores=False, warm=False, one_clock=one_clock)
+    moved = transferred_priors(there, own, 1.0, A100)
+    assert moved.keys() == own.keys()
+    cost_s = moved["epsilon_s"].centre + (0.0 if one_clock else moved["start"].centre * start_s)
+    assert cost_s == pytest.approx(there["epsilon_s"] + there.get("start", 0.0) * start_s, rel=1e-12)
 
 
 def test_probes_are_different_kernels_of_every_kind_and_the_choice_is_reproducible():
