@@ -188,11 +188,9 @@ def _linear(run: _Pass, product: Product, rows: int) -> Iterator[Launch]:
 def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:
     """Prompts expand their latent vectors to heads; decoding multiplies queries and results with the halves of the matrix, head by head."""
     latent, step, heads = run.model.latent, run.step, run.model.heads // run.layout.tensor_parallel
-    if latent is None:
-        return
     if step.prompts:
         yield from _linear(run, product, round(step.together * sum(attended for _, attended in step.prompts)))
-    if step.sequences:
+    if latent and step.sequences:
         yield run.operator("gemm", "bmm", heads, step.sequences, latent.rank, latent.plain_dim), product.layers
         yield run.operator("gemm", "bmm", heads, step.sequences, latent.value_dim, latent.rank), product.layers
 
