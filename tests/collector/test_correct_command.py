@@ -14,8 +14,9 @@ from scipy.integrate import trapezoid
 from collector.errors import CollectorError
 from collector.recordings.run import read_reference, read_run
 from collector.sensing.board_power import LoadStamps
-from collector.sensing.calibration import SensorCalibration
+from collector.sensing.calibration import Candidate, SensorCalibration
 from collector.sensing.correct import correct_recording
+from collector.sensing.known_sensor import possible_responses
 from tests.collector.made_readings import made, sensor_of
 from tests.words import answer, refused
 
@@ -107,6 +108,22 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp
     assert document["energy_std_j"] > known.span.energy_std_j
     assert abs(document["energy_j"] - true) < 3.0 * document["energy_std_j"]
     assert ("gain" if unknown != "averaging" else "averaging") in document["notes"]
+
+
+def test_candidates_of_an_undetermined_averaging_are_weighed_by_the_readings(record):
+    own = record.calibration
+    rivals = tuple(
+        Candidate(kernel=kernel, score=score, window_s=width_s, window_std_s=1e-3, delay_s=own.delay_s, delay_std_s=own.delay_std_s)
+        for kernel, score, width_s in ((own.averaging, -1.0, own.window_s), ("low-pass", 0.0, 0.3), ("boxcar", -20.0, 1.0))
+    )
+    blind = replace(own, averaging="undetermined", window_s=None, window_std_s=None)
+    weighed, guessed = (
+        correct_recording(record.time_s, record.power_w, replace(blind, candidates=given), record.load) for given in (rivals, ())
+    )
+    true = float(record.energy_j(record.load.start_s[:1], record.load.end_s[-1:])[0])
+    assert "candidates are weighed" in weighed.notes["averaging"]
+    assert possible_responses(replace(blind, candidates=rivals)).reach_s < 1.0, "the last one is out of the question"
+    assert abs(weighed.span.energy_j - true) < 3.0 * weighed.span.energy_std_j < 1.5 * guessed.span.energy_std_j
 
 
 def logged(record, path, column, board):
