@@ -269,7 +269,10 @@ def power_parts_w(model: PowerModel, point: OperatingPoint, busy_share: Array, t
 
 
 def tensor_rate(gpu: GpuSpec) -> float:
-    """Reference rate of tensor activity: 16-bit operands [flop / (clock · SM)]."""
+    """Reference rate of tensor activity: 16-bit operands [flop / (clock · SM)].
+
+    A core at its peak draws as much in any format: set alone, it changes the energy of all other formats.
+    """
     return gpu.tensor_flop_per_clock.get("bf16", gpu.tensor_flop_per_clock.get("fp16", gpu.cuda_flop_per_clock["fp32"]))
 
 
