@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
 from collector.commands.output import Speaker
 from collector.errors import ClockListError, CollectorError, DeviceError
 from estimator.commands.options import flag, with_options
-from estimator.options.command_line import OutputPlace, output_option
+from estimator.options.command_line import OutputPlace, is_given, output_option
 
 if TYPE_CHECKING:
     from collector.clocks import Clocks
@@ -99,7 +98,7 @@ def given_words(without: frozenset[str]) -> dict[str, list[str]]:
     words = {}
     for option in context.command.params:
         name = option.name or ""
-        if isinstance(option, click.Option) and name not in without and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if isinstance(option, click.Option) and name not in without and is_given(name):
             value = context.params[name]
             words[name] = [(option.opts if value else option.secondary_opts)[0]] if option.is_flag else [option.opts[0], str(value)]
     return words

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
 from collector.commands.options import (
     asked_clocks,
@@ -23,7 +22,7 @@ from collector.commands.options import (
 from collector.commands.output import Speaker, stoppable
 from collector.errors import ClockError
 from estimator.commands.options import Number, flag
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option, tell
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, is_given, output_option, tell
 from estimator.vocabulary.values import frozen
 
 if TYPE_CHECKING:
@@ -78,8 +77,7 @@ program_argument = click.argument("command", nargs=-1, required=True, type=click
 @seed_option()
 @output_options
 @program_argument
-@click.pass_context
-def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> int:
+def run_command(speak: Speaker, **options: Any) -> int:
     """Measure any program: time, energy and power of the board while it runs, each with its uncertainty.
 
     Write `--` before the command: collect run --gpu 0 -- python train.py.  On a simulated board: -- WORKLOAD.json [TIMES].
@@ -95,7 +93,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     from collector.programs.kernels import measure_kernels
 
     asked = RunOptions(**options)
-    _check_options(context, asked)
+    _check_options(asked)
     end: BaseException | None = None
     with (
         _measured_program(asked.gpu, asked.seed, asked.sensor, asked.command, speak) as subject,
@@ -105,7 +103,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
         clocks = asked_clocks(asked.freqs, instruments.gpu, "--freqs")
         if asked.kernels:
             if len(clocks) > 1:
-                raise click.UsageError("--kernels takes one run; give one clock", context)
+                raise click.UsageError("--kernels takes one run; give one clock")
             (clock,) = clocks
             hold.set(clock)
             run, kernels = measure_kernels(*subject, asked_mhz=clock)
@@ -170,15 +168,14 @@ def _measured_program(word: str, seed: int, sensor: str | None, command: tuple[s
         yield instruments, Sampler(instruments.gpu, instruments.sensors), program, sensor_of(sensor, instruments, speak)
 
 
-def _check_options(context: click.Context, asked: RunOptions) -> None:
+def _check_options(asked: RunOptions) -> None:
     """Raises UsageError for options that exclude each other."""
-    given = context.get_parameter_source
-    if asked.asked_std is not None and given("repeats") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--std finds the number of runs; leave --repeats out", context)
-    if asked.asked_std is None and given("longest") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--longest bounds --std; give both", context)
+    if asked.asked_std is not None and is_given("repeats"):
+        raise click.UsageError("--std finds the number of runs; leave --repeats out")
+    if asked.asked_std is None and is_given("longest"):
+        raise click.UsageError("--longest bounds --std; give both")
     if asked.kernels and (asked.asked_std is not None or asked.repeats > 1):
-        raise click.UsageError("--kernels takes one run; leave --std and --repeats out", context)
+        raise click.UsageError("--kernels takes one run; leave --std and --repeats out")
 
 
 def _runs(

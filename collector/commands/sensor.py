@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
 from collector.commands.options import (
     FILE,
@@ -24,7 +23,7 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError, SensorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, is_given, output_option
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.whole_file import write_whole
@@ -68,18 +67,17 @@ class SensorOptions:
 @record_option
 @seed_option()
 @output_options
-@click.pass_context
-def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) -> int:
+def sensor_command(speak: Speaker, **options: Any) -> int:
     """Characterise a board's power sensor: update clock, averaging, delay, rise; with a meter also gain.
 
     On a board it runs loads of its own for half a minute.  With --readings it works from a recording, with fewer results; --gpu then
     names the board of a log that holds several.  An undetermined value is null; notes give the reason and the run that would
     determine it.
     """
-    _check_options(context, recorded=options["readings"] is not None)
+    _check_options(recorded=options["readings"] is not None)
     asked = SensorOptions(**options)
     if asked.readings is not None:
-        board = asked.gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
+        board = asked.gpu if is_given("gpu") else None
         calibration = _recorded(asked, asked.readings, board)
         open_question = asked.load is None and asked.reference is None and calibration.update_period_s is not None
     else:
@@ -95,12 +93,12 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
     return DONE if told and not doubts else DONE_WITH_WARNINGS
 
 
-def _check_options(context: click.Context, *, recorded: bool) -> None:
+def _check_options(*, recorded: bool) -> None:
     """Raises UsageError for options of the other way of working."""
     for name in LIVE_ONLY if recorded else RECORDED_ONLY:
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+        if is_given(name):
             word = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{word} has no meaning with --readings" if recorded else f"{word} needs --readings", context)
+            raise click.UsageError(f"{word} has no meaning with --readings" if recorded else f"{word} needs --readings")
 
 
 def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "SensorCalibration":

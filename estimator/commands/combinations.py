@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from estimator.vocabulary.gpu import GpuSpec
 
 SERVING: Final = "serving"
-OF_TRACES: Final = ("precision", "attention", "master", "image_size", "channels_last")
+OF_TRACES: Final = ("precision", "attention", "master", "image_size", "channels_last", "host_launch_us")
 OF_SERVING: Final = ("kv", "tensor_parallel", "expert_parallel")
 """Options without a meaning in the other kind of runtime."""
 
@@ -177,6 +177,8 @@ def _variants(options: Options) -> "list[Variant]":
             f"{count} combinations of batch, sequence, precision and attention; the most is {MOST_QUESTIONS}, use larger steps"
         )
     if options["model"]:
+        if options["at"]:
+            raise click.UsageError("--at is of workload files: a --model has the sizes of --batch and --sequence")
         return model_variants(options)
     odd = next((name for name in OF_MODELS if options[name] not in (None, False, (), ("eager",), "prefill")), "")
     if odd:

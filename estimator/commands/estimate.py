@@ -11,7 +11,7 @@ from estimator import __version__
 from estimator.commands.combinations import check_finite, questions
 from estimator.commands.options import CHART_FORMATS, KERNELS, QUESTION, TEXT_FORMATS, answer_form, answer_options, with_options
 from estimator.commands.reporting import Forms, deliver, report
-from estimator.options.command_line import WRONG_USAGE, run_command
+from estimator.options.command_line import WRONG_USAGE, is_given, run_command
 from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def estimate_command(**options: Any) -> int:
     predictions = [predicted(one) for one in asked]
     points = joined_sweeps([table([one.variant], prediction) for one, prediction in zip(asked, predictions, strict=True)])
     check_finite(points)
-    most = options["kernels"] if len(points) == len(asked) else 0
+    most = options["kernels"] if is_given("kernels") or len(points) == len(asked) else 0
 
     def results() -> "list[Estimate]":
         return [result for prediction in predictions for result in estimates_of(prediction)]

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
-from estimator.options.command_line import named_file, output_option
+from estimator.options.command_line import is_given, named_file, output_option
 from estimator.vocabulary.errors import OperatingPointError
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def answer_form(options: Options, known: Sequence[str]) -> str:
         raise click.UsageError(f"{form} and {others[0]}: an answer has one form, of --json, --csv and the ending of --out")
     if form not in known:
         raise click.UsageError(f"--out: .{form} is no form of this answer; known: {', '.join(known)}")
-    if form in TEXT_FORMATS and click.get_current_context().get_parameter_source("chart") is ParameterSource.COMMANDLINE:
+    if form in TEXT_FORMATS and is_given("chart"):
         raise click.UsageError("--chart: only a picture holds a chart; give -o FILE.svg")
     return form
 

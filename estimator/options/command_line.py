@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from estimator.vocabulary.documents import printable
 from estimator.vocabulary.whole_file import try_place
@@ -38,6 +39,11 @@ def named_file(text: str) -> str:
     if "\0" in text:
         raise click.BadParameter("a null byte is no part of a file's name")
     return text
+
+
+def is_given(name: str) -> bool:
+    """Whether the present command has this option, by its name as an argument, and the user gave it."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:

@@ -11,7 +11,7 @@ import click
 
 from estimator import __version__
 from estimator.commands.options import Number, with_options
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, output_option, run_command, tell
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, is_given, named_file, output_option, run_command, tell
 from estimator.vocabulary.documents import printable
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
@@ -103,8 +103,9 @@ def fit_command(**options: Any) -> int:
     A DATASET is a Parquet file or folder of `collect`, a workload dataset (whole models) or a kernel table (CSV or
     Parquet); several kinds together are one fit.
     """
-    if len(options["anchors"]) > (not options["priors"]):
-        raise click.UsageError("--anchor takes one bundle, and no --prior beside it: many rows start from priors, a few correct a forecast")
+    if len(options["anchors"]) > (not (options["priors"] or is_given("holdout"))):
+        told = "--anchor takes one bundle, and no --prior or --holdout beside it"
+        raise click.UsageError(f"{told}: many rows start from priors, a few correct a forecast")
     _check_datasets(options["datasets"])
     from estimator.bundle.files import bundle_heads, load_bundle, save_bundle
     from estimator.uncertainty.nearest import nearest_bundle

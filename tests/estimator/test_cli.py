@@ -55,6 +55,8 @@ def test_the_table_says_that_the_board_was_simulated_and_shows_as_many_kernels_a
     assert "more kernels" not in every
     assert every.count("bf16") == 3
     assert "bf16" not in none
+    several, chosen = (run(workload, f"--bundle {bundle} --freqs 900,1200 {most}")[1] for most in ("", "--kernels 1"))
+    assert (several.count("bf16"), chosen.count("bf16")) == (0, 2), "one table a clock, where they are asked for"
 
 
 def test_control_characters_of_a_file_never_reach_the_terminal(tmp_path, bundle):
