@@ -14,6 +14,7 @@ from estimator.display.pages import picture_png, standalone_svg
 from estimator.questions.choosing import energy_per_request_j, pareto_front
 from estimator.questions.explanation import Explanation
 from estimator.questions.sweeping import LABELS, Sweep
+from estimator.vocabulary.errors import OperatingPointError
 
 Pictures = dict[str, Callable[[], str | bytes]]
 """A chart by the format of its file."""
@@ -89,8 +90,15 @@ def pictures(answer: Sweep | Explanation, name: str) -> Pictures:
 
 
 def picture_forms(chart: Callable[[], str]) -> Pictures:
-    """A chart by the format of its file."""
-    return {"svg": lambda: standalone_svg(chart()), "png": lambda: picture_png(chart())}
+    """A chart by the format of its file.  It raises OperatingPointError where it has nothing to draw."""
+
+    def drawn() -> str:
+        svg = chart()
+        if '<g class="data"></g>' in svg:
+            raise OperatingPointError("no point has a value that this chart shows, as --json tells; choose another --chart")
+        return svg
+
+    return {"svg": lambda: standalone_svg(drawn()), "png": lambda: picture_png(drawn())}
 
 
 def clock_charts(points: Sweep, chosen_mhz: float) -> dict[str, str]:

@@ -98,7 +98,7 @@ def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis,
     for number, part in enumerate(series):
         kept = _thinned(part)
         points = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(_left(x, part.x[kept]), _top(y, part.y[kept]), strict=True))
-        body += f'<path class="p{number}" d="{points}"/>'
+        body += f'<path class="p{number}" d="{points}"/>' if points else ""
     return _frame(title, description, body, x, y, [part.name for part in series], "p")
 
 

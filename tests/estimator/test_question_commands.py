@@ -45,6 +45,16 @@ def test_a_sweep_is_a_row_for_every_combination(workload):
     assert "no kernels in fp32 of gemm" in err
 
 
+@pytest.mark.parametrize(
+    "words", ["sweep --chart energy", "sweep --chart front", "best --goal latency --chart power", "explain --chart modules"]
+)
+def test_a_chart_without_a_value_is_refused(workload, tmp_path, words):
+    bundle, out = tmp_path / "b.json", tmp_path / "x.svg"
+    save_bundle(replace(load_bundle(BUNDLE), power=None, uncertainty={}), bundle)
+    assert "no point has a value that this chart shows" in fails(words, workload, "--bundle", bundle, "-o", out)
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("command", ["sweep", "best", "explain"])
 def test_the_ending_of_the_output_names_its_form_and_pictures_stand_alone(workload, tmp_path, command):
     start = {
