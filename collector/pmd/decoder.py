@@ -1,8 +1,8 @@
 """From a stream of bytes to packets, and from arrivals to samples in the meter's time.
 
-Alignment is found, lost and found again, and no packet is invented.  The stream has no sync word.  Three consistent packets in a row lock
-the decoder; from then on each has to be consistent with its predecessor.  If one is not, bytes were lost or added, perhaps in the last word
-of the packet before or in the stamp of the first one after.  Both look valid, so neither is used, and the alignment is searched anew.
+No packet is invented.  The stream has no sync word: a packet is where the packets before and after are consistent with it.  At a break
+bytes were lost or added, perhaps in the last word of the packet before or in the stamp of the first one after.  Both look valid, so neither
+is used.
 
 The result depends on the bytes alone, never on their division into pieces.  Samples are packets of a PMD-USB with the missed turns of their
 stamps, or blocks of a PMD2.
@@ -34,8 +34,9 @@ from estimator.vocabulary.values import frozen
 
 SHORTEST_TICKS, MEAN_TICKS, LONGEST_TICKS = STEP_TICKS
 LOCK_BYTES: Final = 3 * PACKET_BYTES
-LOOK: Final = 1024
-"""Number of packets tested, or places searched, at once: the time for a damaged stream stays proportional to its length."""
+REACH: Final = 2 * PACKET_BYTES - 1
+"""Number of bytes on either side of a place that decide whether a packet begins there."""
+NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 
 @frozen
@@ -75,98 +76,52 @@ class PacketDecoder:
 
     def __init__(self) -> None:
         self.tally = Tally()
-        self._tail = b""
-        self._locked = False  # if true, the tail begins with a packet that is consistent with its predecessor
-        self._skipped: int | None = 0  # bytes discarded since the last packet; None while packets follow each other
-        self._stamp = self._ticks = 0  # of the last packet
-        self._taken: list[tuple[IntArray, RawWords, IntArray]] = []
-        self._fed = 0  # packets before the current piece
-        self._breaks: list[int] = []
+        self._tail = bytes(2 * REACH)
+        # Of the last packet: its place in the stream, stamp and ticks; the first place is before all places.
+        self._place, self._stamp, self._ticks = -LOCK_BYTES, 0, 0
 
     def feed(self, data: bytes, *, final: bool = False) -> Packets:
         """The packets that are certain after `data`; `final`: the stream ends with it."""
-        content, begin = self._tail + data, self.tally.bytes - len(self._tail)
-        self.tally.bytes += len(data)
-        nothing = np.zeros(0, dtype=np.int64)
-        self._fed, self._breaks = self.tally.packets, []
-        self._taken = [(nothing, np.zeros((0, 8), dtype=np.int16), nothing)]
-        at, moved = 0, True
-        while moved:
-            before = at, self._locked
-            at = self._follow(content, at) if self._locked else self._find(content, at)
-            moved = (at, self._locked) != before
-        if final and self._locked:
-            self._accept(content, at, 1)
-            at += PACKET_BYTES
-            self.tally.trailing_bytes += len(content) - at
-        elif final:
-            self.tally.discarded_bytes += len(content) - at
-        self._tail = b"" if final else content[at:]
-        ticks, raw, end = (np.concatenate(column) for column in zip(*self._taken, strict=True))
-        return Packets(ticks=ticks, raw=raw, end_byte=begin + end, breaks=np.array(self._breaks, dtype=np.int64))
+        content, tally = self._tail + data, self.tally
+        begin = tally.bytes - len(self._tail)
+        tally.bytes += len(data)
+        stamp = stamps(content)
+        followed = _followed(content, stamp)
+        followed[: max(-begin, 0)] = False  # places before the stream
+        places = np.flatnonzero(followed[PACKET_BYTES:] & followed[:-PACKET_BYTES]) + PACKET_BYTES
+        places = places[np.diff(places, prepend=-PACKET_BYTES) >= PACKET_BYTES]  # the later one of two that overlap is none
+        places = places[places >= REACH]  # the others are known
+        if len(places) and not tally.packets:
+            places = np.insert(places, 0, places[0] - PACKET_BYTES)  # nothing before it can have been damaged
+        last = int(places[-1]) if len(places) else self._place - begin
+        if final and last + LOCK_BYTES > len(content):
+            places = np.append(places, last + PACKET_BYTES)
+            tally.trailing_bytes = len(content) - last - 2 * PACKET_BYTES
+        ticks, breaks = self._timed(begin + places, stamp[places])
+        tally.packets += len(places)
+        known = tally.bytes if final else max(tally.bytes - REACH, self._place + PACKET_BYTES, 0)
+        tally.discarded_bytes = known - PACKET_BYTES * tally.packets - tally.trailing_bytes
+        self._tail = content[-2 * REACH :]
+        return Packets(ticks=ticks, raw=raw_words(content, places), end_byte=begin + places + PACKET_BYTES, breaks=breaks)
 
-    def _follow(self, content: bytes, at: int) -> int:
-        """Accepts packets from a good one at `at` on, except the last consistent one: the next may still contradict it."""
-        count = min((len(content) - at) // PACKET_BYTES - 1, LOOK)
-        if count < 1:
-            return at
-        fits = self._fit_next(content, at, count, PACKET_BYTES)
-        sound = count if fits.all() else int(fits.argmin())
-        self._accept(content, at, sound)
-        at += sound * PACKET_BYTES
-        if sound == count:
-            return at
-        self._locked = False
-        self._skip(1)
-        return at + 1
-
-    def _find(self, content: bytes, at: int) -> int:
-        """Searches for alignment from `at` on."""
-        places = min(len(content) - LOCK_BYTES - at + 1, LOOK)
-        if places <= 0:
-            return at
-        fits = self._fit_next(content, at, places + PACKET_BYTES, 1)
-        lock = fits[:places] & fits[PACKET_BYTES:]
-        self._locked = bool(lock.any())
-        skipped = places
-        if self._locked:  # after a break the first packet's stamp may be damaged
-            skipped = int(lock.argmax()) + (PACKET_BYTES if self.tally.packets else 0)
-        self._skip(skipped)
-        return at + skipped
-
-    def _fit_next(self, content: bytes, first: int, count: int, stride: int) -> BoolArray:
-        """Whether packets can begin at `first`, `first + stride`, … and right after each, a step later; shape (count,)."""
-        ahead = PACKET_BYTES // stride
-        stamp, sound = stamps(content, first, count + ahead, stride), plausible(content, first, count + ahead, stride)
-        step = stamp[ahead:] - stamp[:-ahead]
-        return (step >= SHORTEST_TICKS) & (step <= LONGEST_TICKS) & sound[:-ahead] & sound[ahead:]
-
-    def _skip(self, count: int) -> None:
-        """Counts bytes that belong to no packet; the next packet does not follow the last."""
-        self._skipped = (self._skipped or 0) + count
-        self.tally.discarded_bytes += count
-
-    def _accept(self, content: bytes, at: int, count: int) -> None:
-        """Accepts this many packets from `at` on; the first one's time after a break follows from the bytes in between."""
-        if not count:
-            return
-        stamp = stamps(content, at, count, PACKET_BYTES)
-        steps = np.diff(stamp, prepend=np.uint16(self._stamp)).astype(np.int64)
+    def _timed(self, places: IntArray, stamp: NDArray[np.uint16]) -> tuple[IntArray, IntArray]:
+        """Ticks of new packets, and the indices of breaks; the time across a break follows from the bytes in between."""
+        if not len(places):
+            return NOTHING, NOTHING
         if not self.tally.packets:
-            steps[0] = 0
-        elif self._skipped is not None:
-            expected = (self._skipped / PACKET_BYTES + 1.0) * MEAN_TICKS
-            turns = max(int(steps[0] < SHORTEST_TICKS), round((expected - float(steps[0])) / STAMP_TURN))
-            steps[0] += turns * STAMP_TURN
-            self._breaks.append(self.tally.packets - self._fed)
-        self._skipped = None
-        ticks = self._ticks + np.cumsum(steps)
-        self._stamp, self._ticks = int(stamp[-1]), int(ticks[-1])
-        self.tally.packets += count
-        self._taken.append((ticks, raw_words(content, at, count), at + PACKET_BYTES * np.arange(1, count + 1)))
+            self._place, self._stamp = int(places[0]) - PACKET_BYTES, int(stamp[0])
+        gap, steps = np.diff(places, prepend=self._place), np.diff(stamp, prepend=np.uint16(self._stamp)).astype(np.int64)
+        turns = np.maximum(np.round((gap / PACKET_BYTES * MEAN_TICKS - steps) / STAMP_TURN), steps < SHORTEST_TICKS)
+        broken = gap != PACKET_BYTES
+        ticks = self._ticks + np.cumsum(steps + STAMP_TURN * np.where(broken, turns, 0).astype(np.int64))
+        self._place, self._stamp, self._ticks = int(places[-1]), int(stamp[-1]), int(ticks[-1])
+        return ticks, np.flatnonzero(broken)
 
 
-NOTHING: Final = np.zeros(0, dtype=np.int64)
+def _followed(content: bytes, stamp: NDArray[np.uint16]) -> BoolArray:
+    """Whether packets can begin at each byte and right after it, a step later; shape (bytes − 35,)."""
+    sound, step = plausible(content), stamp[PACKET_BYTES:] - stamp[:-PACKET_BYTES]
+    return (step >= SHORTEST_TICKS) & (step <= LONGEST_TICKS) & sound[:-PACKET_BYTES] & sound[PACKET_BYTES:]
 
 
 @frozen

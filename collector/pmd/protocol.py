@@ -126,24 +126,24 @@ LIVE_VOLTS, DEAD_VOLTS = (1300, 600), 64
 _LOW_NIBBLES: Final = np.uint64(0x000F_000F_000F_000F)
 
 
-def plausible(content: bytes, first: int, count: int, stride: int) -> BoolArray:
-    """Whether the bytes from `first`, `first + stride`, … can be packets, shape (count,): low nibbles 0, possible voltages."""
-    words = np.ndarray((count, 2), "<u8", content, first + 2, (stride, 8))
-    volts = np.ndarray((count, 4), "<i2", content, first + 2, (stride, 4))
+def plausible(content: bytes) -> BoolArray:
+    """Whether a packet can begin at each byte, shape (bytes − 17,): low nibbles 0, possible voltages."""
+    words = np.ndarray((len(content) - PACKET_BYTES + 1, 2), "<u8", content, 2, (1, 8))
+    volts = np.ndarray((len(words), 4), "<i2", content, 2, (1, 4))
     live = (volts - np.int16(LIVE_VOLTS[0] << 4)).view(np.uint16) <= LIVE_VOLTS[1] << 4
     dead = (volts + np.int16(DEAD_VOLTS << 4)).view(np.uint16) <= 2 * DEAD_VOLTS << 4
     fits: BoolArray = (((words[:, 0] | words[:, 1]) & _LOW_NIBBLES) == 0) & (live | dead).all(axis=1)
     return fits
 
 
-def stamps(content: bytes, first: int, count: int, stride: int) -> NDArray[np.uint16]:
-    """Time stamps of the packets at `first`, `first + stride`, …, shape (count,); a view."""
-    return np.ndarray((count,), "<u2", content, first, (stride,))
+def stamps(content: bytes) -> NDArray[np.uint16]:
+    """Time stamps of packets that begin at each byte, shape (bytes − 17,); a view."""
+    return np.ndarray((len(content) - PACKET_BYTES + 1,), "<u2", content, 0, (1,))
 
 
-def raw_words(content: bytes, first: int, count: int) -> RawWords:
-    """The values of `count` packets in a row, shape (count, 8)."""
-    return np.ndarray((count, 8), "<i2", content, first + 2, (PACKET_BYTES, 2)) >> 4
+def raw_words(content: bytes, places: IntArray) -> RawWords:
+    """The values of the packets at these places, shape (n, 8)."""
+    return np.ndarray((len(content) - PACKET_BYTES + 1, 8), "<i2", content, 2, (1, 2))[places] >> 4
 
 
 def encode_packets(ticks: IntArray, raw: RawWords) -> bytes:
