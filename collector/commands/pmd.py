@@ -51,7 +51,7 @@ def pmd_command() -> None:
 
 @pmd_command.command("decode")
 @click.argument("file", type=FILE)
-@output_option(metavar="P.csv", help="Table to write, Parquet if its suffix says so; without it CSV on stdout.")
+@output_option(metavar="P.csv", help="Table to write; without it the table goes to stdout.")
 @_table_options
 @output_options
 def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, time_base: str, speak: Speaker) -> int:
@@ -93,7 +93,7 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
     limit_s = duration_s(duration, "--duration") if duration else math.inf
     raw = out.with_suffix(".pmd")
     if out == raw:
-        raise CollectorError(f"{out}: is where the raw bytes go; give --out another suffix, .csv or .parquet")
+        raise CollectorError(f"{out}: is where the raw bytes go; give --out another suffix, .csv")
     check_output(raw)
     with _stop_request() as stop, open_meter(port) as meter:
         model = meter.model

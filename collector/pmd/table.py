@@ -1,6 +1,6 @@
 """Decoded samples as a table, and the report of `collect pmd` about a recording.
 
-The table is CSV or Parquet with `t_s`, `power_w`, and voltage and current of every rail.
+The table is CSV with `t_s`, `power_w`, and voltage and current of every rail.
 """
 
 import math
@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
-import pyarrow.parquet as pq
 
 from collector.errors import DatasetError
 from collector.pmd.protocol import NS_PER_S
@@ -102,11 +101,6 @@ def _sink(out: Path | BinaryIO | None, schema: Any) -> Iterator[Callable[[list[A
         yield lambda _columns: None
         return
     with open_whole(out) if isinstance(out, Path) else nullcontext(out) as stream:
-        writer: Any
-        if isinstance(out, Path) and out.suffix == ".parquet":
-            writer = pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True)
-        else:
-            stream.write((",".join(schema.names) + "\n").encode())  # names without quotes
-            writer = pcsv.CSVWriter(stream, schema, write_options=pcsv.WriteOptions(include_header=False))
-        with writer:
+        stream.write((",".join(schema.names) + "\n").encode())  # names without quotes
+        with pcsv.CSVWriter(stream, schema, write_options=pcsv.WriteOptions(include_header=False)) as writer:
             yield lambda columns: writer.write_batch(pa.record_batch(columns, schema=schema))

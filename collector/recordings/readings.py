@@ -1,4 +1,4 @@
-"""Polled readings of one board from a log, `t_s,power_w` or the output of nvidia-smi, and columns of CSV and Parquet files."""
+"""Polled readings of one board from a log, `t_s,power_w` or the output of nvidia-smi, and columns of CSV files."""
 
 import csv
 import re
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from collector.dataset.parquet import all_batches, open_parquet, parquet_errors
 from collector.devices.nvml import SUPERCHIP, pci_key
 from collector.errors import SensorError
 from collector.recordings.rows import ordered
@@ -38,15 +37,14 @@ NOTHING: Final = pa.scalar(None, pa.string())
 
 @frozen
 class LogFile:
-    """A file with columns: `names` from its header, stripped; its bytes.
+    """A CSV file: `names` from its header, stripped; its bytes.
 
-    `parquet` is true for a Parquet file.  `cut`: the last line of a text has no end, so that its last figure may be cut.
+    `cut`: the last line has no end, so that its last figure may be cut.
     """
 
     path: Path
     names: tuple[str, ...]
     content: bytes = field(repr=False)
-    parquet: bool = False
     cut: bool = False
 
     def place(self, name: str, names: Sequence[str]) -> int:
@@ -59,7 +57,7 @@ class LogFile:
 
 @frozen
 class Columns:
-    """The wanted columns as Arrow arrays; lines with another number of cells are `stray`, and left out."""
+    """The wanted columns as Arrow arrays of stripped texts; lines with another number of cells are `stray`, and left out."""
 
     arrays: tuple[Any, ...]
     stray: Sequence[str] = ()
@@ -73,10 +71,6 @@ def open_log(path: Path) -> LogFile:
         raise SensorError(f"{path}: cannot be read ({error.strerror})") from error
     if not content.strip():
         raise SensorError(f"{path}: is empty")
-    if content.startswith(b"PAR1"):
-        with parquet_errors(path):
-            names = tuple(open_parquet(BytesIO(content), path).schema_arrow.names)
-        return LogFile(path=path, names=names, content=content, parquet=True)
     if content.startswith(UTF_16):
         content = content.decode("utf-16", "replace").encode()
     first = content.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")[:LONGEST_HEADER].decode(errors="replace")
@@ -97,20 +91,7 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 def read_columns(log: LogFile, wanted: Sequence[int], *, whole: bool = True) -> Columns:
-    """The wanted columns (by position), texts for CSV.  With `whole` a possibly cut last line is left out.  Raises SensorError."""
-    try:
-        if log.parquet:
-            names = [log.names[index] for index in wanted]
-            empty = pa.record_batch([pa.array([], pa.float64())] * len(names), names)
-            table = pa.Table.from_batches(all_batches(BytesIO(log.content), log.path, names) or [empty])
-            return Columns(arrays=tuple(column.combine_chunks() for column in table.columns))
-        return _text_columns(log, wanted, whole)
-    except (pa.ArrowException, UnicodeError) as error:
-        raise SensorError(f"{log.path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
-
-
-def _text_columns(log: LogFile, wanted: Sequence[int], whole: bool) -> Columns:
-    """Cells of a text file."""
+    """The wanted columns (by position).  With `whole` a possibly cut last line is left out.  Raises SensorError."""
     stray: list[str] = []
     content = log.content
     if log.cut and whole:
@@ -127,48 +108,28 @@ def _text_columns(log: LogFile, wanted: Sequence[int], whole: bool) -> Columns:
     convert = pa_csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string()), strings_can_be_null=False)
     try:
         table = pa_csv.read_csv(BytesIO(content), read_options=read, parse_options=parse, convert_options=convert)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, UnicodeError) as error:
         if "Empty CSV" not in str(error):
-            raise
+            raise SensorError(f"{log.path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
         return Columns(arrays=tuple(pa.array([], pa.string()) for _ in wanted))
     return Columns(arrays=tuple(pc.utf8_trim_whitespace(column.combine_chunks()) for column in table.columns), stray=stray)
 
 
 def numbers(column: Any, unit: str = "") -> Array:
     """A column as numbers, shape (n,): texts with or without a trailing `unit`; nan for all else."""
-    if is_text(column):
-        bare = pc.utf8_rtrim(pc.utf8_trim_whitespace(column), f" {unit}")
-        figures = pc.if_else(pc.match_substring_regex(bare, NUMBER), bare, NOTHING).cast(pa.float64())
-    else:
-        try:
-            figures = column.cast(pa.float64(), safe=False)
-        except pa.ArrowException:
-            figures = pa.nulls(len(column), pa.float64())
-    found = _filled(figures)
+    bare = pc.utf8_rtrim(column, f" {unit}")
+    found = _filled(pc.if_else(pc.match_substring_regex(bare, NUMBER), bare, NOTHING).cast(pa.float64()))
     found[np.abs(found) > LARGEST] = np.nan
     return found
 
 
 def stamps_s(column: Any) -> Array:
     """Stamps `2024/03/10 09:00:00.123` as seconds since 1970, as if they were universal time, shape (n,); nan for other cells."""
-    if not is_text(column):
-        return np.full(len(column), np.nan)
-    text = pc.utf8_trim_whitespace(column)
-    text = pc.replace_substring(pc.if_else(pc.match_substring_regex(text, STAMPED), text, NOTHING), "/", "-")
+    text = pc.replace_substring(pc.if_else(pc.match_substring_regex(column, STAMPED), column, NOTHING), "/", "-")
     try:
         return _filled(pc.divide(text.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), US_PER_S))
     except pa.ArrowInvalid:  # an impossible day or hour
         return np.full(len(column), np.nan)
-
-
-def texts(column: Any) -> Any:
-    """A column as text, stripped."""
-    return pc.utf8_trim_whitespace(column.cast(pa.string(), safe=False))
-
-
-def is_text(column: Any) -> bool:
-    """Whether cells are text."""
-    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
 
 
 def _filled(column: Any) -> Array:
@@ -203,7 +164,7 @@ class RecordedReadings:
 
 
 def read_readings(path: Path, column: str | None = None, board: str | None = None) -> RecordedReadings:
-    """Readings from a CSV or Parquet log; `column` names the power, `board` the board (index, UUID or PCI address) of several.
+    """Readings from a CSV log; `column` names the power, `board` the board (index, UUID or PCI address) of several.
 
     Raises SensorError, with the reason in one line, for a file that cannot be used.
     """
@@ -221,10 +182,10 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
     time_s = stamps_s(table.arrays[0]) if local else numbers(table.arrays[0])
     watts = [_watts(cells, log.names[place], log) for cells, place in zip(table.arrays[1:], powers, strict=False)]
     _check_figures(log, table, time_s, watts, (STAMP if local else TIME, bare[powers[0]]))
-    superchip = bool(names) and any(SUPERCHIP in name for name in texts(table.arrays[-1])[:1].to_pylist())
+    superchip = bool(names) and any(SUPERCHIP in name for name in table.arrays[-1][:1].to_pylist())
     kept, chosen = slice(None), ""
     if boards:
-        chosen, kept = _one_board([texts(cells) for cells in table.arrays[1 + len(powers) : 1 + len(powers) + len(boards)]], board, log)
+        chosen, kept = _one_board(table.arrays[1 + len(powers) : 1 + len(powers) + len(boards)], board, log)
     filled = [place for place, power in enumerate(watts) if np.any(np.isfinite(power[kept]))]
     if not filled:
         raise SensorError(f"{path}: {' and '.join(bare[index] for index in powers)} hold no figure of this board")

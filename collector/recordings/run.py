@@ -94,7 +94,7 @@ MOST_EDGES: Final = 1_000_000
 
 
 def read_load(path: Path) -> LoadStamps:
-    """Load stamps from a CSV or Parquet file `t_s,level`: the load is at `level` (0 to 1) from `t_s` on.
+    """Load stamps from a CSV file `t_s,level`: the load is at `level` (0 to 1) from `t_s` on.
 
     Also takes a `timestamp` column with every edge twice in microseconds, as GPU_Power_Benchmark writes it.
     Raises SensorError for a file that cannot be used.
@@ -155,7 +155,7 @@ START_STAMP: Final = "PMD_start_ts.txt"
 
 
 def read_reference(path: Path) -> Rows:
-    """A meter's power from a CSV or Parquet file `t_s,power_w`, or from a PMD's raw bytes (`.pmd`, `.bin`).
+    """A meter's power from a CSV file `t_s,power_w`, or from a PMD's raw bytes (`.pmd`, `.bin`).
 
     Uses the longest stretch without gaps.
 

@@ -280,10 +280,6 @@ def correcting(folder):
     return lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])
 
 
-def readings_parquet(folder):
-    return parquet_of(pa.table({"t_s": TIMES, "power_w": POWERS}), correcting(folder))
-
-
 def load(folder):
     power = beside(folder, "readings.csv", READINGS)
     return Example(LOAD.encode(), ".csv", called(lambda path: read_run(power, path)))
@@ -381,7 +377,7 @@ EXAMPLES = {
     **{
         make.__name__: make
         for make in (
-            bundle, campaign, dataset, campaign_log, kernel_parquet, readings_parquet, load, sensor, reference, meter,
+            bundle, campaign, dataset, campaign_log, kernel_parquet, load, sensor, reference, meter,
             stamps,
             recording, daemon, queue,
         )

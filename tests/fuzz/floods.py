@@ -106,7 +106,6 @@ FLOODS = {
 COMMANDS = {
     "export": ("collect", "export", "{}", "--to", "csv", "--out", "{}.csv"),
     "fit": ("fit", "{}", "--gpu", "a100-pcie-40gb", "-o", "{}.json"),
-    "sensor": ("collect", "sensor", "--readings", "{}"),
 }
 
 
