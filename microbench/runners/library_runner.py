@@ -31,7 +31,7 @@ from microbench.sizing import MOST_BUFFER_SETS, displacing_sets, resident_blocks
 
 @dataclass(frozen=True, slots=True)
 class GeneratedRun:
-    """A generated kernel or a copy with its buffers.  Both functions raise LaunchError, KernelFailedError, DeviceLostError.
+    """A generated kernel or a copy with its buffers.  Both functions raise KernelFailedError, DeviceLostError.
 
     `run` launches it back to back and waits for the end.  `results` gives the written buffers after one launch, for `microbench.operands`;
     before it, the buffers must have their initial contents.  Those of a copy are compared there: ResultError for changed bytes.
@@ -103,8 +103,6 @@ def _filled(device: CupyDevice, who: str, buffer: Buffer, launch: Launch) -> Pla
     return placed
 
 
-L2_STATES: Final = ("warm", "cold")
-
 USABLE_SHARE: Final = 0.92
 """Largest share of the free memory for operands; the rest is for fragmentation and the libraries."""
 
@@ -166,8 +164,6 @@ class LibraryRunner:
 
         Raises UnsupportedError and KernelFailedError if this operator cannot run here, DeviceLostError if the board is lost.
         """
-        if l2_state not in L2_STATES:
-            raise UnsupportedError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
         key = (operator, l2_state, layout_of(operator, transpose))
         kernel, bound, _ = self._load(key)
         if key not in self._prepared:
@@ -213,11 +209,8 @@ class LibraryRunner:
         """Launch a kernel back to back and wait for the end.  Raises the errors of `prepare`."""
         if self._generated is not None and self._generated[0] == prepared:
             return self._generated[1].run(launches)
-        key, name = _request(prepared), prepared.kernel_name or prepared.operator.family
-        if self._prepared.get(key) != prepared:
-            raise UnsupportedError(f"kernel {name} was not prepared by this runner; prepare it first")
-        *_, launcher = self._load(key)
-        with self._errors(f"running {name}"):
+        *_, launcher = self._load(_request(prepared))
+        with self._errors(f"running {prepared.kernel_name or prepared.operator.family}"):
             return launcher.run(launches)
 
     def bound(self, prepared: PreparedKernel) -> BoundKernel:

@@ -14,7 +14,6 @@ import numpy as np
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator
-from microbench.errors import LaunchError
 from microbench.kernel import PreparedKernel
 from microbench.sizing import GRAPH_S, LONG_LAUNCH, graph_ladder, graph_launches, segment_launches
 
@@ -153,10 +152,8 @@ class Launcher:
     def run(self, launches: int) -> LaunchRecord:
         """Run a number of launches from the first buffer set on, segment after segment without gaps, and wait for the end.
 
-        A single launch runs alone; before several launches the kernel is warmed up once.  Raises LaunchError for less than one.
+        A single launch runs alone; before several launches the kernel is warmed up once.
         """
-        if launches < 1:
-            raise LaunchError(f"{launches} launches cannot run; give at least 1")
         if launches > 1 and self.graphs is None:
             self.warm_up()
         counts = segment_launches(launches, 20, len(self.launches))  # segments of a run with separate times
