@@ -6,7 +6,6 @@ has one value in each n-th part of every range.
 
 import math
 from collections.abc import Mapping
-from graphlib import CycleError, TopologicalSorter
 from typing import Annotated
 
 import numpy as np
@@ -44,7 +43,7 @@ class Choice:
 
 @frozen
 class Derived:
-    """Value of another field times one of `times`, divided by one of `divide`, rounded down, at least `least`."""
+    """Value of a field that is not derived itself, times one of `times`, divided by one of `divide`, rounded down, at least `least`."""
 
     of: str
     times: Annotated[tuple[float, ...], LEAST_ONE] = (1.0,)
@@ -88,13 +87,10 @@ class KernelGroup:
             raise FaultError(f"must give exactly {', '.join(FAMILY_FIELDS[self.family])}", "shape")
         if self.transpose and self.family != "gemm":
             raise FaultError(f"is for matrix products (family gemm); {self.family} has no layout, leave it out", "transpose")
+        drawn = [name for name, rule in self.shape.items() if not isinstance(rule, Derived)]
         for name, rule in self.shape.items():
-            if isinstance(rule, Derived) and rule.of not in self.shape:
-                raise FaultError(f"needs another field as `of`: {', '.join(self.shape)}", "shape", name)
-        try:
-            _in_order(self.shape)
-        except CycleError as error:
-            raise FaultError(f"has fields that derive from each other: {', '.join(error.args[1])}", "shape") from error
+            if isinstance(rule, Derived) and rule.of not in drawn:
+                raise FaultError(f"needs another field as `of`, which does not derive itself: {', '.join(drawn)}", "shape", name)
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -134,7 +130,7 @@ def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | No
     """The operator at a place of the unit cube; None if the limits exclude it."""
     fields = FAMILY_FIELDS[group.family]
     values: dict[str, float] = {}
-    for name in _in_order(group.shape):
+    for name in sorted(group.shape, key=lambda name: isinstance(group.shape[name], Derived)):  # each after the one that it derives from
         main, fine = place[2 * fields.index(name) :][:2]
         values[name] = _value(group.shape[name], float(main), float(fine), values)
     details = {name: getattr(group, name) for name in ("precision_out", "cuda_cores")}
@@ -144,11 +140,6 @@ def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | No
         return None
     flop, *moved = operator_work(operator)
     return operator if group.min_bytes <= sum(moved) <= group.max_bytes and flop <= group.max_flop else None
-
-
-def _in_order(shape: Mapping[str, ShapeRule]) -> list[str]:
-    """The fields, each after the one that it derives from.  Raises CycleError for fields that derive from each other."""
-    return list(TopologicalSorter({name: [rule.of] if isinstance(rule, Derived) else [] for name, rule in shape.items()}).static_order())
 
 
 def _value(rule: ShapeRule, place: float, fine: float, values: Mapping[str, float]) -> float:

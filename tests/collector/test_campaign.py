@@ -184,7 +184,7 @@ GROUPS = [
     ({"precision": "fp12"}, r"\.precision = 'fp12'"),
     ({"l2_state": "tepid"}, r"\.l2_state"),
     ({"shape": {"rows": 1}}, "must give exactly rows, dim"),
-    ({"shape": {"rows": {"of": "dim"}, "dim": {"of": "rows"}}}, "derive from each other"),
+    ({"shape": {"rows": {"of": "dim"}, "dim": {"of": "rows"}}}, "does not derive itself"),
     ({"shape": {"rows": {"low": 9, "high": 3}, "dim": 1}}, "low <= high"),
     ({"shape": {"rows": "height", "dim": 1}}, "needs another field"),
     ({"transpose": "nn"}, r"\.transpose is for matrix products \(family gemm\); softmax has no layout"),
