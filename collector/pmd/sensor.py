@@ -11,7 +11,7 @@ import numpy as np
 
 from collector.devices.protocols import EnergyReading, PowerReadings
 from collector.errors import DeviceError
-from collector.pmd.clock_tie import ClockTie, fit_clock_tie
+from collector.pmd.clock_tie import fit_clock_tie
 from collector.pmd.decoder import NOTHING, Part, open_stream
 from collector.pmd.meter import Meter, Received, open_meter
 from collector.pmd.protocol import NS_PER_S, PMD_USB, MeterSamples
@@ -33,8 +33,7 @@ class PmdSensor:
         self._bytes = 0
         self._seen: deque[tuple[int, int]] = deque()  # ticks and host time of the last packet of each arrival
         self._parts: list[Part] = []
-        self._tie: ClockTie | None = None
-        self._tied_ns = self._last_ns = self._heard_ns = 0
+        self._last_ns = self._heard_ns = 0
         self._changed = Condition()
         self.ended = False
         self._failure: DeviceError | None = None
@@ -90,16 +89,13 @@ class PmdSensor:
         self._heard_ns = received.host_ns
 
     def _taken(self) -> MeterSamples:
-        """Every sample since the last call; times never run backwards, even after a renewal of the tie."""
+        """Every sample since the last call; times never run backwards, although each call has a new tie."""
         parts, self._parts = self._parts, []
         host_ns = np.concatenate([NOTHING, *(part.ticks for part in parts)])
         raw = np.concatenate([np.zeros((0, 2 * len(self._model.rails)), dtype=np.int16), *(part.raw for part in parts)])
         if self._model is PMD_USB and len(host_ns):
-            now = self._seen[-1][1]
-            if self._tie is None or now - self._tied_ns > 0.5 * NS_PER_S:
-                seen_ticks, seen_ns = np.array(self._seen, dtype=np.int64).T
-                self._tie, self._tied_ns = fit_clock_tie(seen_ticks, seen_ns), now
-            host_ns = np.maximum.accumulate(np.maximum(self._tie.host_ns(host_ns), self._last_ns))
+            tie = fit_clock_tie(*np.array(self._seen, dtype=np.int64).T)
+            host_ns = np.maximum.accumulate(np.maximum(tie.host_ns(host_ns), self._last_ns))
             self._last_ns = int(host_ns[-1])
         return self._model.samples(host_ns, raw, np.zeros(len(self._model.rails)))
 
