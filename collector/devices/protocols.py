@@ -117,7 +117,7 @@ class StateReadings:
 class PowerReadings:
     """Polls of one power field since the last read, oldest first, repeats included; columns of shape (n,).
 
-    `field` is "instant", "average" or "usage" for a board's own sensor, a rail's name for an external meter.
+    `field` is "instant", "average" or "usage" for a board's own sensor, "total" for an external meter.
     `host_ns` is the time at which the host took the reading, not the time that the value describes.
     """
 

@@ -21,7 +21,7 @@ TIE_WINDOW_NS: Final = 20 * NS_PER_S
 
 
 class PmdSensor:
-    """An ElmorLabs PMD; implements PowerSensor, one field for each chosen rail.
+    """An ElmorLabs PMD; implements PowerSensor: the sum of the rails that usually feed a board.
 
     Samples of a PMD-USB are tied to host time by the arrivals of the last twenty seconds.
     """
@@ -43,11 +43,11 @@ class PmdSensor:
         return "pmd"
 
     def fields(self) -> tuple[str, ...]:
-        """The rails that `read` returns."""
-        return tuple(self._model.rails[rail] for rail in self._rails)
+        """The field that `read` returns."""
+        return ("total",)
 
     def read(self) -> tuple[PowerReadings, ...]:
-        """Every sample since the last call, including those during this call; one entry for each rail, stamps shared.
+        """Every sample since the last call, including those during this call.
 
         Raises DeviceError, permanently, if the meter has gone or stopped: a reading with a hole is invalid.
         """
@@ -57,11 +57,8 @@ class PmdSensor:
             if self._failure is not None:
                 raise self._failure
             samples = self._taken()
-        power_w = samples.rail_power_w()
-        return tuple(
-            PowerReadings(field=name, host_ns=samples.host_ns, power_w=power_w[:, rail].copy())
-            for name, rail in zip(self.fields(), self._rails, strict=True)
-        )
+        total_w = samples.rail_power_w()[:, self._rails].sum(axis=1)
+        return (PowerReadings(field="total", host_ns=samples.host_ns, power_w=total_w),)
 
     def read_energy(self) -> EnergyReading | None:
         """None: the meter has no counter."""
@@ -104,7 +101,7 @@ class PmdSensor:
 def open_pmd(port: str) -> Iterator[PmdSensor]:
     """A meter at a serial port as a power sensor, draining from now on and stopped at the end.
 
-    It returns the rails that usually feed a board; stamps are of `time.monotonic_ns`.  Raises DeviceError if no meter answers.
+    Stamps are of `time.monotonic_ns`.  Raises DeviceError if no meter answers.
     """
     with open_meter(port) as meter:
         sensor = PmdSensor(meter)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from time import monotonic_ns
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from collector.pmd.meter import open_meter
 from collector.pmd.protocol import PMD2, PMD_USB, STREAM_BAUD
 from collector.pmd.sensor import open_pmd
 from collector.pmd.serial_line import SerialLine
+from collector.sampling import joined_readings
 from tests.collector.pmd.conftest import emulated_port
 from tests.collector.steady import in_real_time
 from tests.words import one_line
@@ -22,31 +22,26 @@ LATEST_S = 0.02
 
 
 def read_for(sensor, seconds):
-    """Readings of so many seconds, joined, by rail."""
+    """Readings of so many seconds, joined."""
     parts, until = [], monotonic_ns() + round(seconds * 1e9)
     while monotonic_ns() < until:
-        parts.append(sensor.read())
-    return {
-        field: SimpleNamespace(**{name: np.concatenate([getattr(one, name) for one in readings]) for name in ("host_ns", "power_w")})
-        for field, readings in zip(sensor.fields(), zip(*parts, strict=True), strict=True)
-    }
+        parts += sensor.read()
+    return joined_readings(parts)
 
 
 @in_real_time
 def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_it_took():
     with emulated_port(clock_error_ppm=400.0) as port, open_pmd(port.path) as sensor:
-        assert (sensor.name(), sensor.fields(), sensor.read_energy()) == ("pmd", ("pcie1", "pcie2", "eps1", "eps2"), None)
-        rails = read_for(sensor, 0.6)
+        assert (sensor.name(), sensor.fields(), sensor.read_energy()) == ("pmd", ("total",), None)
+        found = read_for(sensor, 0.6)
         called_ns = monotonic_ns()
         assert sensor.read()[0].host_ns[-1] > called_ns - LATEST_S * 1e9  # what was taken before the call
-    host_ns = rails["pcie1"].host_ns
-    assert all(np.array_equal(rail.host_ns, host_ns) for rail in rails.values())
+    host_ns = found.host_ns
     steps_s = np.diff(host_ns) * 1e-9
     assert steps_s.min() >= 0.0
     assert steps_s.max() < 1e-3 + LATEST_S
     assert len(host_ns) == pytest.approx((host_ns[-1] - host_ns[0]) * 1e-9 * 4780.0, rel=0.03)
-    assert rails["eps2"].power_w.min() < 0.0  # a channel without load: noise on both sides of its zero
-    high = sum(rail.power_w for rail in rails.values()) > 155.0
+    high = found.power_w > 155.0
     shifts_s = np.arange(-0.01, 0.03, 0.0005)
     agreement = [float(np.mean((wave_w((host_ns - port.start_ns) * 1e-9 - shift) > 155.0) == high)) for shift in shifts_s]
     assert max(agreement) > 0.97
@@ -56,7 +51,7 @@ def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_
 @in_real_time
 def test_a_hole_is_a_gap_in_the_stamps():
     with emulated_port(hole_s=(0.2, 0.3)) as port, open_pmd(port.path) as sensor:
-        host_ns = read_for(sensor, 0.5)["pcie1"].host_ns
+        host_ns = read_for(sensor, 0.5).host_ns
     assert np.diff(host_ns).max() * 1e-9 == pytest.approx(0.1, abs=LATEST_S)
 
 
@@ -64,7 +59,7 @@ def test_a_hole_is_a_gap_in_the_stamps():
 def test_a_meter_is_taken_over_from_a_dead_session_and_left_at_its_power_on_rate():
     with emulated_port(baud=STREAM_BAUD, streaming=True) as port:
         with open_pmd(port.path) as sensor:
-            assert len(read_for(sensor, 0.1)["pcie1"].host_ns) > 100
+            assert len(read_for(sensor, 0.1).host_ns) > 100
             with pytest.raises(DeviceError, match="in use by another program"), open_pmd(port.path):
                 pass
         with open_meter(port.path):
@@ -74,11 +69,9 @@ def test_a_meter_is_taken_over_from_a_dead_session_and_left_at_its_power_on_rate
 
 
 @in_real_time
-def test_a_pmd2_is_the_same_sensor_with_other_rails():
+def test_a_pmd2_is_the_same_sensor():
     with emulated_port(model=PMD2) as port, open_pmd(port.path) as sensor:
-        assert sensor.fields() == ("hpwr", "pcie1", "pcie2", "pcie3")
-        rails = read_for(sensor, 0.3)
-    total_w = sum(rail.power_w for rail in rails.values())
+        total_w = read_for(sensor, 0.3).power_w
     assert len(total_w) > 20
     assert set(np.unique(np.round(total_w))) == {60.0, 250.0}
 
