@@ -20,7 +20,6 @@ from collector.simulated.profile import BoardProfile
 from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSensor
 from collector.simulated.silicon import voltage_v
 from collector.simulated.world import LoadedKernel, World
-from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.gpu import GpuSpec, simulated_uuid
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import TABLED, Operator
@@ -229,9 +228,6 @@ class SimulatedBoard:
     """One world with its gpu, sensors and runner.  `planted_…` is the truth for comparison with a measurement."""
 
     def __init__(self, profile: BoardProfile, seed: int) -> None:
-        gpu = profile.spec
-        if profile.library.generation == "volta" and gpu.architecture != "volta":
-            raise SpecificationError(f"board {profile.name}: kernels of volta on the {gpu.architecture} GPU {gpu.name}")
         self.world = world = World(profile, seed)
         self.clock = SimulatedClock(world=world)
         self.gpu = SimulatedGpu(world)

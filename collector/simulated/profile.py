@@ -239,11 +239,11 @@ class Link:
 class Faults:
     """Effects that are switched on to test their detection.  All off by default.
 
-    In `stale_share` of the runs the sensor is frozen for their whole length; `throttle_share` run at `throttle_factor` of the clock because
-    of a hot neighbour.  Generated kernels whose names are in `corrupted` (separated by spaces) return wrong results; those in `kills` break
-    the context.  Beside `foreign_share` of the runs another process computes on the board: it draws `foreign_w` and slows the run by
-    `foreign_slowdown`.  `hidden_pj_per_byte` is the energy of a module outside all tables: it works on every byte of kernels whose row
-    pitch is a multiple of `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
+    In `stale_share` of the runs the sensor is frozen for their whole length; `throttle_share` run at a lower clock because of a hot
+    neighbour.  Generated kernels whose names are in `corrupted` (separated by spaces) return wrong results; those in `kills` break the
+    context.  Beside `foreign_share` of the runs another process computes on the board: it draws power and slows the run.
+    `hidden_pj_per_byte` is the energy of a module outside all tables: it works on every byte of kernels whose row pitch is a multiple of
+    `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
 
     As on a lent card: the power limit takes hold with the time constant `limit_lag_s`, a call of the driver takes up to `call_s`, opening
     the board takes `startup_s`, generated kernels in `hangs` never end, and the trace of `late_trace_share` of the library's kernels comes
@@ -252,10 +252,7 @@ class Faults:
 
     stale_share: Share = 0.0
     throttle_share: Share = 0.0
-    throttle_factor: Figure = 0.8
     foreign_share: Share = 0.0
-    foreign_w: Figure = 60.0
-    foreign_slowdown: Positive = 1.2
     hidden_pj_per_byte: Figure = 0.0
     hidden_pitch_bytes: Positive = 4096.0
     hidden_slowdown: Figure = 0.0

@@ -94,7 +94,7 @@ class SimulatedSensor:
         jitter = self._timing.standard_normal(CHUNK) * profile.jitter_s
         if profile.clock == "rigid":
             nominal = self._phase_s + period_s * np.arange(self._drawn, self._drawn + CHUNK)
-            wander = profile.wander_s * np.sin(2.0 * np.pi * nominal / max(profile.wander_period_s, 1e-9) + self._wander_phase)
+            wander = profile.wander_s * np.sin(2.0 * np.pi * nominal / profile.wander_period_s + self._wander_phase)
             times = nominal + wander + np.clip(jitter, -0.2 * period_s, 0.2 * period_s)
         else:
             times = self._phase_s + np.cumsum(np.maximum(period_s + jitter, 0.25 * period_s))

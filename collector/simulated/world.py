@@ -122,7 +122,7 @@ class World:
         stale, throttle, _ = self._noise.random(3).tolist()  # three, so that the results of a seed stay unchanged
         speed = math.exp(schedule.run_spread * float(self._noise.standard_normal()))
         self.shared = faults.foreign_share > 0.0 and bool(self._foreign.random() < faults.foreign_share)
-        slow_down, foreign_w = (faults.foreign_slowdown, faults.foreign_w) if self.shared else (1.0, 0.0)
+        slow_down, foreign_w = (1.2, 60.0) if self.shared else (1.0, 0.0)
         reported = np.exp(schedule.segment_spread * self._noise.standard_normal(segments))
         self.rest(schedule.launch_lag_s)
         begin_s = self.now_s
@@ -131,7 +131,7 @@ class World:
         settled = False
         while done < launches:
             held = 0.0 if done == 0.0 else 1.0 if not faults.limit_lag_s else -math.expm1(-times[-1] / faults.limit_lag_s)
-            clock, mask = self._governed_clock(kernel, held, speed, faults.throttle_factor if throttle < faults.throttle_share else 1.0)
+            clock, mask = self._governed_clock(kernel, held, speed, 0.8 if throttle < faults.throttle_share else 1.0)
             point = kernel(clock)
             period = max((point.gpu_s + schedule.launch_gap_s) * speed, schedule.host_launch_s) * slow_down
             part = min(launches - done, step_s / period)
