@@ -10,7 +10,6 @@ launches the kernel, and passes the results to `microbench.operands`.
 """
 
 import hashlib
-import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,7 +52,7 @@ SCALARS: Final = ("iterations", "active_lanes", "region_bytes", "region_mask")
 class Slot:
     """One value of a buffer's record.
 
-    `kind` is u32, s32, u64, s64, f32, f64, f16, f16x2, bf16x2 (two halves in 32 bits), e4m3x4, e5m2x4, u8x4, s8x4, s4x8 or b1x32.
+    `kind` is u32, s32, u64, f32, f64, f16, f16x2, bf16x2 (two halves in 32 bits), e4m3x4, e5m2x4, u8x4, s8x4, s4x8 or b1x32.
     Random values are uniform in [low, high]; the constant pattern takes the middle; the zero pattern takes 0, or `low` where `never_zero`.
     `odd` sets the lowest bit.  `negates` and `inverts` name an earlier slot whose negative or reciprocal this is.
     """
@@ -72,7 +71,7 @@ class Slot:
 class Buffer:
     """Memory that a kernel uses.
 
-    A record of `slots` for each thread (`per="thread"`) or block, `records` of them; `per="region"`: as many as fill the
+    A record of `slots` for each thread (`per="thread"`), `records` of them; `per="region"`: as many as fill the
     regions of all blocks; `per="common"`: those of one region that all blocks share; `per="launch"`: exactly `records`.
     With a `chase_stride` it holds u64 addresses instead: entry i of a region holds the address of entry (i + stride), cyclically.
     `written` buffers start as zeros, or with their contents if `filled`, and are read back.  `location` is "device", "peer" (another
@@ -81,7 +80,7 @@ class Buffer:
 
     name: str
     slots: tuple[Slot, ...]
-    per: Literal["thread", "block", "region", "common", "launch"] = "thread"
+    per: Literal["thread", "region", "common", "launch"] = "thread"
     records: int = 1
     written: bool = False
     filled: bool = False
@@ -135,8 +134,8 @@ class Launch:
     """
 
     mode: Mode
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    blocks: int
+    threads_per_block: int
     iterations: int
     active_lanes: int = WARP_LANES
     region_bytes: int = 0
@@ -145,19 +144,9 @@ class Launch:
     seed: int = 0
 
     @property
-    def blocks(self) -> int:
-        """Blocks of the grid."""
-        return math.prod(self.grid)
-
-    @property
     def walked_regions(self) -> int:
         """Regions that all blocks together walk."""
         return min(self.blocks, self.regions or self.blocks)
-
-    @property
-    def threads_per_block(self) -> int:
-        """Threads of a block."""
-        return math.prod(self.block)
 
     @property
     def threads(self) -> int:
@@ -216,7 +205,7 @@ class Kernel:
     `instruction` is the priced PTX instruction or access, `module` the module that does the work, `level`
     the memory level of its loop.  `text` is the entry, `declarations` its text at module scope.
     `arguments` names buffers, passed as addresses, and SCALARS.  Results are exact to `tolerance`, relative to the largest number
-    of the slot; 0 means bit for bit.  `block_threads` is the default block, `fixed_block` an unchangeable block with its shape.
+    of the slot; 0 means bit for bit.  `block_threads` are the threads of a block, which cannot change if `fixed`.
     """
 
     name: str
@@ -237,11 +226,11 @@ class Kernel:
     chains: int = 1
     unroll: int = 1
     block_threads: int = 256
-    fixed_block: tuple[int, int, int] | None = None
+    fixed: bool = True
     min_region_bytes: int = 0
     residence: tuple[Literal["l1", "l2"], float] | None = None
-    levels: ClassVar[tuple[str, ...]] = OPTIMISATION_LEVELS
     """The cache that sets a launch's footprint, and the share (to stay in it) or multiple (to miss it) of its size."""
+    levels: ClassVar[tuple[str, ...]] = OPTIMISATION_LEVELS
 
     def refusal(self, architecture: str) -> str:
         """Reason why an architecture cannot run it, without its name; "" if it can."""
@@ -256,8 +245,8 @@ class Kernel:
         """The small launch for the verification of results: two blocks, three turns."""
         return Launch(
             mode="full",
-            grid=(2, 1, 1),
-            block=self.fixed_block or (128, 1, 1),  # threads of a block, unless the kernel fixes its block
+            blocks=2,
+            threads_per_block=self.block_threads if self.fixed else 128,
             iterations=3,  # turns of the loop: the first, one in the middle, the last
             region_bytes=2 * self.min_region_bytes,
             pattern=pattern,

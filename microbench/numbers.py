@@ -12,7 +12,6 @@ STORAGE: Final[dict[str, type[np.generic]]] = {
     "s32": np.int32,
     "f32": np.float32,
     "u64": np.uint64,
-    "s64": np.int64,
     "f64": np.float64,
     **dict.fromkeys(("u32", "f16x2", "bf16x2", "u8x4", "s8x4", "s4x8", "b1x32", "e4m3x4", "e5m2x4"), np.uint32),
 }

@@ -18,7 +18,7 @@ from microbench.errors import ResultError
 from microbench.kernel import Buffer, Buffers, Kernel, Launch, Pattern, Slot
 from microbench.numbers import STORAGE, decode, encode
 
-WHOLE: Final = ("u32", "s32", "u64", "s64", "u8x4")
+WHOLE: Final = ("u32", "s32", "u64", "u8x4")
 """Kinds that are drawn as whole words."""
 
 LINK_BYTES = 8
@@ -37,8 +37,6 @@ def buffer_records(buffer: Buffer, launch: Launch) -> int:
     match buffer.per:
         case "thread":
             return launch.threads * buffer.records
-        case "block":
-            return launch.blocks * buffer.records
         case "launch":
             return buffer.records
         case _:

@@ -81,7 +81,7 @@ def build_kernel(given: Table) -> Kernel:
     )
     operations, guarded = loop_operations(text, given.get("share", 1.0)), given.get("guarded", {})
     counted = {name: operations.get(name, 0.0) + guarded.get(name, 0.0) for name in sorted({*operations, *guarded})}
-    count, fixed = given.get("count", 0), given.get("fixed", True)
+    count = given.get("count", 0)
     lists = {name: opcodes(*given.get(name, ())) for name in ("opcodes", "companions", "uniform")}
     whole = {
         "family": given["name"],
@@ -92,8 +92,7 @@ def build_kernel(given: Table) -> Kernel:
         "support": FEATURES[given["support"]] if "support" in given else Support(),
         "work": {**_own(Work, given), "operations": counted},
         "expectation": {"fewest": count, "most": count, **_own(Expectation, given), **lists},
-        "block_threads": threads if fixed else min(threads, 256),
-        "fixed_block": (threads, 1, 1) if fixed else None,
+        "block_threads": threads if given.get("fixed", True) else min(threads, 256),
     }
     return read(Kernel, whole)
 

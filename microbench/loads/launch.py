@@ -4,7 +4,6 @@ Only a full GPU gives a signal well above a sensor's error.  The sweep over SMs 
 ones; the sweep over lanes shows the savings of divergence.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -40,7 +39,7 @@ def plan_launches(
 
     Raises LaunchError for a block that does not fit an SM, and for a region that does not fit its cache.
     """
-    threads = math.prod(kernel.fixed_block) if kernel.fixed_block else kernel.block_threads
+    threads = kernel.block_threads
     resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)
     if not resident:
         raise LaunchError(
@@ -48,11 +47,11 @@ def plan_launches(
             f"does not fit an SM of {gpu.name}"
         )
 
-    def launch(blocks: int, *, lanes: int = WARP_LANES, block: int = threads, region: int = 0, regions: int = 0) -> Launch:
+    def launch(blocks: int, *, lanes: int = WARP_LANES, threads: int = threads, region: int = 0, regions: int = 0) -> Launch:
         return Launch(
             mode=mode,
-            grid=(blocks, 1, 1),
-            block=kernel.fixed_block or (block, 1, 1),
+            blocks=blocks,
+            threads_per_block=threads,
             iterations=1,
             active_lanes=lanes,
             region_bytes=region or region_bytes(kernel, gpu, blocks, resident),
@@ -78,7 +77,7 @@ def plan_launches(
             grids = sorted({gpu.num_sms, *rounds} - {round(0.5 * gpu.num_sms)})
             return tuple(launch(count, region=region, regions=regions) for count in grids)
         case _:
-            return (launch(1, lanes=1, block=1),)
+            return (launch(1, lanes=1, threads=threads if kernel.fixed else 1),)
 
 
 def region_bytes(kernel: Kernel, gpu: GpuSpec, blocks: int, resident: int) -> int:

@@ -52,7 +52,7 @@ def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: by
         placed = {buffer.name: _filled(device, kernel.name, buffer, launch) for buffer in kernel.buffers}
         device.synchronize()
     arguments = [placed[name].argument if name in placed else np.uint32(argument_value(name, launch)) for name in kernel.arguments]
-    run = _runs(device, kernel.name, lambda: started(launch.grid, launch.block, arguments), now_ns)
+    run = _runs(device, kernel.name, lambda: started((launch.blocks,), (launch.threads_per_block,), arguments), now_ns)
 
     def results() -> Buffers:
         run(1)

@@ -74,11 +74,17 @@ def test_saturating_arithmetic_reaches_the_published_rate(kernel, runner, spec, 
     per_clock = spec.matrix_flop_per_clock(precision, kernel.module == "cuda")
     if not math.isfinite(per_clock):
         pytest.skip(f"no published rate for {precision} on {kernel.module} units")
-    block = kernel.fixed_block or (kernel.block_threads, 1, 1)
-    probe = Launch(mode="full", grid=(1, 1, 1), block=block, iterations=20_000, region_bytes=kernel.min_region_bytes, pattern="zero")
+    probe = Launch(
+        mode="full",
+        blocks=1,
+        threads_per_block=kernel.block_threads,
+        iterations=20_000,
+        region_bytes=kernel.min_region_bytes,
+        pattern="zero",
+    )
     entry = module.entries[kernel.name]
-    resident = resident_blocks(spec, int(np.prod(block)), entry.registers, entry.shared_bytes)
-    launch = replace(probe, grid=(spec.num_sms * max(1, resident), 1, 1))
+    resident = resident_blocks(spec, kernel.block_threads, entry.registers, entry.shared_bytes)
+    launch = replace(probe, blocks=spec.num_sms * max(1, resident))
     loaded = runner.load_generated(kernel, launch, module.cubin)
     launch_s = float(loaded.run(3).segment_s.mean())
     with open_board(BOARD) as board:

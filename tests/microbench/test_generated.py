@@ -25,8 +25,7 @@ MIN_FLIPS = 0.3
 
 
 def small(kernel, iterations):
-    block = kernel.fixed_block or (32, 1, 1)
-    return replace(kernel.check_launch(), grid=(1, 1, 1), block=block, iterations=iterations)
+    return replace(kernel.check_launch(), blocks=1, threads_per_block=kernel.block_threads if kernel.fixed else 32, iterations=iterations)
 
 
 @pytest.mark.parametrize("kernel", INTERPRETED, ids=lambda kernel: kernel.name)

@@ -53,7 +53,7 @@ def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu):
     assert len(swept) >= 9, "the kernels of the block-count model"
     for kernel in swept:
         launches = plan_launches(kernel, gpu, entry(kernel), "block_sweep")
-        assert len({(launch.block, launch.iterations, launch.region_bytes) for launch in launches}) == 1
+        assert len({(launch.threads_per_block, launch.iterations, launch.region_bytes) for launch in launches}) == 1
         grids = [launch.blocks for launch in launches]
         assert grids[0] <= gpu.num_sms, "one block an SM"
         resident = resident_blocks(gpu, launches[0].threads_per_block, entry(kernel).registers, entry(kernel).shared_bytes) * gpu.num_sms

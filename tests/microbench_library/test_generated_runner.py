@@ -27,14 +27,14 @@ KERNEL = Kernel(
     work=Work(operations={"add.u32": 1.0}),
     expectation=Expectation(opcodes=("IADD3",), fewest=1, most=1),
 )
-LAUNCH = Launch(mode="full", grid=(2, 1, 1), block=(32, 1, 1), iterations=5, active_lanes=16)
+LAUNCH = Launch(mode="full", blocks=2, threads_per_block=32, iterations=5, active_lanes=16)
 SOURCE = contents(KERNEL.buffers[0], LAUNCH)["value"]
 CUBIN = b"\x7fELF"
 
 
 def add_turns(grid, block, arguments):
     source, result, iterations, lanes = arguments
-    assert (grid, block) == ((2, 1, 1), (32, 1, 1))
+    assert (grid, block) == ((2,), (32,))
     assert all(isinstance(value, np.uint32) for value in (iterations, lanes))
     assert int(lanes) == 16
     result.view(np.uint32)[...] = source.view(np.uint32) + iterations
@@ -94,5 +94,5 @@ def test_a_buffer_longer_than_what_is_drawn_repeats_it(device, where, drawn):
 
 
 def test_no_more_than_some_records_are_drawn_for_a_buffer():
-    wide = replace(LAUNCH, grid=(1 << 20, 1, 1))
+    wide = replace(LAUNCH, blocks=1 << 20)
     assert len(contents(KERNEL.buffers[0], wide)) == DRAWN_RECORDS < wide.threads
