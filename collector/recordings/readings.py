@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from io import BytesIO
 from pathlib import Path
@@ -37,30 +37,31 @@ NOTHING: Final = pa.scalar(None, pa.string())
 
 @frozen
 class LogFile:
-    """A CSV file: `names` from its header, stripped; its bytes.
+    """A CSV file: `titles` of its columns, their `names` without case and unit; its bytes.
 
     `cut`: the last line has no end, so that its last figure may be cut.
     """
 
     path: Path
+    titles: tuple[str, ...]
     names: tuple[str, ...]
     content: bytes = field(repr=False)
-    cut: bool = False
+    cut: bool
 
-    def place(self, name: str, names: Sequence[str]) -> int:
-        """Position of a column's name among `names`.  Raises SensorError if it is missing or occurs twice."""
-        if names.count(name) != 1:
-            said = f"{names.count(name)} columns are named {name}; keep one" if name in names else f"no column {name!r}"
-            raise SensorError(f"{self.path}: {said}; its columns: {shown_names(names)}")
-        return names.index(name)
+    def place(self, name: str) -> int:
+        """Position of a column.  Raises SensorError if it is missing or occurs twice."""
+        if (count := self.names.count(name)) != 1:
+            said = f"{count} columns are named {name}; keep one" if count else f"no column {name!r}"
+            raise SensorError(f"{self.path}: {said}; its columns: {shown_names(self.names)}")
+        return self.names.index(name)
 
 
 @frozen
 class Columns:
-    """The wanted columns as Arrow arrays of stripped texts; lines with another number of cells are `stray`, and left out."""
+    """The wanted columns by name, Arrow arrays of stripped texts; lines with another number of cells are `stray`, and left out."""
 
-    arrays: tuple[Any, ...]
-    stray: Sequence[str] = ()
+    cells: Mapping[str, Any]
+    stray: Sequence[str]
 
 
 def open_log(path: Path) -> LogFile:
@@ -76,12 +77,13 @@ def open_log(path: Path) -> LogFile:
     first = content.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")[:LONGEST_HEADER].decode(errors="replace")
     header = next(iter(first.splitlines()), "")
     try:
-        names = tuple(name.strip() for name in next(csv.reader([header], skipinitialspace=True), []))
+        titles = tuple(title.strip() for title in next(csv.reader([header], skipinitialspace=True), []))
     except csv.Error as error:
         raise SensorError(f"{path}: its first line is no header ({error})") from error
     if len(header) == LONGEST_HEADER or "\x00" in header:
         raise SensorError(f"{path}: no CSV file: its first line is no header")
-    return LogFile(path=path, names=names, content=content, cut=content.rstrip(b"\x00")[-1:] not in (b"\n", b"\r"))
+    cut = content.rstrip(b"\x00")[-1:] not in (b"\n", b"\r")
+    return LogFile(path=path, titles=titles, names=tuple(map(bare_name, titles)), content=content, cut=cut)
 
 
 def shown_names(names: Sequence[str]) -> str:
@@ -90,8 +92,9 @@ def shown_names(names: Sequence[str]) -> str:
     return ", ".join(name[:LONGEST_SHOWN] for name in plain) or "none"
 
 
-def read_columns(log: LogFile, wanted: Sequence[int], *, whole: bool = True) -> Columns:
-    """The wanted columns (by position).  With `whole` a possibly cut last line is left out.  Raises SensorError."""
+def read_columns(log: LogFile, wanted: Iterable[str], *, whole: bool = True) -> Columns:
+    """The wanted columns.  With `whole` a possibly cut last line is left out.  Raises SensorError."""
+    places = {name: str(log.place(name)) for name in wanted}
     stray: list[str] = []
     content = log.content
     if log.cut and whole:
@@ -101,8 +104,7 @@ def read_columns(log: LogFile, wanted: Sequence[int], *, whole: bool = True) -> 
         stray.append(row.text.strip()[:LONGEST_SHOWN])
         return "skip"
 
-    names = [str(index) for index in range(len(log.names))]
-    chosen = [names[index] for index in wanted]
+    names, chosen = [str(index) for index in range(len(log.names))], [*places.values()]
     read = pa_csv.ReadOptions(use_threads=False, column_names=names, skip_rows=1, encoding="latin-1")  # damaged text must not stop a reader
     parse = pa_csv.ParseOptions(invalid_row_handler=skipped)
     convert = pa_csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string()), strings_can_be_null=False)
@@ -111,8 +113,8 @@ def read_columns(log: LogFile, wanted: Sequence[int], *, whole: bool = True) -> 
     except (pa.ArrowException, UnicodeError) as error:
         if "Empty CSV" not in str(error):
             raise SensorError(f"{log.path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
-        return Columns(arrays=tuple(pa.array([], pa.string()) for _ in wanted))
-    return Columns(arrays=tuple(pc.utf8_trim_whitespace(column.combine_chunks()) for column in table.columns), stray=stray)
+        return Columns(cells=dict.fromkeys(places, pa.array([], pa.string())), stray=stray)
+    return Columns(cells={name: pc.utf8_trim_whitespace(table[place].combine_chunks()) for name, place in places.items()}, stray=stray)
 
 
 def numbers(column: Any, unit: str = "") -> Array:
@@ -169,40 +171,40 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
     Raises SensorError, with the reason in one line, for a file that cannot be used.
     """
     log = open_log(path)
-    bare = [bare_name(name) for name in log.names]
-    local = TIME not in bare
-    if local and (STAMP not in bare or len(bare) < 2):
-        raise SensorError(f"{path}: needs the columns {TIME},{POWER}, or an nvidia-smi log with its header; found: {shown_names(bare)}")
-    boards = [bare.index(name) for name in BOARD_COLUMNS if name in bare]
+    time = TIME if TIME in log.names else STAMP
+    if time == STAMP and (STAMP not in log.names or len(log.names) < 2):
+        raise SensorError(
+            f"{path}: needs the columns {TIME},{POWER}, or an nvidia-smi log with its header; found: {shown_names(log.names)}"
+        )
+    boards = [name for name in BOARD_COLUMNS if name in log.names]
     if board is not None and not boards:
         raise SensorError(f"{path}: names no boards, so that --gpu {board} cannot be chosen; log with --query-gpu=index,… or leave it out")
-    powers = _power_places(log, bare, column, local)
-    names = [bare.index(NAME)] if NAME in bare else []
-    table = read_columns(log, [log.place(STAMP if local else TIME, bare), *powers, *boards, *names])
-    time_s = stamps_s(table.arrays[0]) if local else numbers(table.arrays[0])
-    watts = [_watts(cells, log.names[place], log) for cells, place in zip(table.arrays[1:], powers, strict=False)]
-    _check_figures(log, table, time_s, watts, (STAMP if local else TIME, bare[powers[0]]))
-    superchip = bool(names) and any(SUPERCHIP in name for name in table.arrays[-1][:1].to_pylist())
+    powers = _power_columns(log, column, time)
+    table = read_columns(log, (time, *powers, *boards, *({NAME} & {*log.names})))
+    time_s = (stamps_s if time == STAMP else numbers)(table.cells[time])
+    power_w = {name: watts(log, table, name) for name in powers}
+    _check_figures(log, table, {time: [time_s], powers[0]: [*power_w.values()]})
+    superchip = NAME in table.cells and any(SUPERCHIP in name for name in table.cells[NAME][:1].to_pylist())
     kept, chosen = slice(None), ""
     if boards:
-        chosen, kept = _one_board(table.arrays[1 + len(powers) : 1 + len(powers) + len(boards)], board, log)
-    filled = [place for place, power in enumerate(watts) if np.any(np.isfinite(power[kept]))]
+        chosen, kept = _one_board([table.cells[name] for name in boards], board, log)
+    filled = [name for name in powers if np.any(np.isfinite(power_w[name][kept]))]
     if not filled:
-        raise SensorError(f"{path}: {' and '.join(bare[index] for index in powers)} hold no figure of this board")
-    place = filled[-1] if superchip else filled[0]
-    rows = ordered(time_s[kept], watts[place][kept], str(path))
+        raise SensorError(f"{path}: {' and '.join(powers)} hold no figure of this board")
+    power = filled[-1] if superchip else filled[0]
+    rows = ordered(time_s[kept], power_w[power][kept], str(path))
     remarks = ["the last line has no end and was left out: its last figure may be cut"] if log.cut else []
     if column is None and len(powers) > 1:
-        remarks.append(f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
-    if superchip and bare[powers[place]] == POWER_COLUMNS[0]:
+        remarks.append(f"column {power} of {', '.join(powers)}; --column names another")
+    if superchip and power == POWER_COLUMNS[0]:
         remarks.append(f"{POWER_COLUMNS[0]} of a {SUPERCHIP} is the power of the whole module; power.draw.average is the GPU's")
     stray = (f"{len(table.stray)} line(s) are no row of the table and were left out, the first: {table.stray[0]!r}",) if table.stray else ()
     return RecordedReadings(
         time_s=rows.time_s,
         power_w=rows.power_w,
-        column=bare[powers[place]],
+        column=power,
         board=chosen,
-        local_time=local,
+        local_time=time == STAMP,
         left_out=(*rows.remarks, *stray),
         remarks=tuple(remarks),
     )
@@ -213,36 +215,35 @@ def bare_name(name: str) -> str:
     return re.sub(r"\s*\[[^\]]*\]\s*$", "", name).strip().lower()
 
 
-def _power_places(log: LogFile, bare: Sequence[str], column: str | None, local: bool) -> list[int]:
-    """Positions of the power columns to try, best first: the named one, or all known ones.  Raises SensorError."""
-    if column is None:
-        known = (*POWER_COLUMNS, POWER) if local else (POWER,)
-        found = [log.place(name, bare) for name in known if name in bare or not local]
-        if not found:
-            raise SensorError(f"{log.path}: no power column; log with --query-gpu=timestamp,power.draw, or name one with --column")
-        return found
-    return [log.place(bare_name(column), bare)]
+def _power_columns(log: LogFile, column: str | None, time: str) -> list[str]:
+    """The power columns to try, best first: the named one, or all known ones.  Raises SensorError."""
+    if column is not None or time == TIME:
+        return [POWER if column is None else bare_name(column)]
+    found = [name for name in (*POWER_COLUMNS, POWER) if name in log.names]
+    if not found:
+        raise SensorError(f"{log.path}: no power column; log with --query-gpu=timestamp,power.draw, or name one with --column")
+    return found
 
 
-def _watts(cells: Any, name: str, log: LogFile) -> Array:
+def watts(log: LogFile, table: Columns, name: str) -> Array:
     """Power of a column [W], by the unit in its header.  Raises SensorError for a unit that is not one of power."""
-    unit = next(iter(re.findall(r"\[([^\]]*)\]\s*$", name)), "").strip()
+    title = log.titles[log.place(name)]
+    unit = next(iter(re.findall(r"\[([^\]]*)\]\s*$", title)), "").strip()
     if unit not in POWER_UNITS:
-        raise SensorError(f"{log.path}: column {name!r} has the unit [{unit}], which is none of power; give it in W or mW")
-    return numbers(cells, unit or "W") * POWER_UNITS[unit]
+        raise SensorError(f"{log.path}: column {title!r} has the unit [{unit}], which is none of power; give it in W or mW")
+    return numbers(table.cells[name], unit or "W") * POWER_UNITS[unit]
 
 
-def _check_figures(log: LogFile, table: Columns, time_s: Array, watts: Sequence[Array], names: tuple[str, str]) -> None:
-    """Raises SensorError for a log without rows, and for columns without a readable cell: the message shows the first cell."""
-    if not len(time_s):
-        said = f"no line has the {len(log.names)} cells of the header; the first: {table.stray[0]!r}" if table.stray else "has no rows"
-        raise SensorError(f"{log.path}: {said}")
-    read = (f"seconds under {TIME}, or 2024/03/10 09:00:00.123 under {STAMP}", "figures of power")
-    known = (np.any(np.isfinite(time_s)), any(np.any(np.isfinite(power)) for power in watts))
-    for place, name in enumerate(names):
-        if not known[place]:
-            first = str(table.arrays[place][0].as_py())[:LONGEST_SHOWN]
-            raise SensorError(f"{log.path}: no cell of {name} can be read, the first is {first!r}; read are {read[place]}")
+def _check_figures(log: LogFile, table: Columns, found: Mapping[str, Sequence[Array]]) -> None:
+    """Raises SensorError for a log without rows, and for a column of times or powers without a readable cell: it shows the first."""
+    expected = (f"seconds under {TIME}, or 2024/03/10 09:00:00.123 under {STAMP}", "figures of power")
+    for (name, figures), read in zip(found.items(), expected, strict=False):
+        if not len(cells := table.cells[name]):
+            said = f"no line has the {len(log.names)} cells of the header; the first: {table.stray[0]!r}" if table.stray else "has no rows"
+            raise SensorError(f"{log.path}: {said}")
+        if not np.any(np.isfinite(figures)):
+            first = cells[0].as_py()[:LONGEST_SHOWN]
+            raise SensorError(f"{log.path}: no cell of {name} can be read, the first is {first!r}; read are {read}")
 
 
 def _one_board(columns: Sequence[Any], board: str | None, log: LogFile) -> tuple[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from collector.errors import SensorError
 from collector.pmd.protocol import NS_PER_S
 from collector.pmd.recording import read_recording, sample_blocks, scan_recording, stamps_path, zero_currents
-from collector.recordings.readings import POWER, TIME, US_PER_S, numbers, open_log, read_columns, read_readings, shown_names
+from collector.recordings.readings import POWER, TIME, US_PER_S, numbers, open_log, read_columns, read_readings, shown_names, watts
 from collector.recordings.rows import LAST_TIME_S, Rows, longest_stretch, ordered
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.identify import SensorRecord
@@ -100,17 +100,15 @@ def read_load(path: Path) -> LoadStamps:
     Raises SensorError for a file that cannot be used.
     """
     log = open_log(path)
-    bare = [name.lower() for name in log.names]
-    paired = bare == [PAIRED]
-    if not paired and not set(COLUMNS) <= set(bare):
-        raise SensorError(f"{path}: needs the columns {','.join(COLUMNS)}; found: {shown_names(bare)}")
-    wanted = [0] if paired else [log.place(name, bare) for name in COLUMNS]
-    columns = read_columns(log, wanted, whole=False)
-    table = [numbers(column) for column in columns.arrays]
+    paired = log.names == (PAIRED,)
+    if not paired and not set(COLUMNS) <= set(log.names):
+        raise SensorError(f"{path}: needs the columns {','.join(COLUMNS)}; found: {shown_names(log.names)}")
+    columns = read_columns(log, log.names if paired else COLUMNS, whole=False)
+    table = list(map(numbers, columns.cells.values()))
     bad = np.flatnonzero(~np.all(np.isfinite(table), axis=0))
     if len(bad) or columns.stray:
-        names, row = ",".join(log.names[index] for index in wanted), f"row {bad[0] + 2}" if len(bad) else repr(columns.stray[0])
-        raise SensorError(f"{path}: {row} has no figure under {names}; an edge that is missing would turn the load round")
+        row = f"row {bad[0] + 2}" if len(bad) else repr(columns.stray[0])
+        raise SensorError(f"{path}: {row} has no figure under {','.join(columns.cells)}; an edge that is missing would turn the load round")
     if not paired:
         return stamps_of_levels(table[0], table[1], str(path))
     first, second = table[0][: 2 * (len(table[0]) // 2) : 2], table[0][1::2]
@@ -164,9 +162,8 @@ def read_reference(path: Path) -> Rows:
     if path.suffix.lower() in PMD_SUFFIXES:
         return _pmd(path)
     log = open_log(path)
-    bare = [name.lower() for name in log.names]
-    time, power = (numbers(column) for column in read_columns(log, [log.place(name, bare) for name in (TIME, POWER)]).arrays)
-    return longest_stretch(ordered(time, power, str(path), meter=True))
+    table = read_columns(log, (TIME, POWER))
+    return longest_stretch(ordered(numbers(table.cells[TIME]), watts(log, table, POWER), str(path), meter=True))
 
 
 def _pmd(path: Path) -> Rows:
