@@ -17,7 +17,7 @@ from collector.devices.nvml import SUPERCHIP, pci_key
 from collector.errors import SensorError
 from collector.recordings.rows import ordered
 from collector.sensing.catalogue import POWER_COLUMNS, is_uuid
-from estimator.vocabulary.documents import LARGEST
+from estimator.vocabulary.documents import LARGEST, printable
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.values import frozen
@@ -87,9 +87,8 @@ def open_log(path: Path) -> LogFile:
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """The first names of columns as part of a message, unprintable characters escaped."""
-    plain = (name if name.isprintable() and "\ufffd" not in name else ascii(name)[1:-1] for name in names[:MOST_NAMES])
-    return ", ".join(name[:LONGEST_SHOWN] for name in plain) or "none"
+    """The first names of columns as part of a message."""
+    return ", ".join(printable(name)[:LONGEST_SHOWN] for name in names[:MOST_NAMES]) or "none"
 
 
 def read_columns(log: LogFile, wanted: Iterable[str], *, whole: bool = True) -> Columns:

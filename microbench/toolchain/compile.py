@@ -160,7 +160,7 @@ def _inspect(cubin: bytes, verbose: str, toolchain: Toolchain) -> FrozenMapping[
         if name not in resources:
             continue  # a callee in a separate section
         body: tuple[Instruction, ...] = loop_body(listing)
-        entries[name] = InspectedEntry(name=name, body=histogram(body), reads=register_reads(body), **resources[name])
+        entries[name] = InspectedEntry(body=histogram(body), reads=register_reads(body), **resources[name])
     return FrozenMapping(dict(sorted(entries.items())))
 
 

@@ -75,7 +75,6 @@ class InspectedEntry:
     Registers are per thread, shared bytes per block; `spilled_bytes` are stored and loaded for lack of registers.
     """
 
-    name: str
     registers: int
     spilled_bytes: int
     shared_bytes: int

@@ -48,7 +48,7 @@ def entry(words):
     """A loop of so many instructions, such as "64 FFMA 3 MOV", beside its own control."""
     counts = iter(words.split())
     body = {"ISETP": 1, "UIADD3": 1, "BRA": 1} | {name: int(count) for count, name in zip(counts, counts, strict=True)} if words else {}
-    return InspectedEntry(name="k", registers=8, spilled_bytes=0, shared_bytes=0, body=body, reads=body)
+    return InspectedEntry(registers=8, spilled_bytes=0, shared_bytes=0, body=body, reads=body)
 
 
 def complaint_about(kernel, toolchain):

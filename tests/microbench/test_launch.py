@@ -16,7 +16,7 @@ MISSING = 8.0
 
 
 def entry(kernel, registers=32, shared_bytes=0):
-    return InspectedEntry(name=kernel.name, registers=registers, spilled_bytes=0, shared_bytes=shared_bytes, body={}, reads={})
+    return InspectedEntry(registers=registers, spilled_bytes=0, shared_bytes=shared_bytes, body={}, reads={})
 
 
 @pytest.fixture(scope="module", params=GPUS)
