@@ -92,15 +92,12 @@ def read_recording(path: Path) -> Recording:
     if not size:
         raise DatasetError(f"{path}: empty; nothing was recorded")
     beside = stamps_path(path)
-    if not beside.exists():
-        nothing = np.zeros(0, dtype=np.int64)
-        return Recording(path=path, size=size, model=PMD_USB, header=None, arrival_bytes=nothing, arrival_ns=nothing)
-    header, arrival_bytes, arrival_ns = _read_stamps(beside)
+    header, arrival_bytes, arrival_ns = _read_stamps(beside) if beside.exists() else (None, NOTHING, NOTHING)
     there = int(np.searchsorted(arrival_bytes, size, side="right"))  # after a crash stamps of lost bytes may remain
     return Recording(
         path=path,
         size=size,
-        model=MODELS[header.model],
+        model=MODELS[header.model] if header else PMD_USB,
         header=header,
         arrival_bytes=arrival_bytes[:there],
         arrival_ns=arrival_ns[:there],

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from collector.daemon.log_file import Notifier
-from collector.devices.clock_helper import LONGEST_REQUEST, HeldBoard, OddMessageError, RefusedError, Request, request
+from collector.devices.clock_helper import LONGEST_REQUEST, OddMessageError, RefusedError, Request, request
 from collector.devices.clock_record import remove_record, reset_clock, restore_left_clocks, state_folder, take_board
 from collector.devices.file_lock import peer_of, user_name
 from collector.devices.nvml_library import open_nvml
 from collector.errors import ClockError, CollectorError
 from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, Client, Reply, User, audit, passed_socket
-from collector.privileged.settings import BoardRange, HelperSettings, read_settings
-from estimator.vocabulary.reader import plain
+from collector.privileged.settings import HelperSettings, read_settings
 
 MOST_CLIENTS_OF_USER: Final = 32
 TICK_S: Final = 0.1
@@ -159,7 +158,7 @@ class Helper:
         """The answer to a request.  Raises RefusedError."""
         lease = self._lease_of(client)
         if asked.do == "status":
-            return {"ok": True, "boards": [plain(self._held(self._boards[uuid])) for uuid in sorted(self._boards)]}
+            return {"ok": True, "boards": [{**asdict(self._boards[uuid]), "holder": self._holder(uuid)} for uuid in sorted(self._boards)]}
         if asked.do == "lock":
             self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
         elif lease is None:
@@ -168,10 +167,10 @@ class Helper:
             raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
         return {"ok": True}
 
-    def _held(self, allowed: BoardRange) -> HeldBoard:
-        """A board, its allowed clocks and who holds it."""
-        lease = self._leases.get(allowed.uuid)
-        return HeldBoard(**asdict(allowed), holder=_name(lease) if lease else "")
+    def _holder(self, uuid: str) -> str:
+        """Who holds a board, for people; "" for nobody."""
+        lease = self._leases.get(uuid)
+        return f"process {lease.client.pid} of user {lease.client.user.name}" if lease else ""
 
     def _lock(self, client: Client, held: Lease | None, uuid: str, sm_clock_mhz: int) -> None:
         """Holds a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
@@ -187,7 +186,7 @@ class Helper:
             raise RefusedError("second_board", f"this connection holds the clock of {held.uuid}; open another for {uuid}")
         other = self._leases.get(uuid)
         if other is not None and other is not held:
-            raise RefusedError("board_held", f"{_name(other)} holds the clock of {uuid}; wait until it has ended")
+            raise RefusedError("board_held", f"{self._holder(uuid)} holds the clock of {uuid}; wait until it has ended")
         try:
             with open_nvml() as library:
                 device = library.device_of(uuid)
@@ -278,10 +277,6 @@ class Helper:
             self._clients.remove(client)
             self._selector.unregister(client.end)
         client.end.close()
-
-
-def _name(lease: Lease) -> str:
-    return f"process {lease.client.pid} of user {lease.client.user.name}"
 
 
 def _refusal(error: RefusedError) -> Reply:
