@@ -185,7 +185,7 @@ class NvmlPowerSensor:
         self._device = device
         found, self.notes = _power_fields(device)
         self._fields = found[:1]
-        self.readings = Poller("power", partial(read_power_w, device, self._fields), len(self._fields), poll_s)
+        self.readings = Poller("power", partial(read_power_w, device, self._fields), 1, poll_s)
 
     def name(self) -> str:
         """Name of the source."""
@@ -198,11 +198,8 @@ class NvmlPowerSensor:
     def read(self) -> tuple[PowerReadings, ...]:
         """Everything polled since the last call; a poll without a value is left out.  Raises BoardLostError."""
         stamps, rows = self.readings.take()
-        kept = possible_power(rows)
-        return tuple(
-            PowerReadings(field=field, host_ns=stamps[kept[:, index]], power_w=rows[kept[:, index], index])
-            for index, field in enumerate(self._fields)
-        )
+        kept = possible_power(rows[:, 0])
+        return tuple(PowerReadings(field=field, host_ns=stamps[kept], power_w=rows[kept, 0]) for field in self._fields)
 
     def read_energy(self) -> EnergyReading | None:
         """The energy counter; None if it is missing or counts more than the GPU."""
