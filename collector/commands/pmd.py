@@ -49,6 +49,12 @@ def pmd_command() -> None:
     """ElmorLabs PMD, an external power meter in a board's supply lines."""
 
 
+def _check_table(out: Path | None) -> None:
+    """Refuse a table whose name promises another form than CSV."""
+    if out is not None and out.suffix in (".pmd", ".parquet"):
+        raise CollectorError(f"{out}: a table is CSV, and .pmd is where the raw bytes go; give --out another suffix, .csv")
+
+
 @pmd_command.command("decode")
 @click.argument("file", type=FILE)
 @output_option(metavar="P.csv", help="Table to write; without it the table goes to stdout.")
@@ -63,6 +69,7 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
     from collector.pmd.recording import read_recording, scan_recording
     from collector.pmd.table import recording_lines, write_table
 
+    _check_table(out)
     scanned = scan_recording(read_recording(file))
     form = _form(scanned.recording.model, rails, zero, time_base)
     document = write_table(scanned, out or (None if speak.as_json else sys.stdout.buffer), form)
@@ -91,9 +98,8 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
     from collector.pmd.table import recording_lines, write_table
 
     limit_s = duration_s(duration, "--duration") if duration else math.inf
+    _check_table(out)
     raw = out.with_suffix(".pmd")
-    if out == raw:
-        raise CollectorError(f"{out}: is where the raw bytes go; give --out another suffix, .csv")
     check_output(raw)
     with _stop_request() as stop, open_meter(port) as meter:
         model = meter.model
