@@ -239,7 +239,8 @@ class Campaign:
     def _metered(self, calibration: SensorCalibration) -> SensorCalibration:
         """The calibration.  Raises CampaignError if a meter is there and it has no gain."""
         if len(self.bench.sensors) > 1 and calibration.gain is None:
-            raise CampaignError(f"the meter gives no gain: {calibration.notes.get('gain')}; mend that, or leave out --pmd")
+            why = calibration.notes.get("gain")
+            raise CampaignError(f"no gain of this meter is known: {why}; characterise the sensor with it, or leave out --pmd")
         return calibration
 
     def _tell(self, phase: str, row: Row | None = None) -> None:

@@ -105,7 +105,7 @@ def test_a_meter_without_a_gain_ends_a_campaign_at_once_and_one_with_it_is_not_n
     with planned(tiny) as (bench, plan, key):
         metered = replace(bench, sensors=(*bench.sensors, SimpleNamespace(fields=lambda: ("total",), read=lambda: ())))
         unknown = replace(calibration, gain=None, notes={"gain": "cut off"})
-        with pytest.raises(CampaignError, match="the meter gives no gain: cut off"):
+        with pytest.raises(CampaignError, match="no gain of this meter is known: cut off"):
             Campaign(metered, tiny, plan, key, output, calibration=unknown).run()
         assert list(tmp_path.iterdir()) == []
         metered_key = campaign_key(metered, tiny, plan, (), 7)
@@ -333,7 +333,7 @@ def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(words, tmp_
     }
     for difference, options in changes.items():
         refused(1, f"cannot be resumed: {difference}", f"{words} {options} --resume -q")
-    refused(1, "the meter gives no gain: needs an external meter", f"{words} --budget 60s --pmd sim --resume -q")
+    refused(1, "no gain of this meter is known: needs an external meter", f"{words} --budget 60s --pmd sim --resume -q")
 
 
 def test_what_is_chosen_and_what_cannot_be_is_said(words):

@@ -85,7 +85,7 @@ def open_arena(folder):
     campaign = folder / "campaign.toml"
     campaign.write_text(CAMPAIGN)
     sensor = folder / "sensor.json"
-    with open_bench(f"sim:{BOARD}", seed=1) as bench:
+    with open_bench(f"sim:{BOARD}", seed=1, meter=True) as bench:
         bench.gpu.lock_clock_mhz(900)
         sensor.write_text(json.dumps(characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).document()))
     planned = [point.row_id for point in the_plan(campaign).points]
