@@ -103,6 +103,7 @@ def _expert_load(tokens: float, topk: float, experts: float, ep: float, skew: fl
     else:
         pairs = tokens * topk / ep
         found = min(experts / ep, pairs)
+    found, pairs = max(found, 1.0), max(pairs, 1.0)  # some GPU has a pair
     return ExpertLoad(found, pairs, pairs / found)
 
 

@@ -63,7 +63,8 @@ NEEDED: Final = ("operator", "precision", "latency_s")
 
 COLD_LIBRARIES: Final = LIBRARIES
 """Frameworks whose published tables use several copies of the weights in turn.  Without their number L2 is assumed to hold none of them:
-on products of A100, H100 and H200 the number that one of them usually takes improves no forecast."""
+on products of A100, H100 and H200 the number that one of them usually takes improves no forecast.  Experts have one copy: an L40S reads
+weights smaller than its L2 at 1.6 times the rate of its DRAM, larger ones at 0.7 times."""
 
 CUDA_CORE_NAME: Final = ("sgemm", "simt")
 """Parts of the names of matrix kernels that use no tensor cores."""
@@ -319,7 +320,9 @@ def _warm(screen: Screen, library: Array, kernels: Sequence[Operator], kernel_in
     """
     table = screen.table
     stated = _stated(screen, "l2_state", "BAD_L2_STATE", ("cold", "warm"))
-    usual = [state == "warm" if state else not own.startswith(COLD_LIBRARIES) for state, own in zip(stated, library, strict=True)]
+    experts = np.array([kernel.family == "moe" for kernel in kernels])[kernel_index]
+    alone = experts | [not own.startswith(COLD_LIBRARIES) for own in library]
+    usual = [state == "warm" if state else one for state, one in zip(stated, alone, strict=True)]
     weight, total = np.array([_footprint(kernel) for kernel in kernels]).reshape(-1, 2)[kernel_index].T
     known: Array = 1.0 + (table.numbers("weight_copies") - 1.0) * weight / total
     return np.where(np.isfinite(known), known, usual)

@@ -95,7 +95,7 @@ def test_more_tokens_never_mean_less_work_for_experts_whose_shares_split_it(toke
     if skew:
         assert own.pairs >= whole.pairs / ep * (1.0 - 1e-9)  # the GPU with the most work
     else:
-        assert own.pairs == pytest.approx(tokens * topk / ep)
+        assert own.pairs == pytest.approx(max(tokens * topk / ep, 1.0))
     assert operator_work(few).write_byte >= tokens * EXPERTS["hidden"] * 2.0  # each GPU adds to the row of every token
 
 

@@ -104,6 +104,11 @@ def test_rows_of_published_tables_are_warm_or_cold_and_accepted_but_for_heads_th
     assert np.isfinite(rows.tile_m).all() == name.startswith(("bmm", "linear"))
 
 
+def test_experts_of_serving_tables_find_weights_in_l2(shared_data):
+    rows, _ = recorded(shared_data / "aiconfigurator-2" / "moe_a100-sxm-80gb.csv")
+    assert rows.l2_warm.all()
+
+
 def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data):
     rows, rejected = recorded(shared_data / "aiconfigurator" / "power.csv")
     counts = count_reasons(rejected)
