@@ -192,6 +192,7 @@ COMMANDS = ((collect, COLLECT_COMMANDS), (estimate, ESTIMATE_COMMANDS), (fit, FI
         ("sweep x.csv --gpu a10 --csv --json", "csv and json: an answer has one form"),
         ("explain x.csv --gpu a10 -o x.svg --csv", "csv and svg: an answer has one form"),
         ("x.csv --gpu a10 -o x.txt --json", "json and txt: an answer has one form"),
+        ("x.csv --gpu a10 -o x.svg --csv", "csv and svg: an answer has one form"),
         ("--model llama-3-8b --gpu h100 --at batch=1", "--at is of workload files"),
         ("--model llama-3-8b --gpu h100 --host-launch-us 5 --runtime serving", "--host-launch-us has no meaning with --runtime serving"),
         ("x.csv --anchor a10-eager --holdout 0.1", "no --prior or --holdout beside it"),

@@ -155,7 +155,7 @@ def answer_form(options: Options, known: Sequence[str]) -> str:
     """The form of the answer: from a flag, from the suffix of the output file, or "txt".  Raises UsageError."""
     out: Path | None = options.get("out")
     ending = out.suffix.lower().removeprefix(".") if out is not None else ""
-    form, *others = [name for name in known if name == ending or options.get(f"as_{name}")] or [ending or "txt"]
+    form, *others = [name for name in CHART_FORMATS if name == ending or options.get(f"as_{name}")] or [ending or "txt"]
     if others:
         raise click.UsageError(f"{form} and {others[0]}: an answer has one form, of --json, --csv and the ending of --out")
     if form not in known:

@@ -9,7 +9,7 @@ import numpy as np
 from estimator.model.attention import decode_phases, prefill_phases
 from estimator.model.coefficients import COLUMN
 from estimator.model.communication import communication_phases
-from estimator.model.gemm import LANE_RATE, WARP_RATE, Gemm, MatrixColumns, candidate_phases, matrix_phases
+from estimator.model.gemm import LANE_RATE, SHARING_ARCHITECTURES, WARP_RATE, Gemm, MatrixColumns, candidate_phases, matrix_phases
 from estimator.model.phases import Phases, join_phases, members
 from estimator.model.streams import stream_phases
 from estimator.model.tiling import Candidates, tile_candidates
@@ -88,8 +88,9 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         weight, activation = load.experts * n * k * weight_width, load.pairs * (k + inter) * width
         # Beside the products tokens are sorted, the inner layer is activated and results are added up: a tensor each is read and written;
         # every GPU of a group reads and writes a row for each token, whether or not its experts take it.
-        # Kernels in Triton (vLLM's; TensorRT-LLM's of mxfp4) pass all pairs of the group, those of other GPUs as zeros.
-        triton = operator.library == "vllm" or operator.precision == "w4a16_mxfp4"
+        # Marlin's and Triton's kernels pass all pairs of the group, those of other GPUs as zeros; DeepGEMM runs from Hopper on.
+        older = gpu.architecture not in SHARING_ARCHITECTURES
+        triton = operator.precision in ("int4_wo", "w4a16_mxfp4") or (operator.precision == "fp8_block" and older)
         pairs = operator["tokens"] * operator["topk"] if triton else load.pairs
         own = pairs * (2.0 * k + inter * (1.0 + operator["gated"]))
         outputs = 2.0 * (own + operator["tokens"] * k)

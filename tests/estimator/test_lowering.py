@@ -106,10 +106,20 @@ def test_all_experts_together_are_their_products():
     assert halved["useful"] == pytest.approx(column["useful"] / 2.0)
 
 
-def test_triton_passes_the_pairs_of_all_gpus():
-    spread, alone = (matrix_columns([experts(4096, ep=ep, library="vllm")], H100).output_byte for ep in (8, 1))
-    assert spread == pytest.approx(alone)
-    assert matrix_columns([experts(4096, ep=8)], H100).output_byte < spread / 4.0
+@pytest.mark.parametrize("library", ["", "vllm", "trtllm"])
+@pytest.mark.parametrize(
+    "gpu, precision, all_pairs",
+    [
+        *(("h100-sxm", *one) for one in (("bf16", False), ("fp8_block", False), ("int4_wo", True), ("w4a16_mxfp4", True))),
+        ("l40s", "fp8_block", True),
+        ("l40s", "fp8", False),
+    ],
+)
+def test_kernels_of_marlin_and_triton_pass_the_pairs_of_all_gpus_under_any_library(gpu, precision, all_pairs, library):
+    operators = [make_operator("moe", "moe", precision, tokens=4096, **EXPERTS | {"ep": ep}, library=library) for ep in (8, 1)]
+    spread, alone = matrix_columns(operators, load_gpu(gpu)).output_byte
+    assert (spread == alone) == all_pairs
+    assert all_pairs or spread < alone / 4.0
 
 
 @pytest.mark.parametrize(
