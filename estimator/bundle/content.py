@@ -412,9 +412,9 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
     (`benchmarks/board_power.py`).
 
     Bytes take no less than the published bandwidth allows on another board: a dram below 1 is of bytes that the fitted one's caches or
-    other phases hide (those of experts are expected values, which depend on the routing).  Whole models from an A100 to an A10 then err by
-    3.3 instead of 3.7 % in latency and 4.2 instead of 4.8 in power, int4 models on an RTX A6000 by 2 instead of 14 %, where products took
-    less time than their bytes (`benchmarks/published.py`).
+    other phases hide (those of experts are expected values by their routing; their flop are bound instead).  Whole models from an A100 to
+    an A10 then err by 3.3 instead of 3.7 % in latency and 4.2 instead of 4.8 in power, int4 models on an RTX A6000 by 2 instead of 14 %,
+    where products took less time than their bytes (`benchmarks/published.py`).
     """
     known = {name: group.usual for name, group in bundle.groups.items() if group.usual and not same_kernels(bundle, gpu)}
     now, then = (tensor_rate(one) / FLOP_PER_CLOCK.get(one.compute_capability, tensor_rate(one)) for one in (gpu, bundle.gpu))
@@ -428,8 +428,9 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
             own["math"] = (1.0 + excess * slower**SLOWER_EXPONENT) ** (1.0 / SLOWER_EXPONENT)
         for key in own.keys() & {"prologue", "ceiling"} if "fp32" not in name else ():
             own[key] *= slower
-        if gpu.name != bundle.gpu.name and "dram" in own and not name.startswith("moe"):
-            own["dram"] = max(own["dram"], 1.0)
+        if gpu.name != bundle.gpu.name and "dram" in own:
+            bound = "math" if name.startswith("moe") else "dram"
+            own[bound] = max(own[bound], 1.0)
         found[name] = own
     lacking = (one for one in ("gemm.linear.fp32.cuda", "gemm.bmm.fp32.cuda") if "fp32" not in (longest_prefix(one, found) or ""))
     return found | dict.fromkeys(lacking, CUDA_CORES)
