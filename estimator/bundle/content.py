@@ -412,9 +412,9 @@ def group_coefficients(bundle: Bundle, gpu: GpuSpec) -> dict[str, dict[str, floa
     (`benchmarks/board_power.py`).
 
     Bytes take no less than the published bandwidth allows on another board: a dram below 1 is of bytes that the fitted one's caches or
-    other phases hide (those of experts are expected values by their routing; their flop are bound instead).  Whole models from an A100 to
-    an A10 then err by 3.3 instead of 3.7 % in latency and 4.2 instead of 4.8 in power, int4 models on an RTX A6000 by 2 instead of 14 %,
-    where products took less time than their bytes (`benchmarks/published.py`).
+    other phases hide (those of experts are expected values by their routing; their math has the bound instead, since an H20's passed the
+    published rate).  Whole models from an A100 to an A10 then err by 3.3 instead of 3.7 % in latency and 4.2 instead of 4.8 in power, int4
+    models on an RTX A6000 by 2 instead of 14 %, where products took less time than their bytes (`benchmarks/published.py`).
     """
     known = {name: group.usual for name, group in bundle.groups.items() if group.usual and not same_kernels(bundle, gpu)}
     now, then = (tensor_rate(one) / FLOP_PER_CLOCK.get(one.compute_capability, tensor_rate(one)) for one in (gpu, bundle.gpu))

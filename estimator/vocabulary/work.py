@@ -96,10 +96,11 @@ def _expert_load(tokens: float, topk: float, experts: float, ep: float, skew: fl
         drawn = ((last - 1.0) * (np.arange(experts) + 0.5) / experts + 1.0) ** (1.0 / falling)
         share = (tokens * (topk - np.arange(experts)) / np.cumsum(drawn)[::-1]).max()  # the others take what is more than all tokens
         loads = np.pad(np.minimum(share * drawn, tokens), (0, int(-experts % ep)))
+        # The mean of 16 draws (the tables' is of five).
         dealt = np.random.default_rng(0).permuted(np.tile(loads, (16, 1)), axis=1).reshape(16, int(ep), -1)
-        hit = (1.0 - (1.0 - dealt / tokens) ** tokens).sum(axis=2)
-        fullest = dealt.sum(axis=2) == dealt.sum(axis=2).max(axis=1, keepdims=True)
-        found, pairs = (float(each[fullest].mean()) for each in (hit, dealt.sum(axis=2)))
+        held, hit = dealt.sum(axis=2), (1.0 - (1.0 - dealt / tokens) ** tokens).sum(axis=2)
+        fullest = held == held.max(axis=1, keepdims=True)
+        found, pairs = (float(each[fullest].mean()) for each in (hit, held))
     else:
         pairs = tokens * topk / ep
         found = min(experts / ep, pairs)
