@@ -202,7 +202,7 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
     function = _user_function(request.model)
     request = replace(request, sequence=request.sequence or USUAL_SEQUENCE)
     accepted = inspect.signature(function).parameters
-    wanted = {name: getattr(request, name) for name in (*SIZES, "image_size", "precision") if name in accepted}
+    wanted = {name: getattr(request, name) for name in (*SIZES, "image_size", "precision") if name in accepted and getattr(request, name)}
     if request.image_size and "image_size" not in wanted:
         raise WorkloadError(f"{request.model}: takes no image_size; leave --image-size out")
     dtype = getattr(torch, request.tensor_type)

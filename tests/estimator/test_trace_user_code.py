@@ -132,6 +132,9 @@ def enlarging():
     layers = [torch.nn.ConvTranspose2d(16, 16, 4, stride=2) for _ in range(2)]
     return torch.nn.Sequential(*layers), (torch.randn(2, 16, 9, 9),)
 
+def sized(image_size=16):
+    return torch.nn.Conv2d(3, 8, 1), (torch.randn(2, 3, image_size, image_size),)
+
 def first():
     return images(torch.contiguous_format, torch.contiguous_format)
 
@@ -437,6 +440,12 @@ def test_a_compiled_sum_keeps_the_gpu_as_busy_as_an_eager_one(traced):
 
 def test_weights_in_8_bits_stay_so_and_inputs_are_any_mapping(traced):
     assert {one.precision for one in traced("stored").operators if one.family == "gemm"} == {"fp8"}
+
+
+@pytest.mark.parametrize("asked, size", [({}, 16), ({"image_size": 32}, 32)])
+def test_a_size_of_images_that_is_not_asked_for_is_that_of_the_function(traced, asked, size):
+    (pixels,) = {one.shape[2] for one in traced("sized", **asked).operators if one.family == "conv"}
+    assert pixels == size
 
 
 def test_a_module_without_inputs_is_given_tokens(traced):
