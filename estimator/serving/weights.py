@@ -15,6 +15,7 @@ from estimator.tracing.models import (
     skipped_modules,
     stored_format,
     weight_byte,
+    with_formats,
 )
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, SIXTEEN_BIT
@@ -79,6 +80,7 @@ def read_weights(config: Fields, weights: str | None = None, kv: str | None = No
     Raises WorkloadError for an unknown method or format, by name, and for a configuration without any statement on its weights.
     """
     try:
+        config = with_formats(config)
         quant = read(Fields, config.get("quantization_config") or {}, "quantization_config")
         scheme = facts(quant)
         scaled = scheme.get("kv_cache_scheme.type", "auto") + scheme.get("kv_cache_scheme.num_bits", "")

@@ -108,9 +108,8 @@ def _from_file(path: Path) -> ModelConfig:
     """The configuration in a file.  Raises OSError and ValueError."""
     # Published files of layers that scan have `"time_step_limit": [0.0, Infinity]`.
     document = dict(read(Fields, parse_json(read_regular(path, MAX_FILE_BYTES), UNBOUNDED_JSON)))
-    for name, method in FORMAT_FIELDS.items():
-        if "quantization_config" not in document and document.get(name):
-            document["quantization_config"] = {"quant_method": method, **read(Fields, document[name], name)}
+    text = read(Fields, document.get("text_config") or {}, "text_config")
+    document = {**{name: text[name] for name in ABOUT_WEIGHTS if name in text}, **with_formats(document)}
     for name, method in FORMAT_FILES.items():
         if "quantization_config" not in document and (beside := path.with_name(name)).is_file():
             stated = read_file(Fields, beside, "the formats", WorkloadError)  # type: ignore[type-abstract]
@@ -123,6 +122,12 @@ def _from_file(path: Path) -> ModelConfig:
         config=plain({key: value for key, value in document.items() if key not in NOT_FIELDS}),
         weights=plain({key: value for key, value in document.items() if key in ABOUT_WEIGHTS}),
     )
+
+
+def with_formats(document: Fields) -> Fields:
+    """Fields of a configuration, with those of FORMAT_FIELDS as its `quantization_config`.  Raises FaultError."""
+    stated = {method: read(Fields, document[name], name) for name, method in FORMAT_FIELDS.items() if document.get(name)}
+    return {**{"quantization_config": {"quant_method": method, **own} for method, own in stated.items()}, **document}
 
 
 WIDENED: Final = "widened"

@@ -179,7 +179,8 @@ def precisions(workload, **sizes):
 
 def test_a_configuration_keeps_what_says_how_its_weights_are_stored(tmp_path):
     stored = {"quant_method": "fp8"}
-    assert load_model_config(configuration(tmp_path, **LLAMA, quantization_config=stored)).quantised == stored
+    for fields in ({"quantization_config": stored}, {"text_config": {"quantization_config": stored}}):
+        assert load_model_config(configuration(tmp_path, **LLAMA, **fields)).quantised == stored
 
 
 @pytest.mark.parametrize("stored, precision", [case for case in CASES if case[1]])

@@ -495,8 +495,9 @@ def test_formats_beside_a_configuration_are_read(tmp_path):
         (tmp_path / name).write_text(json.dumps(stated))
         assert read_weights(read_config(tmp_path)).layer == expected
         (tmp_path / name).unlink()
-    (tmp_path / "config.json").write_text(json.dumps(DENSE | {"compression_config": compressed(("int", 4), None)}))
-    assert read_weights(read_config(tmp_path)).layer == "int4_wo"
+    earlier = DENSE | {"compression_config": compressed(("int", 4), None)}
+    (tmp_path / "config.json").write_text(json.dumps(earlier))
+    assert [read_weights(read_config(source)).layer for source in (tmp_path, earlier)] == ["int4_wo", "int4_wo"]
     (tmp_path / "config.json").write_text(json.dumps(DENSE | {"quantization": {"group_size": 64, "bits": 4}}))
     with one_line(WorkloadError, match="quant_method = mlx is unknown"):
         read_weights(read_config(tmp_path))
