@@ -254,6 +254,9 @@ def _narrow_format(request: TraceRequest, stored: Fields) -> str:
 def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fields) -> Workload:
     """The workload with its layers in 8 or 4 bits; those that stay wide, by habit or as `stored` says, do."""
     products = {tuple(sorted(one.shape[2:])) for one in workload.operators if one.operator == "linear"}
+    batched = {(one.shape[0], *sorted(one.shape[2:])) for one in workload.operators if one.operator == "bmm"}
+    if any(weight.ndim > MATRIX_AXES and (weight.shape[0], *sorted(weight.shape[1:])) in batched for weight in model.parameters()):
+        raise WorkloadError(f"{workload.name}: experts in one batched product have no known kernel in {form}; name other weights (--weights bf16)")
     others = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.modules.conv._ConvNd)
     wide: set[tuple[int, ...]] = set()
     narrow: dict[int, Any] = {}

@@ -12,6 +12,7 @@ from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from tests.estimator.synthetic import addition, convolution, matmul, transformer, workload_of
 from tests.estimator.traced import configuration, counted, need_torch
+from tests.words import one_line
 
 
 def compressed(weights, inputs=None, groups=1, **more):
@@ -259,6 +260,15 @@ def test_experts_have_the_stored_format_and_their_router_stays(tmp_path, model, 
     assert found.warnings == ()
     with pytest.raises(WorkloadError, match="experts and training in bitsandbytes have no known kernel"):
         traced(tmp_path, NF4, MIXTRAL)
+
+
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+def test_experts_in_one_batched_product_are_refused_in_formats_that_it_does_not_have(tmp_path, form):
+    """Llama 4's stayed in 16 bits without a word."""
+    scout = LLAMA | {"model_type": "llama4_text", "num_local_experts": 4, "intermediate_size_mlp": 96, "head_dim": 16}
+    scout |= {"architectures": ["Llama4ForCausalLM"], "interleave_moe_layer_step": 1}
+    with one_line(WorkloadError, match=f"experts in one batched product have no known kernel in {form}"):
+        traced(tmp_path, {}, scout, weights=form)
 
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "falcon_mamba", "rwkv"])
