@@ -126,8 +126,10 @@ def _from_file(path: Path) -> ModelConfig:
 
 def with_formats(document: Fields) -> Fields:
     """Fields of a configuration, with those of FORMAT_FIELDS as its `quantization_config`.  Raises FaultError."""
-    stated = {method: read(Fields, document[name], name) for name, method in FORMAT_FIELDS.items() if document.get(name)}
-    return {**{"quantization_config": {"quant_method": method, **own} for method, own in stated.items()}, **document}
+    for name, method in FORMAT_FIELDS.items():
+        if "quantization_config" not in document and document.get(name):
+            document = {**document, "quantization_config": {"quant_method": method, **read(Fields, document[name], name)}}
+    return document
 
 
 WIDENED: Final = "widened"

@@ -256,7 +256,8 @@ def _narrowed(torch: Any, workload: Workload, form: str, model: Any, stored: Fie
     products = {tuple(sorted(one.shape[2:])) for one in workload.operators if one.operator == "linear"}
     batched = {(one.shape[0], *sorted(one.shape[2:])) for one in workload.operators if one.operator == "bmm"}
     if any(weight.ndim > MATRIX_AXES and (weight.shape[0], *sorted(weight.shape[1:])) in batched for weight in model.parameters()):
-        raise WorkloadError(f"{workload.name}: experts in one batched product have no known kernel in {form}; name other weights (--weights bf16)")
+        fault = f"experts in one batched product have no known kernel in {form}"
+        raise WorkloadError(f"{workload.name}: {fault}; name other weights (--weights bf16)")
     others = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.modules.conv._ConvNd)
     wide: set[tuple[int, ...]] = set()
     narrow: dict[int, Any] = {}
