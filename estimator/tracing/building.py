@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from estimator.tracing.models import SIZES, USUAL_SEQUENCE, ModelConfig, TraceRequest
@@ -247,22 +248,27 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
 
 
 def _user_function(text: str) -> Callable[..., Any]:
-    """The function that MODULE:CALLABLE or FILE.py:CALLABLE names; modules are also searched in the present folder."""
+    """The function that MODULE:CALLABLE or FILE.py:CALLABLE names; modules are also searched in the present folder, or beside the file."""
     place, _, name = text.rpartition(":")
-    if place.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        if spec is None or spec.loader is None or not Path(place).is_file():
-            raise WorkloadError(f"{place}: no such file of Python code")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        here = str(Path.cwd())
-        sys.path.insert(0, here)
-        try:
-            module = importlib.import_module(place)
-        finally:
-            sys.path.remove(here)
+    path = Path(place)
+    in_file = path.suffix == ".py"
+    here = str(path.resolve().parent if in_file else Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        module = _module_of(path) if in_file else importlib.import_module(place)
+    finally:
+        sys.path.remove(here)
     function = getattr(module, name, None)
     if not callable(function):
         raise WorkloadError(f"{text}: {place} has nothing to call by the name {name!r}")
     return function  # type: ignore[no-any-return]
+
+
+def _module_of(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(str(path), path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise WorkloadError(f"{path}: no such file of Python code")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look their annotations up
+    spec.loader.exec_module(module)
+    return module

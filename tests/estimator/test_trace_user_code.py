@@ -442,6 +442,17 @@ def test_weights_in_8_bits_stay_so_and_inputs_are_any_mapping(traced):
     assert {one.precision for one in traced("stored").operators if one.family == "gemm"} == {"fp8"}
 
 
+def test_a_file_finds_the_modules_beside_it_and_its_own_annotations(tmp_path):
+    (tmp_path / "beside_it.py").write_text("import torch\nclass Beside(torch.nn.Linear): pass\n")
+    lines = ["from __future__ import annotations", "from dataclasses import dataclass", "import torch", "from beside_it import Beside"]
+    lines += ["@dataclass", "class Sizes:", "    width: int = 32"]
+    lines += ["def build():", "    return Beside(Sizes().width, 48), torch.randn(2, 32)"]
+    (tmp_path / "own.py").write_text("\n".join(lines))
+    found = trace_workload(TraceRequest(model=f"{tmp_path / 'own.py'}:build"))
+    assert [one.shape[2:] for one in found.operators if one.family == "gemm"] == [(48, 32)]
+    assert str(tmp_path) not in sys.path
+
+
 @pytest.mark.parametrize("asked, size", [({}, 16), ({"image_size": 32}, 32)])
 def test_a_size_of_images_that_is_not_asked_for_is_that_of_the_function(traced, asked, size):
     (pixels,) = {one.shape[2] for one in traced("sized", **asked).operators if one.family == "conv"}
