@@ -112,6 +112,16 @@ def _untabled(operators: Sequence[Operator], phases: Phases, coefficients: Array
     return np.where(own, corrections + 0.5 * np.log(np.maximum(least_s, TINY) / np.maximum(table_s, TINY)), corrections)
 
 
+def _events(operators: Sequence[Operator], phases: Phases, gpu: GpuSpec, coefficients: Array) -> Array:
+    """Events of POWER_TERMS per launch, shape (n, 7): of divided experts those of the average GPU; the fullest one only sets the pace."""
+    events = power_events(phases, gpu, L2_CREDIT)
+    divided = [i for i, one in enumerate(operators) if one.family == "moe" and one["ep"] > 1.0]
+    if divided:
+        average = lower([operators[i] for i in divided], gpu, coefficients[divided], average=True)
+        events[divided] = power_events(average, gpu, L2_CREDIT)
+    return events
+
+
 def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     """Lower the kernels of workloads, as libraries run them, together.  Raises OperatingPointError for impossible efficiencies."""
     bundle, gpu = board.bundle, board.gpu
@@ -165,7 +175,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         edges=edges,
         block_edges=np.searchsorted(blocks, edges),
         host_s=board.launch_s * np.add.reduceat(counts * np.array([operator.host_share for operator in operators]), starts),
-        events=np.add.reduceat(counts[:, None] * power_events(phases, gpu, L2_CREDIT), starts),
+        events=np.add.reduceat(counts[:, None] * _events(operators, phases, gpu, coefficients), starts),
         order=order,
         blocks=blocks,
         block_kind=kind[order][blocks],
@@ -269,7 +279,8 @@ class Prediction:
         if model is None:
             return seconds, np.full_like(seconds, np.nan)
         point = prepared.board.tables.at(clock)
-        own_w = power_events(prepared.phases, prepared.board.gpu, L2_CREDIT) @ (model.event_energy_j * term_scale(model, point))[0]
+        events = _events(prepared.operators, prepared.phases, prepared.board.gpu, prepared.coefficients)
+        own_w = events @ (model.event_energy_j * term_scale(model, point))[0]
         own_w /= seconds
         waiting_w = static_power_w(model, point, self._busy(i))
         leakage_w = leakage_power_w(model, point, waiting_w + prepared.counts @ (own_w * seconds) / self.latency_s[0, i])

@@ -33,8 +33,10 @@ class KnownTiles(Columns):
     split: Array
 
 
-def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, known: KnownTiles | None = None) -> Phases:
-    """Phases of operators on a GPU.
+def lower(
+    operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, known: KnownTiles | None = None, *, average: bool = False
+) -> Phases:
+    """Phases of operators on a GPU; average: of divided experts on the average GPU of a group instead of the fullest one.
 
     coefficients: (n, ·) rows as from `coefficient_rows`; they decide the tile: the candidate that is fastest at the
     clock for which the vendor quotes its rates, as libraries choose without knowing the current clock.
@@ -44,7 +46,7 @@ def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, know
         chosen = [operators[i] for i in index.tolist()]
         if kind == "matrix":
             own = {name: np.full(len(index), np.nan) if known is None else getattr(known, name)[index] for name in KnownTiles.__slots__}
-            parts.append(_products(own, matrix_columns(chosen, gpu), gpu, coefficients[index]))
+            parts.append(_products(own, matrix_columns(chosen, gpu, average), gpu, coefficients[index]))
         else:
             parts.append(STREAM_KINDS[kind](chosen, gpu))
     return join_phases(parts, list(kinds.values()), len(operators))
@@ -61,14 +63,14 @@ def phase_kind(operator: Operator) -> str:
     return "stream"
 
 
-def matrix_columns(operators: Sequence[Operator], gpu: GpuSpec) -> MatrixColumns:
+def matrix_columns(operators: Sequence[Operator], gpu: GpuSpec, average: bool = False) -> MatrixColumns:
     """GEMMs and convolutions as matrix products with their own memory footprints."""
-    rows = [_matrix_row(operator, gpu) for operator in operators]
+    rows = [_matrix_row(operator, gpu, average) for operator in operators]
     table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MatrixColumns.__slots__))
     return MatrixColumns(**{name: table[:, i] for i, name in enumerate(MatrixColumns.__slots__)})
 
 
-def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
+def _matrix_row(operator: Operator, gpu: GpuSpec, average: bool) -> tuple[float, ...]:
     form = FORMATS[operator.precision]
     width, weight_width = form.element_byte, form.weight_byte
     out_width = BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else max(width, 2.0)
@@ -83,7 +85,7 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         weight, activation, padded = batch * n * k * weight_width, batch * m * k * width, k
         outputs = batch * m * n
     elif operator.family == "moe":  # all products of an expert side by side: as many operations and weights
-        load, inter, k = expert_load(operator), operator["inter"] / operator["tp"], operator["hidden"]
+        load, inter, k = expert_load(operator, average), operator["inter"] / operator["tp"], operator["hidden"]
         batch, m, n, padded = np.ceil(load.experts), np.ceil(load.rows), (2.0 + operator["gated"]) * inter, k
         weight, activation = load.experts * n * k * weight_width, load.pairs * (k + inter) * width
         # Beside the products tokens are sorted, the inner layer is activated and results are added up: a tensor each is read and written;

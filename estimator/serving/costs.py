@@ -58,7 +58,7 @@ class Served:
 
 @frozen
 class Costs:
-    """Costs at numbers of sequences `at` (k,), of one board; the others of its group do the same.
+    """Costs at numbers of sequences `at` (k,), of one board of a group on average.
 
     parts     time by PARTS (5, k, c) [s]
     joules    (k, c)

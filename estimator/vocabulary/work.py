@@ -71,21 +71,21 @@ def attention_shape(operator: Operator) -> tuple[float, ...]:
 
 
 class ExpertLoad(NamedTuple):
-    """Load of the GPU with the most work: experts that any token chose, pairs of token and expert, rows of each such expert."""
+    """Load of a GPU: experts that any token chose, pairs of token and expert, rows of each such expert."""
 
     experts: float
     pairs: float
     rows: float
 
 
-def expert_load(operator: Operator) -> ExpertLoad:
-    """Expected load of a group of experts.
+def expert_load(operator: Operator, average: bool = False) -> ExpertLoad:
+    """Expected load of a group of experts: of its fullest GPU, or of its average one.
 
     Loads are equal, spread over as many experts as there are pairs, or follow x^-skew between 1 and 0.8 · tokens, as the published tables
     draw them, and lie on the GPUs by chance.
     """
     tokens, _, _, topk, experts, _, ep, skew, _ = operator.shape
-    return _expert_load(tokens, topk, experts, ep, skew)
+    return _expert_load(tokens, topk / ep, experts / ep, 1.0, skew) if average else _expert_load(tokens, topk, experts, ep, skew)
 
 
 @lru_cache(maxsize=65536)

@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 import pytest
 
-from estimator import Serving, bundle_for
+from estimator import Serving, bundle_for, estimate
 from estimator.engine.board import open_board
 from estimator.serving.answers import serve_many
+from estimator.serving.architecture import Layout, read_architecture, read_config
 from estimator.serving.engines import engine_names
+from estimator.serving.steps import ROUTING_SKEW, Step, step_workload
+from estimator.serving.weights import read_weights
 from tests.estimator.serving import MEASURES
 
 MODELS = ("gemma-3-27b", "gpt-oss-20b", "llama-3.1-8b", "mistral-nemo", "qwen2-1.5b", "qwen3-30b-a3b", "qwen3.5-9b")
@@ -77,3 +80,16 @@ def test_more_work_takes_longer_and_twice_the_gpus_no_less_than_half(question):
         more = question.answer(**{name: 2 * getattr(question.serving, name)})[0]
         if more.running >= several.running:
             assert more.slot_s > 0.97 * several.slot_s, name
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-120b"])
+def test_gpus_that_wait_for_the_one_with_the_fullest_experts_do_not_compute_its_tokens(name):
+    """Unequal loads add waiting, at half of the power at most, and a few tiles."""
+    config = read_config(name)
+    model, weights, layout = read_architecture(config), read_weights(config), Layout(tensor_parallel=8, expert_parallel=8)
+    bundle, gpu = bundle_for("h200-sxm", (weights.layer,), served=True)
+    step = Step(prompts=((4096, 4096),))
+    even, uneven = (estimate(step_workload(model, weights, layout, step, "vllm", skew), bundle, gpu=gpu)[0] for skew in (0.0, ROUTING_SKEW))
+    assert uneven.energy_j < 1.05 * even.energy_j + 0.5 * even.power_w * (uneven.latency_s - even.latency_s)
+    own_j = sum(kernel.energy_j * kernel.count for kernel in uneven.kernels)
+    assert own_j == pytest.approx(uneven.energy_j, rel=0.02)
