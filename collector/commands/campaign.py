@@ -87,7 +87,7 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     if several(options.gpu):
         return measure_several(options, speak)
     if options.sensor and options.pmd:
-        raise CollectorError("--pmd determines the sensor, which --sensor already does: leave one of them out")
+        raise click.UsageError("--pmd determines the sensor, which --sensor already does: leave one of them out")
     spec, out, folder = load_campaign(options.campaign), Path(options.out), is_folder(options.out)
     if not folder:
         refuse_inputs((out, log_path(out)))
@@ -194,7 +194,7 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
     meter = "" if options.pmd == SIMULATED_METER else options.pmd
     for name, value in (("--record", options.record), ("--sensor", options.sensor), ("--pmd", meter)):
         if value:
-            raise CollectorError(f"{name} belongs to one board; run one command for each board, or leave it out")
+            raise click.UsageError(f"{name} belongs to one board; run one command for each board, or leave it out")
     boards = named_boards(board_texts)
     root = common_root(options.out)
     passed = [word for words in given_words(OWN_OPTIONS).values() for word in words]

@@ -12,7 +12,7 @@ import click
 
 from collector.commands.options import FILE, duration_s, output_options
 from collector.commands.output import Speaker
-from collector.errors import CollectorError, DeviceError
+from collector.errors import DeviceError
 from estimator.commands.options import with_options
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, INTERRUPTED, check_output, output_option
 
@@ -49,12 +49,6 @@ def pmd_command() -> None:
     """ElmorLabs PMD, an external power meter in a board's supply lines."""
 
 
-def _check_table(out: Path | None) -> None:
-    """Refuse a table whose name promises another form than CSV."""
-    if out is not None and out.suffix in (".pmd", ".parquet"):
-        raise CollectorError(f"{out}: a table is CSV, and .pmd is where the raw bytes go; give --out another suffix, .csv")
-
-
 @pmd_command.command("decode")
 @click.argument("file", type=FILE)
 @output_option(metavar="P.csv", help="Table to write; without it the table goes to stdout.")
@@ -69,7 +63,6 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
     from collector.pmd.recording import read_recording, scan_recording
     from collector.pmd.table import recording_lines, write_table
 
-    _check_table(out)
     scanned = scan_recording(read_recording(file))
     form = _form(scanned.recording.model, rails, zero, time_base)
     document = write_table(scanned, out or (None if speak.as_json else sys.stdout.buffer), form)
@@ -84,7 +77,7 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
 
 @pmd_command.command("log")
 @click.argument("port")
-@output_option(default="pmd.csv", show_default=True, help="Table to write at the end; the recording lies beside.")
+@output_option(default="pmd.csv", show_default=True, metavar="P.csv", help="Table to write at the end; the recording lies beside.")
 @click.option("--duration", default="", metavar="TIME", help="Stop after this long: 90s, 30m, 2h; without it at Ctrl-C or SIGTERM.")
 @_table_options
 @output_options
@@ -98,7 +91,6 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
     from collector.pmd.table import recording_lines, write_table
 
     limit_s = duration_s(duration, "--duration") if duration else math.inf
-    _check_table(out)
     raw = out.with_suffix(".pmd")
     check_output(raw)
     with _stop_request() as stop, open_meter(port) as meter:

@@ -126,7 +126,7 @@ def _words(options: dict[str, Any], boards: int) -> list[str]:
 
     sensor, pmd = options["sensor"], options["pmd"]
     if boards > 1 and (sensor or (pmd and pmd != SIMULATED_METER)):
-        raise CollectorError("--sensor and --pmd belong to one board; submit a job for each board")
+        raise click.UsageError("--sensor and --pmd belong to one board; submit a job for each board")
     given = given_words(OWN_OPTIONS)
     if sensor and is_file_name(sensor):
         given["sensor"] = ["--sensor", str(Path(sensor).absolute())]

@@ -148,8 +148,8 @@ class NvmlGpu:
             self._guard.disarm()
 
     def power_limit_w(self) -> float:
-        """The enforced power limit [W]; nan if the driver does not report it."""
-        return self._device.number("power_limit_w")
+        """The enforced power limit [W]; nan if the driver reports none, or 0."""
+        return self._device.number("power_limit_w") or math.nan
 
     def voltage_readable(self) -> bool:
         """Whether `state` contains the core voltage."""

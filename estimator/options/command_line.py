@@ -148,6 +148,10 @@ INPUT_PREFIXES: Final = ("sim:", "replay:")
 """Words of `--gpu` before the name of a file that is read."""
 
 
+FORMATS: Final = (".csv", ".gz", ".html", ".json", ".parquet", ".pmd", ".txt", ".xlsx")
+"""Endings of files that promise a format."""
+
+
 class OutputFile(click.Path):
     """A file to write."""
 
@@ -157,17 +161,13 @@ class OutputFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-OTHER_FORMATS = (".csv", ".json", ".txt", ".xlsx")
-"""Endings of files that a dataset is not."""
-
-
 class OutputPlace(click.types.StringParamType):
     """A dataset to write, as a file or a folder; a campaign, which can continue one (`--resume`), checks it itself."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The text.  Raises BadParameter like OutputFile, and for the ending of another format."""
         place = named_file(super().convert(value, param, ctx))
-        if place.lower().endswith(OTHER_FORMATS):
+        if Path(place).suffix.lower() in {*FORMATS} - {".parquet"}:
             self.fail(f"{place!r}: a dataset is Parquet; `collect export DATASET --to csv` writes other formats", param, ctx)
         return place
 
@@ -175,6 +175,7 @@ class OutputPlace(click.types.StringParamType):
 def output_option(*names: str, force: bool = True, **settings: Any) -> Callable[[Decorated], Decorated]:
     """An option, by default `-o, --out`, that names an output of a command; the command starts only if `check_output` accepts it.
 
+    An ending in `metavar` is the file's format: the ending of another one is refused.
     force: whether the command has `--force`, which is declared beside its first output.
     """
 
@@ -204,6 +205,9 @@ def _checked(function: Decorated) -> Decorated:
             path = context.params.get(parameter.name or "")
             if isinstance(parameter.type, OutputFile) and path is not None:
                 check_output(path, parameter.opts[-1])
+                own = Path(str(parameter.metavar)).suffix
+                if own and path.suffix.lower() in {*FORMATS} - {own}:
+                    raise click.BadParameter(f"{path}: the file is {own}; give its name that ending", context, parameter)
                 place = os.path.realpath(path)
                 if place in named:
                     raise click.ClickException(f"{path}: is named for two outputs; name a file for each")

@@ -61,7 +61,7 @@ def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tm
         ("--families ' , '", 2, "names no family"),
         ("--out /nowhere/no.parquet", 1, "no folder"),
         ("--sensor none.json", 1, "cannot be read"),
-        ("--sensor none.json --pmd sim", 1, "leave one of them out"),
+        ("--sensor none.json --pmd sim", 2, "leave one of them out"),
         ("--budget 30", 2, "unit"),
         ("--seed -1", 2, "seed"),
         ("--colour", 2, "colour"),

@@ -65,6 +65,9 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path):
         refused(1, "is what this command reads", *words)
     refused(1, "two outputs", f"sensor --gpu {A100} --out {tmp_path / 'x'} --record {tmp_path / 'x'}")
     refused(2, "collect export", f"--gpu {A100} --out {tmp_path / 'x.CSV'} --dry-run")
+    for ending in (".parquet", ".csv.gz"):  # a name that promises what is not written
+        refused(2, "the file is .csv", f"correct --readings {readings} --sensor {known} --out {tmp_path / 'q'}{ending}")
+    refused(2, "the file is .json", f"sensor --readings {readings} --out {tmp_path / 'q.csv'}")
     refused(2, "--record has no meaning with --readings", f"sensor --readings {readings} --record {tmp_path / 'x'}")
     assert before == {path: path.read_bytes() for path in before}
 

@@ -48,6 +48,12 @@ def test_a_board_says_who_it_is(board):
     assert (identity.driver, identity.compute_capability, identity.simulated) == ("570.86.15", "9.0", False)
 
 
+@pytest.mark.parametrize("milliwatt, limit_w", [(700_000, 700.0), (0, np.nan)])
+def test_a_power_limit_of_zero_is_an_unknown_one(boards, board, milliwatt, limit_w):
+    boards.set(limit_mw=milliwatt)
+    np.testing.assert_equal([board.gpu.power_limit_w(), board.gpu.state().power_limit_w], [limit_w] * 2)
+
+
 def test_states_and_readings_are_what_the_driver_says(boards, board):
     boards.set(power_mw=345_678, sm_mhz=1755, temp_c=63, reasons=0x04)
     assert [readings.field for readings in board.sensor.read()] == ["instant"]

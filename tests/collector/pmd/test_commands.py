@@ -73,7 +73,7 @@ def test_missing_samples_are_a_warning_and_part_energy_from_mean_power(recording
         (1, "decode {r} --rails hpwr"),
         (1, "decode {r} --time unix"),
         (1, "decode {r} --zero {r}"),
-        (1, "decode {r} --out {r}.parquet"),
+        (2, "decode {r} --out {r}.parquet"),
         (1, "log no/such/port --out {r}.csv"),
         (1, "log no/such/port --out {r}"),
         (2, "log no/such/port --duration 5"),
