@@ -18,12 +18,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
 import click
 import numpy as np
@@ -31,6 +31,7 @@ import numpy as np
 from collector.boards import REPLAYED, SIMULATED, named_boards
 from collector.errors import CollectorError
 from collector.simulated.profile import load_board
+from estimator.vocabulary.reader import plain, read_file
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.specifications import canonical_gpu_name
 from estimator.vocabulary.whole_file import write_whole
@@ -59,6 +60,34 @@ NO_DATA: Final = "no dataset is there; unpack what came back with setup --pieces
 MOST_CALLS: Final = 3
 """Calls in which a stage is tried before the later ones go on without it."""
 Document = dict[str, Any]
+
+
+class Outcome(TypedDict):
+    """Where a stage stands: its state, the time it took [s], the calls that tried it, and why it is not done."""
+
+    state: str
+    seconds: float
+    calls: int
+    why: str
+
+
+class Begun(TypedDict):
+    """What a dataset began with: stage, seed and planned time [s]."""
+
+    stage: str
+    seed: int
+    planned_s: int
+
+
+class State(TypedDict):
+    """All stages, events and datasets, the boards of all calls, and kind and key of the last one."""
+
+    stages: Mapping[str, Outcome]
+    events: tuple[str, ...]
+    datasets: Mapping[str, Begun]
+    boards: tuple[str, ...]
+    gpu: NotRequired[str]
+    board: NotRequired[str]
 
 
 @dataclass(slots=True)
@@ -100,10 +129,19 @@ class Card:
     def read(self, name: str) -> Document:
         """A result; empty where it is missing or damaged."""
         try:
-            found: Document = json.loads((self.folder / name).read_text(encoding="utf-8"))
+            found: Any = json.loads((self.folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found
+        return found if isinstance(found, dict) else {}
+
+    def take_state(self) -> None:
+        """Goes on from the state on disk.  Raises CollectorError for a damaged one."""
+        path = self.folder / "state.json"
+        if path.exists():
+            try:
+                self.state |= plain(read_file(State, path, "state", CollectorError))
+            except CollectorError as error:
+                raise CollectorError(f"{error}; unpack the last pieces again, or delete it: stages begin again, rows stay") from error
 
     def python(self, name: str, limit_s: float, *words: str, stall_s: float = math.inf) -> str:
         """Runs a module's command; "" or why it is not done."""
@@ -366,7 +404,7 @@ def setup(card: Card, given: argparse.Namespace) -> str:
     """Unpacks what came back and installs the wheels that travelled."""
     if given.pieces is not None:
         unpack(given.pieces, card.folder)
-        card.state |= card.read("state.json")
+    card.take_state()
     wheels = sorted(map(str, card.folder.glob("wheels/*.whl")))
     if wheels and not card.rehearsal and not SITE.exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade"]
@@ -451,7 +489,6 @@ def _work(given: argparse.Namespace) -> int:
     """The asked stages; returns as `main`."""
     call = Call(given.folder, given.call_s, child_environment(ROOT, SITE), time.monotonic(), given.out)
     card = Card(gpu=given.gpu, stall_s=given.stall_s, call=call, state={"stages": {}, "events": [], "datasets": {}, "boards": []})
-    card.state |= card.read("state.json")
     try:
         why = setup(card, given)
         if why:

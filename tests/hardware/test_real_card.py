@@ -66,6 +66,16 @@ def scaled(source, target, factor, **changes):
     return target
 
 
+def test_a_rehearsal_is_compared_with_itself_alone(measured, tmp_path, capfd):
+    for name in ("anchors-1", "again-1", "campaign-1"):
+        shutil.copy(measured, tmp_path / f"{name}.parquet")
+    datasets = {f"{stage}-1": {"stage": stage, "seed": 1, "planned_s": 1} for stage in ("anchors", "campaign", "again")}
+    state = {"stages": {}, "events": [], "datasets": datasets, "boards": ["sim:a100-pcie-40gb"]}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert real_card(f"compare card --folder {tmp_path}".split()) == 0
+    assert "energy differs by 0.00% on average of 6 kernels" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize("factor, status", [(1.0, 0), (1.01, 0), (0.98, 3), (1.5, 3)])
 def test_two_measurements_differ_by_what_they_differ_by(measured, tmp_path, factor, status, capsys):
     second = scaled(measured, tmp_path / "b.parquet", factor)
@@ -110,6 +120,10 @@ def test_what_did_not_come_back_and_unknown_stages_are_told_in_a_line(tmp_path, 
         assert line in "".join(capsys.readouterr())
     assert real_card(f"setup --pieces {tmp_path} --folder {tmp_path / 'f'}".split()) == 1
     assert capsys.readouterr().err.count("\n") == 1
+    for damage in ("{", "[]", '{"stages": {"smoke": 3}, "events": [], "datasets": {}, "boards": []}'):
+        (tmp_path / "f" / "state.json").write_text(damage)
+        assert real_card(f"card --folder {tmp_path / 'f'}".split()) == 1
+        assert "delete it: stages begin again" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         real_card(f"smok --folder {tmp_path / 'f'}".split())
     assert "no stage is called smok" in capsys.readouterr().err
