@@ -14,6 +14,7 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.reader import FaultError, Span, Words, read, read_file
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.values import frozen
+from estimator.vocabulary.workload import LARGEST_NUMBERS
 
 
 @frozen
@@ -410,7 +411,7 @@ def _experts(kind: Kind, fields: _Fields, layers: int) -> Experts:
     none = None if kind.latent else 0  # models with latent attention state all sizes
     inter = number("moe_intermediate_size", None if kind.latent else fields.get("intermediate_size"))
     first, step = number("first_k_dense_replace", none), number("decoder_sparse_step", 1) * number("moe_layer_freq", 1)
-    count, dense = number("num_experts"), fields.numbers("mlp_only_layers")
+    count, dense = number("num_experts", most=int(LARGEST_NUMBERS["experts"])), fields.numbers("mlp_only_layers")
     return Experts(
         count=count,
         chosen=number("num_experts_per_tok", most=count),

@@ -99,8 +99,8 @@ TRACED: Final = "traced"
 LISTED: Final = "listed"
 """`Operator.origin` of operators that a file lists without an origin."""
 
-LARGEST_NUMBER: Final = 1e18
-"""Largest number of a shape, including elements of whole tensors."""
+LARGEST_NUMBERS: Final = {"experts": 2.0**16}
+"""Largest numbers of a shape; of a field without one 1e18, elements of whole tensors.  Loads of experts are drawn for each."""
 
 ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding", "skew", "gated"})
 FRACTIONAL: Final = frozenset({"reads", "skew"})
@@ -179,7 +179,7 @@ def entry_of(family: str) -> type:
     parts: list[Any] = [("family", Literal[family]), ("operator", Annotated[str, Words(FAMILY_OPERATORS[family])])]
     parts += [("precision", Precision), ("count", Annotated[float, Span(1e-12, 1e12), "how often it runs in one iteration"])]
     for name in FAMILY_FIELDS[family]:
-        span = Span(0.0 if name in ZERO_ALLOWED else 1.0, LARGEST_NUMBER)
+        span = Span(0.0 if name in ZERO_ALLOWED else 1.0, LARGEST_NUMBERS.get(name, 1e18))
         parts.append((name, Annotated[float, span] if name in FRACTIONAL else Annotated[int, span]))
     for name, (kind, default) in OPTIONS.items():
         if name != "precision_kv" or family in CACHED:

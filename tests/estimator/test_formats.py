@@ -14,7 +14,7 @@ from estimator import Footprint, Workload, WorkloadError, make_operator, read_wo
 from estimator.formats.own import own_text, read_own
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import workload_warnings, workload_work
-from estimator.vocabulary.workload import CACHED, UnknownOperator, merge_counts
+from estimator.vocabulary.workload import CACHED, FAMILY_FIELDS, UnknownOperator, merge_counts
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.workload_files import LINEAR, MADE, own, recorded, save
 from tests.fuzz.mutate import mutated_value
@@ -157,6 +157,9 @@ def test_an_unknown_elementwise_operator_is_taken_for_a_simple_one_and_said(tmp_
 GEMM = artifact.gemm(1, 64, 32, 16)
 
 
+MOE = {"family": "moe", "operator": "moe", "precision": "bf16", "count": 1, **dict.fromkeys(FAMILY_FIELDS["moe"], 1)}
+
+
 def with_field(**fields):
     return [{**GEMM[0], **fields}, GEMM[1]]
 
@@ -174,6 +177,7 @@ def with_field(**fields):
         (own(), "'operators' must be a list of at least one"),
         (own("gemm"), r"operators\[0\] must be an object"),
         (own(LINEAR, LINEAR | {"m": -1}), r"operators\[1\].m = -1 lies outside 1 to"),
+        (own(MOE | {"experts": 10**8}), "experts = 100000000 lies outside 1 to 65536"),
         (own(LINEAR | {"count": 0}), r"operators\[0\].count = 0 lies outside"),
         (own(LINEAR | {"family": 3}), "family must be a text"),
         ("5", "holds an object or a list of"),

@@ -418,6 +418,7 @@ CONFIGURATIONS = [
     (DENSE | {"num_key_value_heads": 3}, "num_key_value_heads = 3 must divide 8 heads"),
     (DENSE | {"layer_types": ["linear_attention"] * 4}, "layer_types.*linear_attention"),
     (DENSE | {"layer_types": ["full_attention"] * 3}, "layer_types names 3 of 4 layers"),
+    (ROUTED | {"num_experts": 10**7}, "num_experts = 10000000 lies outside 1 to 65536"),  # draws of their loads would fill the memory
     (ROUTED | {"num_experts_per_tok": 9}, "num_experts_per_tok = 9 lies outside 1 to 8"),
     ({key: value for key, value in ROUTED.items() if key != "num_experts"}, "lacks the field 'num_experts'"),
     (read_config("deepseek-v3") | {"n_shared_experts": None}, "lacks the field 'n_shared_experts'"),
