@@ -88,7 +88,8 @@ def _missing_lines(bundle: Bundle, calibration: Calibration, *, one_clock: bool)
     found = []
     if bundle.power is None:
         reasons = ", ".join(count_reasons(calibration.selection.rejected, power_only=True))
-        found.append(f"power and energy ({f'every power was rejected: {reasons}' if reasons else 'the data have none below the limit'})")
+        none = "no row has any; where rows state `load` or `sm_clock_mhz`, the nearest bundle lends its power"
+        found.append(f"power and energy ({f'every power was rejected: {reasons}' if reasons else none})")
     if absent:
         found.append(f"kernels of {', '.join(absent)} (priors)")
     if one_clock:
