@@ -23,11 +23,13 @@ from estimator.bundle.content import Bundle, HeldOut
 from estimator.bundle.files import load_bundle, save_bundle
 from estimator.model.coefficients import BY, section_words
 from estimator.uncertainty.sources import unfitted_groups
+from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.quantities import BoolArray
 from estimator.vocabulary.reader import read
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator
 from fitter.bundle.calibration import calibrate
+from fitter.errors import FitterError
 from fitter.latency.intervals import SITES
 from fitter.rows.columns import KernelRows, Selection
 from fitter.rows.rejected import OTHER_GPU
@@ -87,8 +89,8 @@ def read_table() -> Table:
 def fitted(name: str, recipe: Recipe, data: Path, out: Path) -> Bundle:
     """The bundle of a recipe, with its errors on sites and workloads left out."""
     files = [(ROOT if laboratory_of(file) == OWN else data) / file for file in recipe.data]
-    selection = by_laboratory(with_fast_links(read_selection(files, recipe.gpu), recipe.slow_hosts), recipe)
     priors = [load_bundle(out / f"{one}.json") for one in recipe.priors]
+    selection = by_laboratory(with_fast_links(read_selection(files, recipe.gpu), recipe.slow_hosts), recipe)
     calibrated = partial(calibrate, gpu=load_gpu(recipe.gpu), priors=priors)
     whole = calibrated(selection, name=name)
     errors = [row for row in whole.errors if row["family"] == WORKLOAD_FAMILY]
@@ -266,7 +268,10 @@ def main(names: tuple[str, ...], data: Path, out: Path, cards: bool) -> None:
     for name, recipe in table.bundles.items():
         path = out / f"{name}.json"
         if (not names or name in names) and (path.exists() or not cards):
-            bundle = load_bundle(path) if cards else save_bundle(fitted(name, recipe, data, out), path)
+            try:
+                bundle = load_bundle(path) if cards else save_bundle(fitted(name, recipe, data, out), path)
+            except (EstimatorError, FitterError) as error:
+                raise click.ClickException(str(error)) from error
             text = card(bundle, recipe, table.laboratories, path.stat().st_size)
             path.with_suffix(".md").write_text(text, encoding="utf-8")
             click.echo(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

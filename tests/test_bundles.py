@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from estimator import bundle_names, estimate, load_bundle, make_operator, read_workload, with_precision
 from estimator.bundle.files import bundle_path
+from scripts.bundles import main
 from tests.estimator.bundle_example import VALIDATOR
 from tests.estimator.synthetic import workload_of
 
@@ -55,3 +57,9 @@ def test_a_softmax_whose_rows_outgrow_a_warp_does_not_leap(name):
         workload = workload_of(operator, counts=(100.0,), name="softmax")
         seconds.append(estimate(workload, load_bundle(name), host_launch_s=0.0)[0].latency_s)
     assert seconds[1] < 4.0 * seconds[0]
+
+
+@pytest.mark.parametrize("name", ["a10-eager", "v100-pcie-32gb"])
+def test_a_bundle_without_its_data_or_its_prior_is_refused_in_one_line(name, tmp_path):
+    found = CliRunner().invoke(main, [name, "--data", str(tmp_path), "--out", str(tmp_path)])
+    assert (found.exit_code, found.output.count("\n"), "cannot be read" in found.output) == (1, 1, True)
