@@ -320,8 +320,8 @@ def _warm(screen: Screen, library: Array, kernels: Sequence[Operator], kernel_in
     """
     table = screen.table
     stated = _stated(screen, "l2_state", "BAD_L2_STATE", ("cold", "warm"))
-    experts = np.array([kernel.family == "moe" for kernel in kernels])[kernel_index]
-    alone = experts | [not own.startswith(COLD_LIBRARIES) for own in library]
+    experts = [kernels[i].family == "moe" for i in kernel_index.tolist()]
+    alone = [one or not own.startswith(COLD_LIBRARIES) for one, own in zip(experts, library, strict=True)]
     usual = [state == "warm" if state else one for state, one in zip(stated, alone, strict=True)]
     weight, total = np.array([_footprint(kernel) for kernel in kernels]).reshape(-1, 2)[kernel_index].T
     known: Array = 1.0 + (table.numbers("weight_copies") - 1.0) * weight / total

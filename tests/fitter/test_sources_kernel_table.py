@@ -234,6 +234,13 @@ def test_one_gpu_is_chosen_among_several_or_given_to_a_table_without_one(shared_
     assert read_selection([tmp_path / "t.csv"], gpu="NVIDIA A10").rows_by_gpu.keys() == {"a10"}
 
 
+@pytest.mark.parametrize("kernel, reason", [("teleport,bf16", "UNKNOWN_OPERATOR"), ("linear,fp9", "UNKNOWN_PRECISION")])
+def test_a_table_without_one_known_kernel_is_refused_with_the_reason(kernel, reason, tmp_path):
+    (tmp_path / "t.csv").write_text(f"operator,precision,m,n,k,latency_s\n{kernel},512,512,512,2e-5\n")
+    with pytest.raises(SelectionError, match=f"no usable row for a10 among 1 .1 {reason}.; first: t.csv row 1"):
+        read_selection([tmp_path / "t.csv"], gpu="a10")
+
+
 # Files ----------------------------------------------------------------------------------------------------------------
 
 ABC = frozenset({"a", "b", "name"})
