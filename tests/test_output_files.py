@@ -118,7 +118,7 @@ def test_no_command_replaces_what_exists(name, option, tmp_path, monkeypatch):
         words = words.removesuffix("--dry-run")
     if name == "collect submit" and option.opts[-1] != "--out":
         words += f" --out {tmp_path / 'other'}"
-    found = run(name, words, option.opts[-1], kept)
+    found = run(name, option.opts[-1], kept, words)
     assert (found.status, found.out, found.err.count("\n")) == (1, "", 1)
     assert (FORCE if FORCE in {p.name for p in dict(commands())[name].params} else "") in found.err or "--fresh" in found.err
     assert kept.read_text() == "mine"
@@ -218,13 +218,13 @@ def test_every_command_takes_quiet_and_verbose_and_o_for_out(command, name):
     [
         ("estimate", "x.json --freqs 900 --freq 1410"), ("estimate sweep", "x.json --batch=1 --batch 1"), ("fit", "x --gpu a10 --gpu a10"),
         ("estimate trace", "x --head --no-head"), ("fit show", "x --published volta --published turing"), ("collect", "--fresh --resume"),
-        ("collect sensor", "--gpu 0 --gpu 1"), ("collect pmd decode", "x -o a --out b"), ("collect run", "--repeats 1 x --repeats 2"),
+        ("collect sensor", "--gpu 0 --gpu 1"), ("collect pmd decode", "x -o a --out b"), ("collect run", "--repeats 1 --repeats 2 x"),
     ],
 )  # fmt: skip
 def test_an_option_of_one_value_is_given_once(name, words):
     status, told, err = run(name, words)
     assert (status, told, err.count("\n"), "; give it once" in err) == (2, "", 1, True), err
-    assert run(name, words, "--help")[0] == 0
+    assert run(name, "--help", words)[0] == 0
 
 
 @pytest.mark.parametrize(

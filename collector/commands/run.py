@@ -57,7 +57,7 @@ class RunOptions:
 program_argument = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.command("run", context_settings={"allow_interspersed_args": False})
 @gpu_option
 @freqs_option
 @click.option(
@@ -80,7 +80,7 @@ program_argument = click.argument("command", nargs=-1, required=True, type=click
 def run_command(speak: Speaker, **options: Any) -> int:
     """Measure any program: time, energy and power of the board while it runs, each with its uncertainty.
 
-    Write `--` before the command: collect run --gpu 0 -- python train.py.  On a simulated board: -- WORKLOAD.json [TIMES].
+    Options stand before the command: collect run --gpu 0 -- python train.py.  On a simulated board: -- WORKLOAD.json [TIMES].
     The board rests for a second or more before and after each run, for sensors with a lag.  With --json the command's own output goes
     to stderr.
 
@@ -123,7 +123,7 @@ def run_command(speak: Speaker, **options: Any) -> int:
     return failed or (DONE if not any(run.doubts for _, run in runs) else DONE_WITH_WARNINGS)
 
 
-@click.command("practice", context_settings={"ignore_unknown_options": True})
+@click.command("practice", context_settings={"allow_interspersed_args": False})
 @gpu_option
 @click.option("--trials", type=click.IntRange(1, 1000), default=8, show_default=True, help="Separate trials, with random delays between.")
 @sensor_option()
@@ -137,7 +137,7 @@ def practice_command(
     """Energy of a program by the published good practice, beside the naive reading and this package's own.
 
     Each trial repeats the command for 5 s, after a random delay.  The good practice is that of Yang, Adamek and Armour: phase shifts where
-    the sensor misses some of the time, the rise discarded, readings shifted; gain and offset stay in it.  Write `--` before the
+    the sensor misses some of the time, the rise discarded, readings shifted; gain and offset stay in it.  Options stand before the
     command; on a simulated board: -- WORKLOAD.json [TIMES].
 
     Exit status: 0; the command's own if it fails; 127, 126 if it cannot be started; 1 if nothing could be measured.

@@ -171,6 +171,7 @@ def test_a_short_program_is_run_as_often_as_the_asked_error_takes(capfd):
         (("--std", "0"), QUICK, 2, "--std"),
         (("--std", "0.01"), (sys.executable, "-S", "-c", "raise SystemExit(7)"), 7, "ended with status 7"),
         (("--std", "0.01"), ("no-such-program",), 127, "command not found"),
+        (("--pmd", "sim"), QUICK, 2, "No such option '--pmd'"),
         ((), ("/",), 126, "cannot be run (Permission denied)"),
         (("--std", "0.01", "--longest", "0.001s"), QUICK, 1, "more than 0.001 s allow"),
     ],
