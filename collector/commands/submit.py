@@ -12,7 +12,7 @@ import click
 from collector.commands.campaign import check_unused, checked_plans, common_root, lines_of_plans, show_plans
 from collector.commands.options import SIMULATED_METER, campaign_options, config_option, duration_s, given_words, output_options
 from collector.commands.output import Speaker
-from collector.errors import CollectorError, DaemonError
+from collector.errors import DaemonError
 from estimator.options.command_line import refuse_inputs
 from estimator.vocabulary.reader import MAX_FILE_BYTES
 from estimator.vocabulary.regular_files import read_regular
@@ -121,7 +121,7 @@ def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collecti
 
 
 def _words(options: dict[str, Any], boards: int) -> list[str]:
-    """The words of `collect` for a job.  Raises CollectorError."""
+    """The words of `collect` for a job.  Raises UsageError."""
     from collector.sensing.catalogue import is_file_name
 
     sensor, pmd = options["sensor"], options["pmd"]

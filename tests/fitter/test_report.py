@@ -192,7 +192,7 @@ WITHOUT_SOFTMAX = {key: replace(group, rows=0 if key == "softmax" else 9, ln_std
     "change, found",
     [
         ({"clocks_mhz": (900.0, 900.0)}, "other clocks (an extrapolation)"),
-        ({"power": None, "voltage": None, "idle": None}, "power and energy (no row has any; where rows state `load` or `sm_clock_mhz`, the nearest bundle lends its power)"),
+        ({"power": None, "voltage": None, "idle": None}, "power and energy (no row has any; where rows state `load`"),
         ({"groups": WITHOUT_SOFTMAX}, "of softmax ("),
     ],
 )

@@ -213,7 +213,8 @@ def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(change, reas
     monkeypatch.chdir(place.folder)
     Path("there.parquet").touch()
     campaign = place.campaign(2) if change.startswith("--") else ""
-    refused(2 if "one board" in reason else 1, reason, changed(f"submit {campaign} --gpu {BOARD} --freqs 900 --config {place.config}", change))
+    status = 2 if "one board" in reason else 1
+    refused(status, reason, changed(f"submit {campaign} --gpu {BOARD} --freqs 900 --config {place.config}", change))
     assert place.overview().jobs == ()
     assert not (place.state / "campaigns").exists()
 
@@ -305,7 +306,8 @@ def test_several_boards_are_all_checked_before_one_begins(change, reason, place,
     monkeypatch.chdir(place.folder)
     Path("file.parquet").touch()
     before = sorted(place.folder.iterdir())
-    refused(2 if "one board" in reason else 1, reason, changed(f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign quick --out both", change))
+    status = 2 if "one board" in reason else 1
+    refused(status, reason, changed(f"--gpu {BOARD},{OTHER_BOARD} --freqs 900 --campaign quick --out both", change))
     assert sorted(place.folder.iterdir()) == before
 
 
