@@ -90,6 +90,8 @@ def test_a_specification_is_whole_consistent_and_survives_its_plain_form(name):
     assert bus_bits == pytest.approx(32.0 * round(bus_bits / 32.0), rel=0.03)  # data sheets round 4.92 TB/s to 4.8
     for text in re.findall(r"(\d+) MiB", source := spec.sources["dram_bytes"]):  # the driver's figure; codes take a sixteenth of GDDR6
         assert spec.dram_bytes == pytest.approx(int(text) * 2**20, rel=0.07 if "ECC" in source else 0.01)
+    for text in re.findall(r"nvidia-smi[^0-9;]*: ([0-9]+) W", spec.sources["power_limit_w"]):
+        assert spec.power_limit_w == int(text)
     assert gpu_from_document(document_of_gpu(spec), "test") == spec
     assert pickle.loads(pickle.dumps(spec)) == spec
 
