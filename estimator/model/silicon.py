@@ -34,7 +34,7 @@ CORE_REST_W_PER_GHZ: Final = 4.95
 """Rest power of an A100's SMs: leakage, which grows with V³, and the clock tree's, with f·V².  Source: its idle table, within 0.3 W."""
 
 HBM_REST_W: Final = 18.5
-GDDR_REST_W: Final = 1.1
+GDDR_REST_W: Final = 1.17
 """Rest power of memory and board for each TB/s of HBM [W], and for each GiB of GDDR, which stands for its chips [W].  Sources: idle tables
 of A100 and H100; with GDDR_ENERGY, whole models of A10, A100 and H100, forecast from each other."""
 
