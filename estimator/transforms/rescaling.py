@@ -78,8 +78,10 @@ def with_sizes(workload: Workload, at: Sizes, to: Sizes) -> Workload:
         return workload
     tensors = _Tensors(workload, at)
     operators, refused = [], []
-    for operator in workload.operators:
+    for operator, count in zip(workload.operators, workload.counts, strict=True):
         try:
+            if at.sequence != to.sequence and (operator.family == "conv" or count % at.sequence == 0.0):
+                raise _CannotTellError(f"×{count:g} may grow with the sequence")
             operators.append(replace(operator, shape=_new_shape(operator, tensors, to)))
         except _CannotTellError as reason:
             refused.append(f"{operator.label} ({reason})")
@@ -100,9 +102,10 @@ def _check_sizes(workload: Workload, at: Sizes, to: Sizes) -> None:
         raise WorkloadError(f"{workload.name}: {fault}") from None
     if bool(at.sequence) != bool(to.sequence):
         raise WorkloadError(f"{workload.name}: a sequence can only be changed where the workload's own is known: batch=8,sequence=512")
-    if any(operator.operator == "bmm" for operator in workload.operators) and (at.batch == 1) != (to.batch == 1):
+    copied = any(operator.operator in ("bmm", "contiguous", "transpose") for operator in workload.operators)
+    if copied and (at.batch == 1) != (to.batch == 1):
         raise WorkloadError(
-            f"{workload.name}: written-out attention copies its operands for several sequences and not for one, so that "
+            f"{workload.name}: operands are copied for several sequences and not for one, so that "
             f"batch {at.batch} cannot be rescaled to {to.batch}; use a file of the same kind, or fused attention"
         )
     if workload.unknown:
@@ -140,9 +143,11 @@ def _new_shape(operator: Operator, tensors: "_Tensors", to: Sizes) -> tuple[floa
     def scaled(value: float, growth: Growth) -> float:
         if value % growth.unit(at):
             raise _CannotTellError(f"{value:g} is no multiple of {growth.unit(at)}")
+        if value == at.batch == 1 and not at.sequence and operator.family in ("elementwise", "reduction"):
+            raise _CannotTellError("1 may be of each or of all")
         return value / growth.unit(at) * growth.unit(to)
 
-    if operator.family in ("elementwise", "copy") and tensors.has_tokens:
+    if operator.family in ("elementwise", "copy") and at.sequence:
         elements, reads = operator.shape
         own = tensors.growth(elements)
         rest = reads % elements
@@ -194,14 +199,17 @@ def _row_growths(operator: Operator, tensors: "_Tensors") -> dict[str, Growth]:
     """Growth of the rows of a softmax, a norm or a reduction; scores have heads · queries of each sequence, one query in decoding."""
     rows, dim = operator.shape
     at = tensors.at
-    if not tensors.has_tokens:
+    if not at.sequence:
         return {"rows": PER_SEQUENCE}
     if operator.family == "softmax" and dim == at.sequence:
         found = [growth for growth in (PER_TOKEN, PER_SEQUENCE) if rows / growth.unit(at) in tensors.heads]
         return {"rows": _only(found, f"{rows:g} rows of scores"), "dim": PER_POSITION}
     if dim == at.sequence and dim not in tensors.widths:
         raise _CannotTellError(f"rows of {dim:g} elements, as long as the sequence")
-    if rows % PER_TOKEN.unit(at) == 0:
+    each, rest = divmod(rows, PER_TOKEN.unit(at))
+    if not rest and each % at.sequence == 0:
+        raise _CannotTellError(f"{rows:g} rows may be of tokens or of scores")
+    if not rest:
         return {"rows": PER_TOKEN}
     return {"rows": PER_POSITION if rows == at.sequence else PER_SEQUENCE}
 
@@ -242,7 +250,6 @@ class _Tensors:
         self.heads = frozenset(heads)
         self.widths = frozenset(widths | (normed - {float(at.sequence)}))
         self.shared = ONE | (normed | head_dims if normed else self.widths)
-        self.has_tokens = bool(at.sequence) and any(operator.family in ("gemm", "attention") for operator in workload.operators)
 
     def growth(self, elements: float) -> Growth:
         """Growth of a tensor with `elements` elements: token rows, one such row, scores of all heads, or masks of scores.

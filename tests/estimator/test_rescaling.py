@@ -87,6 +87,26 @@ def test_sizes_that_cannot_be_are_refused_in_words(at, to, reason):
         with_sizes(gpt2_prefill(8, 333), *(Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)))
 
 
+@pytest.mark.parametrize(
+    "operator, count, at, to, reason",
+    [
+        (("gemm", "linear", {"batch": 1, "m": 6, "n": 64, "k": 64}), 200, (6, 100), (2, 24), "×200 may grow with the sequence"),
+        (("conv", "conv2d", {"batch": 4, "channels": 8, "height": 1, "width": 90, "filters": 8, "kernel_h": 1, "kernel_w": 3, "stride": 1,
+                             "padding": 0, "groups": 1}), 1, (4, 90), (4, 30), "×1 may grow with the sequence"),
+        (("copy", "gather", {"elements": 32768, "reads": 34816}), 1, (8, 64), (2, 24), "elements fit no tensor"),
+        (("reduction", "mean", {"rows": 60000, "dim": 4}), 1, (6, 100), (2, 24), "may be of tokens or of scores"),
+        (("reduction", "sum", {"rows": 1, "dim": 640}), 1, (1, 0), (16, 0), "1 may be of each or of all"),
+        (("copy", "transpose", {"elements": 640, "reads": 640}), 1, (4, 0), (1, 0), "copied for several sequences and not for one"),
+    ],
+)  # fmt: skip
+def test_what_may_grow_otherwise_than_its_shape_tells_is_refused(operator, count, at, to, reason):
+    """Steps of a recurrent layer, convolutions over tokens, tables without layers, scores, a training step's loss, copies."""
+    family, name, shape = operator
+    workload = workload_of(make_operator(family, name, "bf16", **shape), counts=(float(count),))
+    with pytest.raises(WorkloadError, match=reason):
+        with_sizes(workload, *(Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)))
+
+
 def test_written_out_attention_of_several_sequences_becomes_fused_attention_of_one():
     several, one = (gpt2_prefill(batch, 333) for batch in (8, 1))
     (found,), (own,) = (variants(work, at=Sizes(batch=b, sequence=333), batch=1, attention="flash") for work, b in ((several, 8), (one, 1)))
