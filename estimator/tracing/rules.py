@@ -66,25 +66,31 @@ def _assembled(kind: str, call: Call) -> list[Part]:
 
 def _gather(call: Call) -> list[Part]:
     """A gather: reads as many elements as it writes, and their indices."""
-    out, indices = call.output, (*call.tensors("indices"), *call.tensors("index"))[:1]
-    said = stored_bytes(*indices) / BYTES_PER_ELEMENT[out.precision]
-    return [moved("copy.gather", out.precision, out.elements, out.elements + said)]
+    out = call.output
+    return [moved("copy.gather", out.precision, out.elements, out.elements + _index_elements(call))]
+
+
+def _index_elements(call: Call) -> float:
+    """The indices of an operator, in elements of its output."""
+    return stored_bytes(*call.tensors("indices"), *call.tensors("index")) / BYTES_PER_ELEMENT[call.output.precision]
 
 
 def _embedding(call: Call) -> list[Part]:
     """Rows of a table, or sums over bags of them: reads every row that is asked for, and the indices."""
-    out, indices = call.output, call.tensor("indices")
-    reads = indices.elements * out.shape[-1] + stored_bytes(indices) / BYTES_PER_ELEMENT[out.precision]
+    out = call.output
+    reads = call.tensor("indices").elements * out.shape[-1] + _index_elements(call)
     return [moved("copy.gather", out.precision, out.elements, reads, share=LAYER)]
 
 
 def _scatter(call: Call) -> list[Part]:
-    """A scatter of rows; an out-of-place one first copies the whole tensor."""
+    """A scatter of rows by indices; one that adds reads what is there, an out-of-place one first copies the whole tensor."""
     target = call.output
     rows = call.tensors(OPERATIONS["scatter"][base_name(call)]) or call.tensors("index")
     elements = max((tensor.elements for tensor in rows), default=target.elements)
     around = moved("copy.contiguous", target.precision, target.elements, target.elements, share=INNER)
-    return [moved("copy.gather", target.precision, elements, elements), *([] if call.name.endswith("_") else [around])]
+    adds = "add" in call.name or call.number("accumulate", 0)
+    reads = (2.0 if adds else 1.0) * elements + _index_elements(call)
+    return [moved("copy.gather", target.precision, elements, reads), *([] if call.name.endswith("_") else [around])]
 
 
 def _embedding_backward(call: Call) -> list[Part]:

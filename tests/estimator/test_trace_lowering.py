@@ -97,6 +97,20 @@ def test_a_long_row_is_sorted_in_a_pass_for_each_byte_of_a_key(length, passes):
     assert lowered.operators[2].shape == (6 * length, 6 * length), "values and places are read and written together"
 
 
+@pytest.mark.parametrize(
+    "name, inputs, accumulate, reads",
+    [
+        ("aten.scatter", {"index": tensor(6, 4, dtype="int64"), "src": tensor(6, 4)}, 0, 24 + 4 * 24),
+        ("aten.scatter_add", {"index": tensor(6, 4, dtype="int64"), "src": tensor(6, 4)}, 0, 24 + 24 + 4 * 24),
+        ("aten.index_put", {"indices": [tensor(6, dtype="int64")], "values": tensor(6, 4)}, 0, 24 + 4 * 6),
+        ("aten.index_put", {"indices": [tensor(6, dtype="int64")], "values": tensor(6, 4)}, 1, 24 + 24 + 4 * 6),
+    ],
+)
+def test_a_scatter_reads_its_rows_and_indices_and_where_it_adds_what_is_there(name, inputs, accumulate, reads):
+    lowered = lower_calls([call(name, {"self": tensor(9, 4), **inputs}, tensor(9, 4), accumulate=accumulate)])
+    assert [one.shape for one in lowered.operators if one.operator == "gather"] == [(24, reads)]
+
+
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
