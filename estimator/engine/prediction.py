@@ -60,7 +60,7 @@ class Prepared:
     """Workloads lowered onto a board: the parts of an estimate that do not depend on the clock.
 
     operators, counts, coefficients, groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
-    log_correction           of the n kernels; inf: no time (`unfitted_int8`)
+    log_correction, kernel_events   of the n kernels: inf without a time (`unfitted_int8`), and events of a launch by POWER_TERMS (n, 7)
     host_s, events           by workload: time of its launches [s], events of POWER_TERMS (v, 7)
     edges, block_edges       (v + 1) start of the kernels, and of the blocks, of each workload
     kinds, kind              the kinds of kernels, and the index of each kernel's kind
@@ -76,6 +76,7 @@ class Prepared:
     parts: SweepParts
     coefficients: Array
     log_correction: Array
+    kernel_events: Array
     groups: tuple[str | None, ...]
     excesses: tuple[float, ...]
     kinds: tuple[Kind, ...]
@@ -156,7 +157,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     key = owner * len(numbers) + kind
     order = np.argsort(key, kind="stable")
     blocks = np.flatnonzero(np.diff(key[order], prepend=-1))
-    starts = edges[:-1]
+    starts, kernel_events = edges[:-1], _events(operators, phases, gpu, coefficients)
     return Prepared(
         workloads=workloads,
         board=board,
@@ -175,7 +176,8 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         edges=edges,
         block_edges=np.searchsorted(blocks, edges),
         host_s=board.launch_s * np.add.reduceat(counts * np.array([operator.host_share for operator in operators]), starts),
-        events=np.add.reduceat(counts[:, None] * _events(operators, phases, gpu, coefficients), starts),
+        kernel_events=kernel_events,
+        events=np.add.reduceat(counts[:, None] * kernel_events, starts),
         order=order,
         blocks=blocks,
         block_kind=kind[order][blocks],
@@ -279,8 +281,7 @@ class Prediction:
         if model is None:
             return seconds, np.full_like(seconds, np.nan)
         point = prepared.board.tables.at(clock)
-        events = _events(prepared.operators, prepared.phases, prepared.board.gpu, prepared.coefficients)
-        own_w = events @ (model.event_energy_j * term_scale(model, point))[0]
+        own_w = prepared.kernel_events @ (model.event_energy_j * term_scale(model, point))[0]
         own_w /= seconds
         waiting_w = static_power_w(model, point, self._busy(i))
         leakage_w = leakage_power_w(model, point, waiting_w + prepared.counts @ (own_w * seconds) / self.latency_s[0, i])
