@@ -26,6 +26,12 @@ FUSES_SCALES: Final = ("", "vllm")
 """Libraries whose kernels before a product also convert its inputs to fp8 by a given scale; others launch a kernel for it.
 Sources: vLLM 0.12 (passes of torch.compile), TensorRT-LLM 1.0 (FP8QDQLinearMethod), SGLang 0.5 (static_quant_fp8)."""
 
+SCALES_TENSORS: Final = "trtllm"
+"""The library whose dynamic scale of fp8 inputs holds for a whole tensor, so that a kernel of its own searches for it; those of others hold
+for a token each, and the kernel that converts finds them.  Sources: TensorRT-LLM 1.0 (FP8QDQLinearMethod), vLLM 0.12
+(use_per_token_if_dynamic), SGLang 0.5 (per_token_quant_fp8).  That kernel takes 3 us on an H100, 4 on a B200 (vLLM pulls 17126, 20071),
+TensorRT-LLM's two take 9 and 11."""
+
 WIDENED_IN_MARLIN: Final = {("vllm", "w4a16_mxfp4"): "int4_wo"}
 """Formats of experts that a library runs by the kernel of another format with as many bytes: vLLM's Marlin widens mxfp4 as it widens int4.
 Source: vLLM 0.18 (VLLM_MXFP4_USE_MARLIN).  Without it gpt-oss-120b under vLLM 0.18 on 8 H200 errs by 38 instead of 6 % in time."""
@@ -172,16 +178,17 @@ def _products(run: _Pass) -> Iterator[Launch]:
 def _linear(run: _Pass, product: Product, rows: int) -> Iterator[Launch]:
     """Products with one kind of matrix; weights of bitsandbytes are widened before, or in registers for a single row.
 
-    Measured products in fp8 hold the search for the scale of their inputs and the conversion.  A given scale saves the first, a kernel
-    before that converts saves both: what is saved has a negative count.
+    Measured products in fp8 hold the search for the scale of their inputs and the conversion.  A given scale, or one a token, saves the
+    first, a kernel before that converts saves both: what is saved has a negative count.
     """
     for form, share in run.weights.formats(product.name):
         stored, given, count = form == WIDENED, form == "fp8_static", share * product.layers
         precision = SIXTEEN if stored else "fp8" if given else form
         one = run.operator("gemm", "linear", 1, rows, product.n, product.k, precision=precision)
         yield from ((kernel, count) for kernel in (widened(one, WIDENED_BYTE) if stored else (one,)))
-        if given:
+        if given or (form == "fp8" and run.library != SCALES_TENSORS):
             yield run.operator("quantise", "compute_scale", rows, product.k), -count
+        if given:
             yield run.operator("quantise", "quantise_static", rows, product.k, out="fp8"), -count * run.fused
 
 

@@ -348,13 +348,24 @@ def test_experts_without_a_table_are_noted(weights, library, told):
     assert sum("no table has" in line for line in served(ROUTED, weights=weights, library=library).notes) == told
 
 
-@pytest.mark.parametrize("library, conversions", [("", -16), ("vllm", -16), ("trtllm", 0)])
-def test_a_given_scale_saves_its_search_and_a_kernel_that_converts_the_conversion(library, conversions):
-    found = served(DENSE, weights="fp8-static", library=library)
+@pytest.mark.parametrize(
+    "weights, library, searches, conversions",
+    [
+        ("fp8-static", "", -16, -16),
+        ("fp8-static", "vllm", -16, -16),
+        ("fp8-static", "trtllm", -16, 0),
+        ("fp8", "vllm", -16, 0),
+        ("fp8", "sglang", -16, 0),
+        ("fp8", "trtllm", 0, 0),
+        ("nvfp4", "vllm", 0, 0),
+    ],
+)
+def test_a_given_scale_or_one_a_token_saves_the_search_and_a_kernel_that_converts_the_conversion(weights, library, searches, conversions):
+    found = served(DENSE, weights=weights, library=library)
     counts = {one.operator: 0.0 for one in found.operators} | {"quantise_static": 0.0, "compute_scale": 0.0}
     for one, count in counted(found):
         counts[one.operator] += count
-    assert (counts["compute_scale"], counts["quantise_static"]) == (-16, conversions)  # four products in each of four layers
+    assert (counts["compute_scale"], counts["quantise_static"]) == (searches, conversions)  # four products in each of four layers
     written = [one["elements"] for one in found.operators if one.operator == "silu"]
     assert written == [DECODE.sequences * 2048 * (0.5 if conversions else 1.0)]
 
