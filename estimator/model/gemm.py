@@ -182,8 +182,7 @@ def candidate_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) ->
 
 def matrix_blocks(columns: MatrixColumns, tiles: Candidates) -> Array:
     """Thread blocks of products with given tiles; all columns broadcast against each other."""
-    blocks: Array = columns.batch * np.ceil(columns.m / tiles.tile_m) * np.ceil(columns.n / tiles.tile_n) * tiles.split
-    return blocks
+    return columns.batch * np.ceil(columns.m / tiles.tile_m) * np.ceil(columns.n / tiles.tile_n) * tiles.split
 
 
 def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:
@@ -241,8 +240,7 @@ def _narrow_clocks(c: MatrixColumns, tiles: Candidates, reduction: Array) -> Arr
     """Time of a block's loads where lanes load less than 16 bytes at once, else 0 [SM clock]."""
     edges = c.m / np.ceil(c.m / tiles.tile_m) + c.n / np.ceil(c.n / tiles.tile_n)
     loads = reduction * edges * c.element_byte / c.access_byte / Gemm.WARP_LANES
-    result: Array = np.where(c.access_byte < Gemm.ACCESS_BYTES, loads * Gemm.NARROW_CLOCKS, 0.0)
-    return result
+    return np.where(c.access_byte < Gemm.ACCESS_BYTES, loads * Gemm.NARROW_CLOCKS, 0.0)
 
 
 def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, reduction: Array, partial_byte: Array) -> dict[str, Array]:

@@ -84,5 +84,4 @@ def _squared(points: Array, others: Array) -> Array:
 def _matern(squared: Array) -> Array:
     """(1 + √3 d) · exp(−√3 d) of squared distances in scales."""
     distance = np.sqrt(3.0 * squared)
-    result: Array = (1.0 + distance) * np.exp(-distance)
-    return result
+    return (1.0 + distance) * np.exp(-distance)

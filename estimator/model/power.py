@@ -151,8 +151,7 @@ def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz:
     # Between two launches of a stream SMs are idle for about 1 µs: the first drains, the second starts.
     running = np.maximum(gpu_share - 1e-6 / latency_s, LEAST_RUNNING_SHARE)
     started = np.maximum(1.0 - START_CLOCKS / (sm_clock_hz * latency_s), LEAST_RUNNING_SHARE)
-    share: Array = running * (UNGATED_SHARE + (1.0 - UNGATED_SHARE) * occupied * started)
-    return share
+    return running * (UNGATED_SHARE + (1.0 - UNGATED_SHARE) * occupied * started)
 
 
 LEAST_RUNNING_SHARE: Final = 0.2
@@ -223,8 +222,7 @@ def term_scale(model: PowerModel, point: OperatingPoint) -> Array:
 def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) -> Array:
     """Power that does not depend on the kernels [W]: idle, active, and busy for the share of time that SMs run, shape of `busy_share`."""
     core = point.voltage_ratio**model.voltage_exponent * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
-    result: Array = point.idle_w + model.active_w * point.idle_ratio + model.busy_w * core * busy_share
-    return result
+    return point.idle_w + model.active_w * point.idle_ratio + model.busy_w * core * busy_share
 
 
 LEAKAGE_EXPONENT: Final = 3.0
@@ -240,15 +238,13 @@ def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array) ->
     # Leakage warms the die, which increases leakage; beyond a gain of 0.5 no board would be stable.
     feedback = np.minimum(per_k * leakage.operating_k_per_w, 0.5)
     usual_k = leakage.operating_c - leakage.idle_c + leakage.operating_k_per_w * other_w
-    own: Array = per_k * usual_k / (1.0 - feedback)
-    return own
+    return per_k * usual_k / (1.0 - feedback)
 
 
 def workload_power_w(model: PowerModel, point: OperatingPoint, gpu_s: Array, latency_s: Array, energy_j: Array) -> Array:
     """Mean power of an iteration without a limit [W], from its GPU time and latency [s] and its event energy [J], shape (..., c)."""
     other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + energy_j / latency_s
-    power_w: Array = other_w + leakage_power_w(model, point, other_w)
-    return power_w
+    return other_w + leakage_power_w(model, point, other_w)
 
 
 PARTS: Final = ("idle", "active", "busy", "leakage", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions")

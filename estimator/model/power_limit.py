@@ -78,16 +78,14 @@ class BoardCurves:
         low_w, high_w = _ends(self.power_w, row, below, last, asked_w)
         low_mhz, high_mhz = _ends(self.clock_mhz[None], 0, below, last, asked_mhz)
         between = low_mhz + _share(limit_w, low_w, high_w) * (high_mhz - low_mhz)
-        settled: Array = np.where(asked_w <= limit_w, asked_mhz, np.where(low_w <= limit_w, between, self.clock_mhz[0]))
-        return settled
+        return np.where(asked_w <= limit_w, asked_mhz, np.where(low_w <= limit_w, between, self.clock_mhz[0]))
 
     def log_latency(self, row: IntArray | int, clock_mhz: Array, asked_mhz: Array, asked_s: Array) -> Array:
         """ln(latency [s]) at clocks up to the requested ones, where latency is `asked_s`."""
         last, wanted = self._last(asked_mhz), np.log(clock_mhz)
         below = np.clip(self._last(clock_mhz), 0, last)
         low_s, high_s = _ends(np.log(self.latency_s), row, below, last, np.log(asked_s))
-        found: Array = low_s + _share(wanted, *_ends(np.log(self.clock_mhz)[None], 0, below, last, np.log(asked_mhz))) * (high_s - low_s)
-        return found
+        return low_s + _share(wanted, *_ends(np.log(self.clock_mhz)[None], 0, below, last, np.log(asked_mhz))) * (high_s - low_s)
 
     def _last(self, mhz: Array) -> IntArray:
         """Index of the board's highest clock that is not above each given one."""
@@ -154,8 +152,7 @@ def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz:
 
 def near_limit(free_w: Array, held: Held, power_ln_std: Array) -> BoolArray:
     """Whether the limit affects an interval: at its end, the equation's power exceeds the limit."""
-    near: BoolArray = free_w * np.exp(NORMAL_90 * np.hypot(power_ln_std, held.ln_std)) > held.power_w
-    return near
+    return free_w * np.exp(NORMAL_90 * np.hypot(power_ln_std, held.ln_std)) > held.power_w
 
 
 def ranges(point: Settled, curves: BoardCurves | None, held: Held, latency_ln_std: Array, power_ln_std: Array) -> Ranges:

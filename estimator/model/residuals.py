@@ -254,8 +254,7 @@ def neighbour_error(distance: Array, ln_error: Array) -> Array:
 
 def bounded(error: Array, excess: Array, beyond_share: float) -> Array:
     """r, shape (q,), from the error of similar kernels; excess (q,): distance of the work beyond the largest measured [octave]."""
-    result: Array = np.clip(np.where(excess > 0.0, beyond_share, 1.0) * error, -LARGEST_CORRECTION, LARGEST_CORRECTION)
-    return result
+    return np.clip(np.where(excess > 0.0, beyond_share, 1.0) * error, -LARGEST_CORRECTION, LARGEST_CORRECTION)
 
 
 def nearest(points: Array, queries: Array, count: int) -> tuple[Array, Any]:

@@ -89,8 +89,7 @@ def usual_rest_w(gpu: GpuSpec, sm_clock_mhz: Array, voltage_ratio: Array) -> Arr
     gddr = gpu.memory.startswith("gddr")
     memory = GDDR_REST_W * gpu.dram_bytes / 2**30 if gddr else HBM_REST_W * gpu.dram_bytes_per_s / 1e12
     core = CORE_REST_W * voltage_ratio**3 + CORE_REST_W_PER_GHZ * sm_clock_mhz / 1e3 * voltage_ratio**2
-    rest: Array = memory + gpu.num_sms / REFERENCE_SMS * core
-    return rest
+    return memory + gpu.num_sms / REFERENCE_SMS * core
 
 
 def energy_factors(gpu: GpuSpec) -> dict[str, float]:

@@ -225,8 +225,7 @@ def stream_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
 def _read_again(c: StreamColumns, gpu: GpuSpec) -> Array:
     """Bytes that cross DRAM a second time, shape (n,): later passes over rows that meanwhile left L2."""
     under_way = np.where(c.rows > 0, np.minimum(c.blocks, c.resident * gpu.num_sms) * c.read_byte / c.blocks, 0.0)
-    again: Array = c.read_byte * (c.passes - 1.0) * warm_dram_share(under_way / gpu.l2_bytes)
-    return again
+    return c.read_byte * (c.passes - 1.0) * warm_dram_share(under_way / gpu.l2_bytes)
 
 
 def _row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:

@@ -55,8 +55,7 @@ def wave_share(phases: Phases, coefficients: Array) -> Array:
     eta = np.minimum(coefficients[..., COLUMN["wave_exponent"]], 1.0)
     if (eta == 1.0).all():
         return np.ones(even.shape)
-    share: Array = np.where(even > 0, (np.maximum(even, TINY) / np.maximum(quantised, TINY)) ** (1.0 - eta), 1.0)
-    return share
+    return np.where(even > 0, (np.maximum(even, TINY) / np.maximum(quantised, TINY)) ** (1.0 - eta), 1.0)
 
 
 def warm_ratio(phases: Phases, gpu: GpuSpec, warm: Array | BoolArray) -> Array:
@@ -64,8 +63,7 @@ def warm_ratio(phases: Phases, gpu: GpuSpec, warm: Array | BoolArray) -> Array:
 
     warm (...,): what the launches use in turn, in operands of one launch (with one set of buffers 1, or true); 0: all operands are cold.
     """
-    result: Array = np.where(warm, warm * phases.events[..., EVENTS.index("dram")] / gpu.l2_bytes, np.inf)
-    return result
+    return np.where(warm, warm * phases.events[..., EVENTS.index("dram")] / gpu.l2_bytes, np.inf)
 
 
 def dram_share(coefficients: Array, ratio: Array) -> Array:
@@ -75,8 +73,7 @@ def dram_share(coefficients: Array, ratio: Array) -> Array:
     """
     with np.errstate(divide="ignore", over="ignore"):
         hidden = (coefficients[..., COLUMN["l2_knee"]] / np.maximum(ratio, TINY)) ** coefficients[..., COLUMN["l2_knee_exponent"]]
-    result: Array = 1.0 / (1.0 + hidden)
-    return result
+    return 1.0 / (1.0 + hidden)
 
 
 def norm_parts(phases: Phases, coefficients: Array, ratio: Array | None = None) -> tuple[Array, Array, Array, Array, Array]:
@@ -137,8 +134,7 @@ def ideal_seconds(phases: Phases, gpu: GpuSpec, sm_clock_hz: Array | float) -> A
 
     Traffic of L2 depends on tiles, and clusters of blocks share it: no bound.
     """
-    found: Array = np.maximum(phases.ideal_math / sm_clock_hz, phases.events[:, EVENTS.index("dram")] / gpu.dram_bytes_per_s)
-    return found
+    return np.maximum(phases.ideal_math / sm_clock_hz, phases.events[:, EVENTS.index("dram")] / gpu.dram_bytes_per_s)
 
 
 def p_norm(values: Array, exponent: Array) -> Array:
@@ -151,8 +147,7 @@ def p_norm(values: Array, exponent: Array) -> Array:
 
 def measured_seconds(gpu_s: Array, coefficients: Array) -> Array:
     """Time that a host measures for single launches: max(floor, offset + GPU time) [s], shape (...,)."""
-    result: Array = np.maximum(coefficients[..., COLUMN["floor_s"]], coefficients[..., COLUMN["offset_s"]] + gpu_s)
-    return result
+    return np.maximum(coefficients[..., COLUMN["floor_s"]], coefficients[..., COLUMN["offset_s"]] + gpu_s)
 
 
 REFERENCE_HZ: Final = 1e9
@@ -222,13 +217,11 @@ def smooth_maximum(first: Array, second: Array, p: float) -> Array:
     each kernel with its own launch.
     """
     top = np.maximum(np.maximum(first, second), TINY)
-    result: Array = top * ((first / top) ** p + (second / top) ** p) ** (1.0 / p)
-    return result
+    return top * ((first / top) ** p + (second / top) ** p) ** (1.0 / p)
 
 
 def launch_bound_share(gpu_s: Array, host_s: Array, p: float) -> Array:
     """Share of the host's launches in the latency, 0 to 1: L^p / (G^p + L^p)."""
     top = np.maximum(np.maximum(gpu_s, host_s), TINY)
     host = (host_s / top) ** p
-    result: Array = host / (host + (gpu_s / top) ** p)
-    return result
+    return host / (host + (gpu_s / top) ** p)

@@ -34,8 +34,7 @@ def tree_inputs(points: Array, features: PhaseFeatures) -> Array:
     are rounded to 0.01, which makes thresholds short: trees err no more, and a bundle holds more of them.
     """
     pairs = [points[:, i] + sign * points[:, j] for i, j in combinations(range(points.shape[1]), 2) for sign in (1.0, -1.0)]
-    inputs: Array = np.round(np.column_stack([points, *pairs, points.sum(axis=1), features.shares]), 2)
-    return inputs
+    return np.round(np.column_stack([points, *pairs, points.sum(axis=1), features.shares]), 2)
 
 
 def input_count(fields: int) -> int:

@@ -244,8 +244,7 @@ class _Problem:
         table = self.base * np.exp(np.tensordot(shift[: len(self.moves)], self.moves, axes=1))
         host = host_of(shift)
         gpu_s, host_s = run_seconds(self.runs, table, host.launch_s)
-        result: Array = np.log(smooth_maximum(gpu_s * self.run_scale(shift), host_s, host.overlap_exponent))
-        return result
+        return np.log(smooth_maximum(gpu_s * self.run_scale(shift), host_s, host.overlap_exponent))
 
 
 def _problem(runs: RunKernels, start: Coefficients, fixed: Array, belongs: Array) -> _Problem:
