@@ -1,7 +1,5 @@
 """Plans, rows and outcomes of campaigns as lines or plain data."""
 
-from dataclasses import asdict
-
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.plan import CampaignPlan
 from collector.campaigns.running import CampaignOutcome
@@ -25,7 +23,7 @@ def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[
         "rows": len(plan.points),
         "anchor_rows": plan.anchors,
         "skipped": plan.skipped,
-        "selection": None if plan.choice is None else asdict(plan.choice),
+        "selection": plan.choice,
         "estimated_s": plan.estimated_s,
         "estimated_j": plan.estimated_j,
     }

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -61,7 +60,7 @@ def devices_command(speak: Speaker) -> None:
     """List boards and their features: power fields, clock lock, energy counter, voltage."""
     found, trouble = devices()
     header = ("gpu", "name", "power fields", "SM clocks", "energy counter", "voltage")
-    speak.say([asdict(device) for device in found], columns([header, *(device.line for device in found)]))
+    speak.say(found, columns([header, *(device.line for device in found)]))
     if trouble:
         speak.note(f"simulated boards only: {trouble}")
 
@@ -189,7 +188,7 @@ def sensors_command(name: str | None, entry: Path | None, out: Path | None, spea
             (title, one.driver, ", ".join(one.fields), one.averaging, *times, f"{one.gain:.3f}" if one.gain else "-", f"{one.runs or '-'}")
         )
     notes = dict.fromkeys(f"  note: {one.name}: {text}" for one in found for text in one.doubts)
-    speak.say([asdict(sensor) for sensor in found], [*columns(rows), *notes])
+    speak.say(found, [*columns(rows), *notes])
 
 
 @click.command("export")

@@ -93,8 +93,8 @@ def overview_document(overview: Overview, folder: Path, now_unix_s: float) -> di
         "state_folder": str(folder),
         "daemon": {"running": overview.running, **asdict(overview.daemon), **now},
         "counts": overview.counts,
-        "boards": [asdict(board) for board in overview.boards],
-        "jobs": [asdict(job) for job in overview.jobs],
+        "boards": overview.boards,
+        "jobs": overview.jobs,
     }
 
 

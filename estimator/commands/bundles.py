@@ -1,7 +1,6 @@
 """The commands `estimate bundles`, lists of bundles and their cards, and `estimate gpus`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -48,4 +47,4 @@ def gpus_command(gpus: Sequence[str], **options: Any) -> None:
     from estimator.display.text import json_text
 
     found = list(listed_gpus(gpus, lambda line: say([], [line], options)))
-    show(json_text(list(map(asdict, found))) if options["as_json"] else gpu_table(found))
+    show(json_text(found) if options["as_json"] else gpu_table(found))

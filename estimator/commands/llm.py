@@ -1,7 +1,6 @@
 """The command `estimate llm`: a language model under a serving engine."""
 
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -76,7 +75,7 @@ def llm_command(**options: Any) -> int:
         without.append((points[0].model, tried))
     forms = {
         "txt": lambda: served_text(points),
-        "json": lambda: json_of_each([asdict(point) for point in points]),
+        "json": lambda: json_of_each(points),
         "csv": lambda: served_csv(points),
         **picture_forms(lambda: served_svg(points, options["chart"])),
     }

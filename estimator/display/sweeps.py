@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -110,7 +109,7 @@ def best_document(answer: "Best") -> Document:
             "clocks_mhz": points.asked_clock_mhz[answer.alike].tolist(),
         },
         "usual_clock_mhz": answer.usual_clock_mhz,
-        "over_usual_clock": {name: asdict(gain) for name, gain in answer.gains.items()},
+        "over_usual_clock": answer.gains,
         "points": len(points),
         "points_within_limits": int(answer.fits.sum()),
         "front": list(points.select(answer.front)),
@@ -148,7 +147,7 @@ def comparison_document(sides: Sweep, comparisons: Sequence["Comparison"], roofl
     """The first side, all others with their ratios to it, and each side's `roofline_s`, if there are any, as JSON data."""
     documents = with_rooflines(sides, rooflines_s)
     for document, one in zip(documents[1:], comparisons, strict=True):
-        document["ratios"] = {name: asdict(gain) for name, gain in one.ratios.items()}
+        document["ratios"] = one.ratios
     return {"reference": documents[0], "others": documents[1:]}
 
 

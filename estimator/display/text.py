@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from math import floor, isfinite, log10, nan
 from typing import Any, Final
 
@@ -50,8 +51,8 @@ def json_of_each(documents: Sequence[object]) -> str:
 
 
 def json_text(document: object) -> str:
-    """One JSON document."""
-    return json.dumps(known(document), indent=1, allow_nan=False) + "\n"
+    """One JSON document; a dataclass becomes an object of its fields."""
+    return json.dumps(known(document), indent=1, allow_nan=False, default=lambda value: known(asdict(value))) + "\n"
 
 
 def plain(value: float, form: str, unit: str = "") -> str:

@@ -147,10 +147,9 @@ def fit_command(**options: Any) -> int:
     summary = calibration.summary()
     verdicts = judge(options["require"], summary)
     notes = [note for note in bundle.notes if note not in calibration.warnings]
-    document = {"errors": list(bundle.errors), "summary": summary, "notes": notes, "requirements": list(verdicts)}
-    document["warnings"] = list(calibration.warnings)
+    found = {"errors": bundle.errors, "summary": summary, "notes": notes, "requirements": verdicts, "warnings": calibration.warnings}
     origin = {"bundle": str(options["out"]), **identity(bundle), **selection_document(calibration.selection)}
-    say(origin | document if options["as_json"] else _fit_lines(bundle, calibration, options))
+    say(origin | found if options["as_json"] else _fit_lines(bundle, calibration, options))
     return _finish(calibration.selection, notes, calibration.warnings, options, verdicts)
 
 
@@ -183,7 +182,7 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     found = check_bundle(bundle, selection)
     verdicts = judge(options["require"], found.summary)
     if options["as_json"]:
-        say({**found.document(bundle, selection), "requirements": list(verdicts)})
+        say({**found.document(bundle, selection), "requirements": verdicts})
     else:
         say([*selection_lines(selection), "", *found.lines()])
     return _finish(selection, selection.notes, found.warnings, options, verdicts, refuted=found.refuted)

@@ -1,7 +1,6 @@
 """`fit check`: comparison of a bundle with unseen data."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Final, Literal
 
 import numpy as np
@@ -76,12 +75,12 @@ class Check:
         return {
             "bundle": identity(bundle),
             **selection_document(selection),
-            "errors": list(self.rows),
+            "errors": self.rows,
             "summary": dict(self.summary),
             "drift": [one.document() for one in self.drift],
-            "collections": [asdict(one) for one in self.collections],
-            "outside_range": list(self.outside),
-            "warnings": list(self.warnings),
+            "collections": self.collections,
+            "outside_range": self.outside,
+            "warnings": self.warnings,
         }
 
     def lines(self) -> list[str]:
