@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from estimator.vocabulary.quantities import NORMAL_90, Array
-from fitter.bundle.runs import EXPECTED, FAMILY_EXPECTED, Spread, family_spread, known_spread, spread_at
+from fitter.bundle.runs import EXPECTED, FAMILY_EXPECTED, Spread, family_spread, paced_std, spread_at
 
 RUNS: Final = (25, 12, 12, 4, 4)
 """Runs of each family, as in the published lists of the A100."""
@@ -61,7 +61,7 @@ def planted_coverage(ratio: float, draws: int, *, seed: int = 0, runs: tuple[int
 
 def _half_widths(own: Array, foreign: Array, share: Array, family: Array, at: Array) -> tuple[Array, Array]:
     """Half widths stated for runs of known and of unseen families at launch shares `at`, from errors of the others."""
-    spread = known_spread(own, share, EXPECTED["latency"])
+    spread = paced_std(own, share, EXPECTED["latency"])
     added = family_spread(foreign, spread_at(spread, share), family, FAMILY_EXPECTED["latency"])
     stated = spread_at(spread, at)
     return NORMAL_90 * stated, NORMAL_90 * np.hypot(stated, added)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from collector.devices.protocols import Gpu, supported_clock
 from collector.errors import ClockError, ClockListError
 from estimator.vocabulary.errors import OperatingPointError
-from estimator.vocabulary.specifications import parse_clock_numbers
+from estimator.vocabulary.specifications import parse_clocks
 
 Clocks = tuple[float | None, ...]
 """SM clocks [MHz]; None leaves the clock alone."""
@@ -60,12 +60,10 @@ def clocks_from_text(text: str, gpu: Gpu) -> Clocks:
     supported = gpu.supported_clocks_mhz()
     if not supported:
         raise ClockError("this board's SM clock cannot be locked; use --freqs current")
-    if word == "all":
-        return supported
     if not word.strip(","):
         raise ClockListError("no clock is named; give 510,900,1410 or LO:HI:STEP in MHz, all or current")
     try:
-        asked = parse_clock_numbers(text)
+        asked = parse_clocks(text, supported)
     except OperatingPointError as error:
         raise ClockListError(str(error)) from error
     return tuple(dict.fromkeys(supported_clock(clock, supported) for clock in asked))

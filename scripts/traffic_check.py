@@ -27,7 +27,7 @@ from collector.errors import CollectorError
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.counts.activities import ProfiledKernel, read_ncu
-from estimator.model.coefficients import coefficient_rows, group_key
+from estimator.model.coefficients import CoefficientTable, group_key
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import EVENTS
 from estimator.model.tile_names import NO_TILE, KernelTile, tile_from_name
@@ -181,7 +181,7 @@ def derived_bytes(
         split=np.array([tile.split_k for tile in tiles]),
     )
     groups = {name: group.coefficients for name, group in bundle.groups.items()}
-    coefficients, _ = coefficient_rows(groups, [group_key(operator) for operator in operators])
+    coefficients, _ = CoefficientTable(groups).rows(map(group_key, operators))
     events = lower(operators, gpu, coefficients, known).events
     return {level: events[:, EVENTS.index(level)] for level in LEVELS}
 

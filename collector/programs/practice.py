@@ -55,7 +55,7 @@ def measure_practice(
     Raises ProgramError for a program that cannot be started or fails, SensorError for too few readings, DeviceError if the board fails.
     """
     execute, random = stamped(program, instruments), np.random.default_rng(seed)
-    return tuple(_trial(instruments, sampler, execute, calibration, float(random.uniform(0.0, LONGEST_DELAY_S))) for _ in range(trials))
+    return tuple(_trial(instruments, sampler, execute, calibration, random.uniform(0.0, LONGEST_DELAY_S)) for _ in range(trials))
 
 
 def compared(trials: Sequence[Trial]) -> list[dict[str, str | float]]:

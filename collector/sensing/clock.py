@@ -248,9 +248,7 @@ def due_updates(changes: Updates, period_s: float, poll_s: Array, first_value: f
 
 
 def held_updates(time_s: Array, value: Array, period_s: float) -> Updates:
-    """Updates in polls (n,) that show no clock, with a known period: changes are whole periods apart."""
-    finite = np.isfinite(value)
-    time_s, value = time_s[finite], value[finite]
+    """Updates in polls (n,) of possible power that show no clock, with a known period: changes are whole periods apart."""
     if not len(value):
         return Updates(time_s=time_s, value=value, number=np.empty(0, dtype=np.int64))
     at = np.flatnonzero(np.diff(value) != 0.0) + 1

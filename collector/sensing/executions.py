@@ -278,7 +278,7 @@ def _weights(problem: _Problem, solution: _Solution) -> Array:
     for _ in range(ROUNDS):
         own = residual**2 * noise2 / (noise2 + of_jitter)
         noise2 = max((known2 + float(own.sum())) / (1.0 + freedom), LEAST_NOISE_W**2)
-    return np.asarray(1.0 / (noise2 + of_jitter))
+    return 1.0 / (noise2 + of_jitter)
 
 
 def _unresolved(load: LoadStamps, response: SensorResponse) -> float:

@@ -265,7 +265,7 @@ def block_covariance(inverse: Array, scores: Array, blocks: int) -> Array:
 
 def likelihood(residual: Array, spread: Array) -> Array:
     """Log-likelihood of residuals of variance `spread`, by a t distribution."""
-    return np.asarray(-0.5 * np.log(spread) - 0.5 * (FREEDOM + 1.0) * np.log1p(residual**2 / spread / FREEDOM) - 0.9808)
+    return -0.5 * np.log(spread) - 0.5 * (FREEDOM + 1.0) * np.log1p(residual**2 / spread / FREEDOM) - 0.9808
 
 
 def noise_and_jitter(residual: Array, slope: Array) -> tuple[float, float]:

@@ -204,4 +204,4 @@ def _combined(runs: list[Run]) -> tuple[float, float, float]:
     """Weighted means over batches of the energy of an execution, its error without gain and offset [J], and its length [s]."""
     energy, length = np.array([(run.energy.energy_j, (run.load.end_s - run.load.start_s).mean()) for run in runs]).T
     weight = 1.0 / np.maximum([run.energy.timing_std_j for run in runs], 1e-12) ** 2
-    return float(weight @ energy / weight.sum()), float(1.0 / math.sqrt(weight.sum())), float(weight @ length / weight.sum())
+    return float(weight @ energy / weight.sum()), 1.0 / math.sqrt(weight.sum()), float(weight @ length / weight.sum())

@@ -138,7 +138,7 @@ def stable_stream(*key: object) -> np.random.Generator:
 
 def steady_noise(*key: object) -> float:
     """A number of the standard normal distribution that belongs to a key and never changes."""
-    return float(stable_stream(*key).standard_normal())
+    return stable_stream(*key).standard_normal()
 
 
 def sm_speeds(schedule: ScheduleProfile, num_sms: int, seed: int) -> Array:

@@ -120,8 +120,8 @@ class World:
         schedule, faults = self.profile.schedule, self.profile.faults
         start_ns = self.now_ns
         stale, throttle, _ = self._noise.random(3).tolist()  # three, so that the results of a seed stay unchanged
-        speed = math.exp(schedule.run_spread * float(self._noise.standard_normal()))
-        self.shared = faults.foreign_share > 0.0 and bool(self._foreign.random() < faults.foreign_share)
+        speed = math.exp(schedule.run_spread * self._noise.standard_normal())
+        self.shared = faults.foreign_share > 0.0 and self._foreign.random() < faults.foreign_share
         slow_down, foreign_w = (1.2, 60.0) if self.shared else (1.0, 0.0)
         reported = np.exp(schedule.segment_spread * self._noise.standard_normal(segments))
         self.rest(schedule.launch_lag_s)

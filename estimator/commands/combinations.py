@@ -159,7 +159,7 @@ def _choice(options: Options, bundle: "Bundle", gpu: "GpuSpec | None") -> "Choic
     idle_power = None
     if options["freqs"] is not None:
         with as_wrong_usage("--freqs"):
-            clocks = parse_clocks(options["freqs"], board)
+            clocks = parse_clocks(options["freqs"], board.clocks_mhz().tolist())
     if options["idle_power"]:
         watt, at = options["idle_power"]
         if not at and len(clocks or ()) > 1:

@@ -13,7 +13,7 @@ import numpy as np
 
 from estimator.bundle.content import Bundle, group_coefficients, same_kernels
 from estimator.engine.board import board_tables, held_limit, power_model
-from estimator.model.coefficients import coefficient_rows, group_key
+from estimator.model.coefficients import CoefficientTable, group_key
 from estimator.model.kriging import phase_features
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import Phases
@@ -77,7 +77,7 @@ def kernel_times(
     known: tiles from kernel names; without them from `tile_predictors`, else the fastest candidate.  A residual tier
     that holds only residuals of predicted tiles needs these, so its kernels always use predicted tiles.
     """
-    coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
+    coefficients, served = CoefficientTable(groups).rows(map(group_key, operators))
     only_predicted = [group is not None and group in residuals and "named" not in residuals[group] for group in served]
     unnamed = np.array(only_predicted, dtype=np.bool_)
     tiles = _merged_tiles(known, unnamed, predicted_tiles(operators, gpu, tile_predictors, coefficients, served))

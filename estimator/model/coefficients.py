@@ -179,11 +179,6 @@ class CoefficientTable:
         return self.vectors[np.array([none if name is None else self.number[name] for name in served], dtype=np.int64)], served
 
 
-def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[str]) -> tuple[Array, list[str | None]]:
-    """`CoefficientTable.rows` of a table that is used once."""
-    return CoefficientTable(groups).rows(keys)
-
-
 _DEFAULT_VECTOR: Final = np.array([DEFAULTS.get(name, 0.0) for name in COEFFICIENTS])
 
 
@@ -224,10 +219,7 @@ TIED_COEFFICIENTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 
 
 def parameter_targets(name: str, groups: Iterable[str]) -> list[tuple[str, str]]:
-    """(group, coefficient) pairs among `groups` that a parameter multiplies; empty for host parameters and unknown names."""
-    if name in TIED_COEFFICIENTS:
-        roots, coefficients = TIED_COEFFICIENTS[name]
-        served = [group for group in groups if longest_prefix(group, _MATRIX + _STREAM) in roots]
-        return [(group, coefficient) for group in served for coefficient in coefficients]
-    group, _, coefficient = name.rpartition(".")
-    return [(group, coefficient)] if coefficient in COLUMN and group in groups else []
+    """(group, coefficient) pairs among `groups` that a tied parameter multiplies; empty for host parameters."""
+    roots, coefficients = TIED_COEFFICIENTS[name]
+    served = [group for group in groups if longest_prefix(group, _MATRIX + _STREAM) in roots]
+    return [(group, coefficient) for group in served for coefficient in coefficients]

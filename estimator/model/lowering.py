@@ -38,7 +38,7 @@ def lower(
 ) -> Phases:
     """Phases of operators on a GPU; average: of divided experts on the average GPU of a group instead of the fullest one.
 
-    coefficients: (n, ·) rows as from `coefficient_rows`; they decide the tile: the candidate that is fastest at the
+    coefficients: (n, ·) rows as from `CoefficientTable.rows`; they decide the tile: the candidate that is fastest at the
     clock for which the vendor quotes its rates, as libraries choose without knowing the current clock.
     """
     parts, kinds = [], members(map(phase_kind, operators))

@@ -64,7 +64,7 @@ def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, c
     """Times of every candidate at the libraries' clock [s], and whether a library would offer it, both of shape (n, c).
 
     The times exclude the cost that all kernels share: a library compares kernels, not launches.  A product without
-    a suitable candidate is offered all.  coefficients: (n, ·) rows as from `coefficient_rows`, or one for all.
+    a suitable candidate is offered all.  coefficients: (n, ·) rows as from `CoefficientTable.rows`, or one for all.
     """
     phases = candidate_phases(columns, tiles, gpu)
     rows = coefficients if coefficients.ndim == 1 else coefficients[:, None, :]
@@ -84,8 +84,8 @@ def predicted_tiles(
 ) -> KnownTiles | None:
     """Tiles of matrix products whose group has a predictor, nan elsewhere; None if no group has one.
 
-    coefficients (n, ·), for the comparison of times, and served (n,), their groups: as from `coefficient_rows`.  A group has the predictor
-    of the longest group that begins its name.
+    coefficients (n, ·), for the comparison of times, and served (n,), their groups: as from `CoefficientTable.rows`.  A group has the
+    predictor of the longest group that begins its name.
     """
     if not predictors:
         return None

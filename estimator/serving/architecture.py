@@ -336,7 +336,7 @@ class _Fields:
         return read(tuple[Annotated[int, Span()], ...], self.get(name, ()), name)
 
     def truth(self, name: str, default: bool = False) -> bool:
-        return bool(read(bool, self.get(name, default), self.own(name)))
+        return read(bool, self.get(name, default), self.own(name))
 
 
 def read_architecture(source: str | Path | Fields) -> Architecture:

@@ -1,7 +1,7 @@
 """GPU specifications: GpuSpec from TOML files, names of GPUs, overrides and lists of clocks from the command line."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -130,18 +130,13 @@ MOST_CLOCKS: Final = 10_000
 """Most clocks in a list, more than any GPU has; a longer list is a mistake in the step."""
 
 
-def parse_clocks(text: str, gpu: GpuSpec) -> tuple[float, ...]:
-    """SM clocks [MHz], ascending, each once: numbers and ranges LO:HI:STEP (HI included), separated by commas, or "all".
+def parse_clocks(text: str, every: Iterable[float]) -> tuple[float, ...]:
+    """SM clocks [MHz], ascending, each once: numbers and ranges LO:HI:STEP (HI included), separated by commas, or "all" for `every` one.
 
     Raises OperatingPointError for a text that is no such list, an empty list and an impossible range.
     """
     if text.strip().lower() == "all":
-        return tuple(float(clock) for clock in gpu.clocks_mhz())
-    return parse_clock_numbers(text)
-
-
-def parse_clock_numbers(text: str) -> tuple[float, ...]:
-    """SM clocks as by `parse_clocks` without "all", for comparison with a board's own clocks.  Raises OperatingPointError."""
+        return tuple(every)
     return tuple(sorted(_numbers(text, "clock in MHz; write 510,900 or 510:1410:15 or all")))
 
 

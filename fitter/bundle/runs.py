@@ -73,10 +73,11 @@ def _weights(launch_share: Array) -> Array:
 def paced_std(error: Array, launch_share: Array, expected: Spread) -> Spread:
     """Standard deviations of a logarithm for GPU-bound and for launch-bound runs.
 
-    error, launch_share (n,): of held-out runs.  expected: the prior of both.  Maximises the likelihood with PRIOR_RUNS runs of either kind
-    that have the expected error.
+    error, launch_share (n,): of held-out runs of known families, nan for an unknown error.  expected: the prior of both.  Maximises the
+    likelihood with PRIOR_RUNS runs of either kind that have the expected error.
     """
-    parts, before = _weights(launch_share), np.array(expected) ** 2
+    measured = np.isfinite(error)
+    error, parts, before = error[measured], _weights(launch_share[measured]), np.array(expected) ** 2
 
     def cost(logarithms: Array) -> tuple[float, Array]:
         own = np.exp(logarithms)
@@ -87,12 +88,6 @@ def paced_std(error: Array, launch_share: Array, expected: Spread) -> Spread:
 
     gpu, launch = np.exp(0.5 * minimize(cost, np.log(before), jac=True, method="L-BFGS-B").x).tolist()
     return gpu, launch
-
-
-def known_spread(error: Array, launch_share: Array, expected: Spread) -> Spread:
-    """Spread of runs left out of a fit that has other runs of their family; arguments as of `paced_std`, nan for an unknown error."""
-    measured = np.isfinite(error)
-    return paced_std(error[measured], launch_share[measured], expected)
 
 
 def family_spread(error: Array, known_std: Array, family: Array, expected: float) -> float:
@@ -239,7 +234,7 @@ def stated_uncertainty(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, se
         wholes = held_out_errors(rows, gpu, tables, [names == family for family in families], use)
     stated: dict[str, dict[str, object]] = {}
     for quantity, expected in EXPECTED.items():
-        spread = OF_ONE if known is None else known_spread(known.error[quantity], known.launch_bound, expected)
+        spread = OF_ONE if known is None else paced_std(known.error[quantity], known.launch_bound, expected)
         added = FAMILY_EXPECTED[quantity]
         if wholes is not None:
             untested = np.sqrt(1.0 - wholes.launch_bound) * wholes.untested if quantity == "latency" else 0.0

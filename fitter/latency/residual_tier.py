@@ -175,7 +175,7 @@ def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupError
     names = FAMILY_FIELDS[family]
     weights = FIELD_WEIGHT.get(family, {})
     document = {
-        "fields": tuple(names),
+        "fields": names,
         "weights": tuple(weights.get(name, 1.0) for name in names),
         "points": FrozenMapping({name: _compact(sizes[:, i]) for i, name in enumerate(names)}),
         "largest_work": float(shapes.work.max()),

@@ -90,7 +90,7 @@ def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
         family, *names = group_words(group)
         fields = FAMILY_FIELDS.get(family, ())
         formats = {FORMATS[name].rate for name in names[1:] if name in FORMATS}  # those of engines are rates of other formats
-        if family in TABLED or len(names) < 2 or formats != {names[1]} or tuple(document["fields"]) != tuple(fields):
+        if family in TABLED or len(names) < 2 or formats != {names[1]} or tuple(document["fields"]) != fields:
             continue
         columns = (np.broadcast_to(document["points"][name], len(document["ln_error"])) for name in fields)
         for row in np.stack(list(columns), axis=1).tolist():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from estimator import Workload, make_operator, merge_operators
-from estimator.model.coefficients import coefficient_rows, group_key
+from estimator.model.coefficients import CoefficientTable, group_key
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.power import BoardTables
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
@@ -72,7 +72,7 @@ def phases_of(operator, gpu, tile_m=math.nan, tile_n=math.nan, split=math.nan):
 
 def prior_rows(operators):
     """The priors' coefficients of kernels, shape (n, ·)."""
-    return coefficient_rows(prior_groups(), [group_key(operator) for operator in operators])[0]
+    return CoefficientTable(prior_groups()).rows(map(group_key, operators))[0]
 
 
 def convolution(kernel, precision="bf16", **sizes):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from estimator import estimate, load_bundle, load_gpu, make_operator
 from estimator.model.attention import Flash, framework_walk
-from estimator.model.coefficients import coefficient_rows, coefficient_vector, group_key
+from estimator.model.coefficients import CoefficientTable, coefficient_vector, group_key
 from estimator.model.gemm import MatrixColumns, candidate_phases
 from estimator.model.lowering import KnownTiles, lower, matrix_columns
 from estimator.model.phases import OVERLAPPED, SERIAL, Phases
@@ -313,7 +313,7 @@ def test_attention_over_197_tokens_takes_its_published_time(sequences, head_dim,
         make_operator("softmax", "softmax", "bf16", rows=sequences * 197, dim=197),
         matmul(197, head_dim, 197, operator="bmm", batch=sequences),
     ]
-    coefficients, _ = coefficient_rows({name: group.coefficients for name, group in bundle.groups.items()}, map(group_key, operators))
+    coefficients, _ = CoefficientTable({name: group.coefficients for name, group in bundle.groups.items()}).rows(map(group_key, operators))
     seconds = kernel_seconds(lower(operators, bundle.gpu, coefficients), coefficients, 1.41e9)
     assert 1e6 * seconds.sum() == pytest.approx(measured_us, rel=0.18)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from estimator import load_gpu, make_operator
-from estimator.model.coefficients import COLUMN, coefficient_rows, coefficient_vector
+from estimator.model.coefficients import COLUMN, CoefficientTable, coefficient_vector
 from estimator.model.gemm import candidate_phases
 from estimator.model.lowering import STREAM_KINDS, lower, matrix_columns
 from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
@@ -64,7 +64,7 @@ def test_a_sweep_gives_what_single_clocks_give_and_no_kernel_slows_down_when_the
 @given(side, side, side)
 def test_a_product_with_lambda_one_never_beats_the_roofline(m, n, k):
     ideal = {"math": 1.0, "l2": 1.0, "dram": 1.0, "dram_activations": 1.0, "loop": 1.0, "epilogue": 1.0, "exponent": 2.0}
-    coefficients, _ = coefficient_rows({"gemm": ideal}, ["gemm"])
+    coefficients, _ = CoefficientTable({"gemm": ideal}).rows(["gemm"])
     seconds = float(kernel_seconds(lower([matmul(m, n, k)], A100, coefficients), coefficients, 1410e6)[0])
     assert seconds >= 2.0 * m * n * k / (A100.matrix_flop_per_clock("bf16", cuda_cores=False) * A100.num_sms * 1410e6)
     assert seconds >= 2.0 * (m * k + n * k + m * n) / A100.dram_bytes_per_s * (1 - 1e-12)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.planted_spread import RATIOS, planted_coverage
 from estimator.uncertainty.sources import error_sources, joined
-from fitter.bundle.runs import EXPECTED, family_spread, known_spread, paced_std, spread_at
+from fitter.bundle.runs import EXPECTED, family_spread, paced_std, spread_at
 from tests.fitter.measured import PLANTED
 
 RUNS = 400
@@ -33,8 +33,8 @@ def test_what_is_fitted_is_what_an_estimate_states():
 
 def test_the_gpus_spread_and_the_hosts_come_back_from_the_runs_that_were_measured():
     error, share = mixed(0.03, 0.15)
-    assert known_spread(np.r_[error, np.nan], np.r_[share, 0.5], PRIOR) == pytest.approx((0.03, 0.15), rel=0.2)
-    assert known_spread(np.full(RUNS, np.nan), share, PRIOR) == pytest.approx(PRIOR, rel=1e-3)
+    assert paced_std(np.r_[error, np.nan], np.r_[share, 0.5], PRIOR) == pytest.approx((0.03, 0.15), rel=0.2)
+    assert paced_std(np.full(RUNS, np.nan), share, PRIOR) == pytest.approx(PRIOR, rel=1e-3)
 
 
 @settings(max_examples=40)
