@@ -11,14 +11,6 @@ from collector.errors import SensorError
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.values import frozen
 
-FIELD_PREFERENCE: Final = ("instant", "average", "usage")
-"""A board's own power fields, best first.
-
-The instant one averages over the shortest time; drivers from before 30 March 2023 have
-"usage" alone, whose averaging time depends on the kind of board.
-"""
-
-
 SECONDS_PER_NS: Final = 1e-9
 
 Polls = tuple[Array, Array]
@@ -29,8 +21,7 @@ Polls = tuple[Array, Array]
 class Trace:
     """Polls between two drains.
 
-    `board` are the readings of the board's own sensor, `reference` those of an external meter on the same
-    board, the sum of its rails (None without one).
+    `board` are the readings of the board's own sensor, `reference` those of an external meter on the same board (None without one).
     """
 
     states: StateReadings
@@ -39,12 +30,17 @@ class Trace:
 
 
 class Sampler:
-    """Collects readings of sensors and board; `drain` returns them once."""
+    """Collects readings of a board's sensors, its own first, and its states; `drain` returns them once.
+
+    `field` is the power field in use, the first of the board's own sensor.
+    """
 
     def __init__(self, gpu: Gpu, sensors: Sequence[PowerSensor]) -> None:
-        self._gpu = gpu
-        self._board, self.field = _board_sensor(sensors)
-        self._references = tuple(sensor for sensor in sensors if sensor is not self._board)
+        """Raises SensorError for a board that reports no power."""
+        self._gpu, (self._board, *self._meters) = gpu, sensors
+        if not self._board.fields():
+            raise SensorError("this board reports no power; only latency could be measured, which `collect` does not do")
+        self.field = self._board.fields()[0]
 
     @property
     def sensor_name(self) -> str:
@@ -53,12 +49,8 @@ class Sampler:
 
     def drain(self) -> Trace:
         """Everything polled since the last call."""
-        board = next(part for part in self._board.read() if part.field == self.field)
-        rails = [part for sensor in self._references for part in sensor.read()]
-        reference = None
-        if rails:  # of one meter, which share their stamps
-            total_w = np.sum([rail.power_w for rail in rails], axis=0)
-            reference = PowerReadings(field="reference", host_ns=rails[0].host_ns, power_w=total_w)
+        board = self._board.read()[0]
+        reference = next((part for meter in self._meters for part in meter.read()), None)
         return Trace(states=self._gpu.read_states(), board=board, reference=reference)
 
     def energy(self) -> EnergyReading | None:
@@ -90,12 +82,3 @@ def joined_readings(parts: Sequence[PowerReadings]) -> PowerReadings:
         host_ns=np.concatenate([part.host_ns for part in parts]),
         power_w=np.concatenate([part.power_w for part in parts]),
     )
-
-
-def _board_sensor(sensors: Sequence[PowerSensor]) -> tuple[PowerSensor, str]:
-    """The board's own sensor and its field.  Raises SensorError without one."""
-    for field in FIELD_PREFERENCE:
-        for sensor in sensors:
-            if field in sensor.fields():
-                return sensor, field
-    raise SensorError("this board reports no power; only latency could be measured, which `collect` does not do")
