@@ -38,9 +38,9 @@ class Sampler:
     def __init__(self, gpu: Gpu, sensors: Sequence[PowerSensor]) -> None:
         """Raises SensorError for a board that reports no power."""
         self._gpu, (self._board, *self._meters) = gpu, sensors
-        if not self._board.fields():
+        if not (fields := self._board.fields()):
             raise SensorError("this board reports no power; only latency could be measured, which `collect` does not do")
-        self.field = self._board.fields()[0]
+        self.field = fields[0]
 
     @property
     def sensor_name(self) -> str:

@@ -14,6 +14,7 @@ tiles, errors are stored twice: with predicted tiles and with the named ones.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,6 @@ from estimator.model.phases import members
 from estimator.model.tier_records import ErrorRecord, KrigingRecord, Tier, TierRecord, TreesRecord
 from estimator.model.trees import Trees, grown, tree_inputs
 from estimator.vocabulary.errors import BundleError
-from estimator.vocabulary.frozen import remembered
 from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray, IntArray
 from estimator.vocabulary.values import arrays
 from estimator.vocabulary.work import operator_work
@@ -153,7 +153,7 @@ def work_of(operators: Sequence[Operator]) -> Array:
     return np.array([work.flop or work.read_byte + work.write_byte for work in works], dtype=np.float64)
 
 
-@remembered
+@lru_cache(maxsize=256)
 def tier_from_document(document: TierRecord) -> ResidualTier:
     """The tier in a bundle; its arrays are built once."""
     fields = tuple(zip(document["fields"], document["weights"], strict=True))

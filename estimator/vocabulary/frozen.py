@@ -1,7 +1,6 @@
 """Immutable mappings: the content of a bundle or a specification does not change after its check."""
 
-from collections.abc import Callable, Hashable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
 V = TypeVar("V")
@@ -35,13 +34,3 @@ class FrozenMapping(dict[str, V]):
 
 
 EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
-
-
-def remembered(build: Callable[[Any], V]) -> Callable[[Any], V]:
-    """A function whose results for frozen mappings are cached; those for mutable mappings are computed each time."""
-    cached = lru_cache(maxsize=256)(build)
-
-    def found(document: Any) -> V:
-        return cached(document) if isinstance(document, Hashable) else build(document)
-
-    return found

@@ -87,7 +87,7 @@ def test_power_that_grows_more_slowly_than_the_equation_is_found_and_stays_withi
     group = next(key for key, tier in tiered.residuals.items() if tier.get(POWER_TIER, {}).get("slope"))
     tier = tiered.residuals[group][POWER_TIER]
     assert tier["slope"] == pytest.approx(-0.4, abs=0.1)
-    trend = {group: {POWER_TIER: {**tier, "ln_error": (0.0,) * len(tier["ln_error"])}}}
+    trend = {group: {POWER_TIER: FrozenMapping({**tier, "ln_error": (0.0,) * len(tier["ln_error"])})}}
     asked = np.array([tier["low_w"] / 9.0, tier["low_w"], tier["high_w"], tier["high_w"] * 9.0])
     correction, _ = log_power_corrections(STREAMS[:4], [group] * 4, trend, asked)
     assert correction[0] == correction[1] > correction[2] == correction[3]
