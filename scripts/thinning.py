@@ -6,6 +6,9 @@ power IMPORTANCE.
 Where trees predict, points only tell widths of intervals: most go first, then the last trees.  Intervals widen by what is lost.
 """
 
+import bz2
+import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -19,6 +22,7 @@ from estimator.model.residuals import NEIGHBOURS, neighbour_error, tier_from_doc
 from estimator.model.tier_records import PackedTier
 from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.reader import plain
 from fitter.errors import ReleaseError
 from fitter.latency.residual_tier import FEWEST_POINTS, neighbours
 from fitter.latency.trees import RATE
@@ -73,6 +77,12 @@ def _rounded(group: GroupCoefficients) -> GroupCoefficients:
     return replace(group, coefficients=values, ln_std=std, identified=EMPTY)
 
 
+def packed(tier: Tier) -> PackedTier:
+    """The tier as the text that packs it."""
+    text = json.dumps(plain(tier), separators=(",", ":"), allow_nan=False)
+    return PackedTier(b64encode(bz2.compress(text.encode("ascii"))).decode("ascii"))
+
+
 def _shrinking(chain: list[tuple[PackedTier, float]]) -> list[tuple[PackedTier, float]]:
     """The members of a chain that are smaller than all before."""
     sizes = [len(tier.packed) for tier, _ in chain]
@@ -81,15 +91,15 @@ def _shrinking(chain: list[tuple[PackedTier, float]]) -> list[tuple[PackedTier, 
 
 def _halvings(tier: Tier) -> list[tuple[PackedTier, float]]:
     """The packed tier, without kriging, then with half of its points each time; and by how much its mean error grows [ln]."""
-    found = [(PackedTier.of(_short(tier)), 0.0)]
+    found = [(packed(_short(tier)), 0.0)]
     points = tier_from_document(tier).points
     if "trees" in tier:
-        return found + [(PackedTier.of(_short(one)), left) for one, left in _pruned(tier, points)]
+        return found + [(packed(_short(one)), left) for one, left in _pruned(tier, points)]
     order, count = _farthest_first(points), len(points) if "kriging" in tier else len(points) // 2
     while count >= FEWEST_POINTS:
         made = _with_points(tier, points, order[:count])
         left = np.abs(np.array(made["left_out"])).mean() - np.abs(tier["left_out"]).mean()
-        found.append((PackedTier.of(_short(made)), left))
+        found.append((packed(_short(made)), left))
         count //= 2
     return found
 

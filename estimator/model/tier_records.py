@@ -1,8 +1,7 @@
 """Records of measured kernels in a bundle: their errors against the equations, at the points of their shapes."""
 
 import bz2
-import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
@@ -12,7 +11,7 @@ from estimator.model.trees import input_count
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import ClockMhz
-from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Pattern, Span, Words, check_known, check_lengths, plain, read
+from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Pattern, Span, Words, check_known, check_lengths, read
 from estimator.vocabulary.workload import FAMILY_FIELDS
 
 Field = Annotated[str, Words(tuple(sorted({name for names in FAMILY_FIELDS.values() for name in names})))]
@@ -141,12 +140,6 @@ class PackedTier(Mapping[str, Any]):
 
     def __init__(self, packed: str) -> None:
         self.packed = packed
-
-    @classmethod
-    def of(cls, tier: Mapping[str, Any]) -> "PackedTier":
-        """The packed form of a tier."""
-        text = json.dumps(plain(tier), separators=(",", ":"), allow_nan=False)
-        return cls(b64encode(bz2.compress(text.encode("ascii"))).decode("ascii"))
 
     @cached_property
     def tier(self) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from estimator.model.tier_records import MOST_UNPACKED, PackedTier
 from estimator.vocabulary.quantities import NORMAL_90
 from estimator.vocabulary.reader import plain as plain_of
 from fitter.latency.residual_tier import GroupErrors, neighbours, shape_errors, tier_document
+from scripts.thinning import packed
 from tests.estimator.synthetic import matmul
 from tests.fitter.measured import various_products
 
@@ -73,13 +74,13 @@ def test_corrections_are_bounded_and_never_larger_than_the_neighbours_error(erro
 def test_a_packed_tier_corrects_like_the_plain_one_and_nonsense_is_refused():
     operators = various_products(60)
     tier = document(operators, np.linspace(-0.2, 0.2, 60), np.full(60, 0.1), named=np.full(60, 0.03))
-    packed = PackedTier.of(tier)
-    ways = [corrections(various_products(9, seed=1), one) for one in (tier, packed, PackedTier(packed.packed))]
+    short = packed(tier)
+    ways = [corrections(various_products(9, seed=1), one) for one in (tier, short, PackedTier(short.packed))]
     assert all(np.array_equal(ways[0], way) for way in ways)
-    assert plain_of({GROUP: packed}) == {GROUP: packed.packed}
-    flood = b64encode(bz2.compress(b" " * MOST_UNPACKED + bz2.decompress(b64decode(packed.packed)))).decode()
-    twice = b64encode(bz2.compress(json.dumps(packed.packed).encode())).decode()
-    for text in ("", "YWJj", packed.packed[:-40], flood, twice, PackedTier.of({**tier, "left_out": (0.1, 0.2)}).packed):
+    assert plain_of({GROUP: short}) == {GROUP: short.packed}
+    flood = b64encode(bz2.compress(b" " * MOST_UNPACKED + bz2.decompress(b64decode(short.packed)))).decode()
+    twice = b64encode(bz2.compress(json.dumps(short.packed).encode())).decode()
+    for text in ("", "YWJj", short.packed[:-40], flood, twice, packed({**tier, "left_out": (0.1, 0.2)}).packed):
         with pytest.raises(BundleError, match="packed tier that cannot be read"):
             corrections(operators, PackedTier(text))
 

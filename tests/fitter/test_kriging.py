@@ -7,12 +7,13 @@ from estimator import load_gpu
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.kriging import SHARES, PhaseFeatures, kriged, phase_features
 from estimator.model.residuals import LARGEST_CORRECTION, log_corrections, shape_points
-from estimator.model.tier_records import PackedTier, Tier
+from estimator.model.tier_records import Tier
 from estimator.model.trees import grown, input_count, tree_inputs
 from estimator.vocabulary.reader import FaultError, read
 from fitter.latency.residual_tier import fit_kriging, fit_pattern, shape_errors
 from fitter.latency.trees import fit_trees
 from fitter.priors import kernel_priors
+from scripts.thinning import packed
 from tests.estimator.synthetic import matmul
 from tests.fitter.measured import various_products, written_tier
 
@@ -62,7 +63,7 @@ def tier(error):
 
 
 def corrections(tiers, features, operators=OPERATORS):
-    return log_corrections(operators, [GROUP] * len(operators), {GROUP: PackedTier.of(tiers)}, None, features)
+    return log_corrections(operators, [GROUP] * len(operators), {GROUP: packed(tiers)}, None, features)
 
 
 def test_a_bundle_remembers_kriging_and_without_phases_the_neighbours_answer():
