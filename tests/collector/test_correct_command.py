@@ -37,6 +37,11 @@ def written(record, folder, origin_s=100.0):
     return paths
 
 
+def true_energy_j(record):
+    """From the first execution's start to the last one's end."""
+    return float(record.energy_j(record.load.start_s[:1], record.load.end_s[-1:])[0])
+
+
 @pytest.fixture(scope="module")
 def record():
     return made("boxcar", 0.1, 0.09997, 1.5 + 0.31 * np.arange(16), 0.2, seed=4)
@@ -80,7 +85,7 @@ def test_a_single_execution_and_unequal_ones_are_corrected_too(record):
     unlike = LoadStamps(start_s=record.load.start_s[[0, 2, 8]], end_s=record.load.end_s[[0, 6, 9]])
     for case, share in ((lone, 0.01), (replace(record, load=unlike), 0.003)):
         found = correct_recording(case.time_s, case.power_w, case.calibration, case.load)
-        true = float(case.energy_j(case.load.start_s[:1], case.load.end_s[-1:])[0])
+        true = true_energy_j(case)
         assert found.span.energy_j == pytest.approx(true, rel=share)
         assert abs(found.span.energy_j - true) < 4.0 * found.span.energy_std_j < 4.0 * share * true
 
@@ -104,7 +109,7 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp
     blind = written(replace(record, calibration=replace(record.calibration, **nothing)), tmp_path)
     known = correct_recording(record.time_s, record.power_w, record.calibration, record.load)
     document = correct(blind, status=0 if unknown == "gain" else 3)
-    true = float(record.energy_j(record.load.start_s[:1], record.load.end_s[-1:])[0])
+    true = true_energy_j(record)
     assert document["energy_std_j"] > known.span.energy_std_j
     assert abs(document["energy_j"] - true) < 3.0 * document["energy_std_j"]
     assert ("gain" if unknown != "averaging" else "averaging") in document["notes"]
@@ -120,7 +125,7 @@ def test_candidates_of_an_undetermined_averaging_are_weighed_by_the_readings(rec
     weighed, guessed = (
         correct_recording(record.time_s, record.power_w, replace(blind, candidates=given), record.load) for given in (rivals, ())
     )
-    true = float(record.energy_j(record.load.start_s[:1], record.load.end_s[-1:])[0])
+    true = true_energy_j(record)
     assert "candidates are weighed" in weighed.notes["averaging"]
     assert possible_responses(replace(blind, candidates=rivals)).reach_s < 1.0, "the last one is out of the question"
     assert abs(weighed.span.energy_j - true) < 3.0 * weighed.span.energy_std_j < 1.5 * guessed.span.energy_std_j
