@@ -30,7 +30,7 @@ LISTS = {
 }
 """Published lists, and the model with or without its head."""
 
-SCANNING = ("qwen3-next-80b-a3b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3.5-9b", "nemotron-3-nano-30b-a3b")
+SCANNING = ("qwen3-next-80b-a3b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3.5-397b-a17b", "qwen3.5-9b", "nemotron-3-nano-30b-a3b")
 SERVED = ("deepseek-v3", "gpt-oss-120b", "qwen3-30b-a3b", *SCANNING)
 """Shipped configurations whose operators `estimator.serving` lists; no trace of their experts has been compared with it."""
 

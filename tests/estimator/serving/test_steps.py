@@ -24,7 +24,7 @@ llama-2-70b 68.977, llama-3.1-405b 405.853, llama-3.2-1b 1.2358, llama-3.2-3b 3.
 mixtral-8x22b 140.621, qwen2.5-7b 7.616, qwen2.5-72b 72.706, qwen3-4b 4.022, qwen3-8b 8.191, qwen3-235b-a22b 235.094, phi-4 14.66,
 gemma-2-9b 9.242, gemma-3-27b 27.009, gpt-oss-20b 20.915, llama-4-scout 107.77, llama-4-maverick 400.712,
 qwen3-next-80b-a3b 79.674, qwen3.5-9b 8.954, qwen3.5-27b 26.896, qwen3.5-35b-a3b 34.661, glm-4.6 352.796,
-nemotron-3-nano-30b-a3b 31.578, minimax-m2.5 228.69
+nemotron-3-nano-30b-a3b 31.578, minimax-m2.5 228.69, qwen3.5-397b-a17b 396.346
 """
 """Parameters [10^9] of shipped models.  Source: the safetensors index or the model card of each; DeepSeek-V3 without its further head;
 Qwen3.5, -Next, Nemotron and MiniMax: Transformers 5.24, without images and further heads."""
