@@ -23,17 +23,31 @@ def linear(call: Call) -> list[Part]:
     a, b = map(call.tensor, OPERATIONS["linear"][base_name(call)])
     m = a.shape[0] if len(a.shape) > 1 else 1
     n = b.shape[1] if len(b.shape) > 1 else 1
-    return [_product("linear", call, a, 1, m, n)]
+    return [*_summand(call), _product("linear", call, a, 1, m, n)]
 
 
 def batched(call: Call) -> list[Part]:
-    """One product for each element of the first axis; a single one, as of `torch.einsum` with a weight, has the kernel of a linear layer.
+    """One product for each element of the first axis; a single one, as of `torch.einsum` with a weight, has the kernel of a linear layer,
+    and all with one matrix, expanded over the batch, are taken as one.
 
     Source: ATen, native/cuda/Blas.cpp.
     """
     a, b = map(call.tensor, OPERATIONS["batched"].get(base_name(call), ("self", "mat2")))
-    batch, m, _ = a.shape
-    return [_product("bmm" if batch > 1 else "linear", call, a, batch, m, b.shape[2])]
+    (batch, m, _), n = a.shape, b.shape[2]
+    for shared, rows, columns in ((b, m, n), (a, n, m)):
+        if batch in (1, shared.elements // max(shared.stored, 1)):
+            return [*_summand(call), _product("linear", call, a, 1, batch * rows, columns)]
+    return [*_summand(call), _product("bmm", call, a, batch, m, n)]
+
+
+def _summand(call: Call) -> list[Part]:
+    """The copy into the result of what a product is added to, and the product's reading of it; a layer's bias is added in its kernel.
+
+    Source: ATen, native/cuda/Blas.cpp, addmm_out_cuda_impl.
+    """
+    found = call.tensors("self") if base_name(call) in ("addmm", "baddbmm") and call.number("beta", 1) else ()
+    written = call.output.elements
+    return [moved("copy.contiguous", one.precision, written, one.stored + written, share=INNER) for one in found if len(one.shape) > 1]
 
 
 def _product(name: str, call: Call, a: Tensor, batch: int, m: int, n: int) -> Part:

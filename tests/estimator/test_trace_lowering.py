@@ -121,11 +121,28 @@ def test_products_of_fp32_run_on_cuda_cores_unless_tf32_is_allowed():
     assert (narrow.precision, narrow.cuda_cores) == ("tf32", False)
 
 
-def test_a_batch_of_one_product_has_the_kernel_of_that_product():
-    """As PyTorch launches it: `torch.einsum` with a weight, or a module that calls `bmm`, is a linear layer."""
-    pairs = {"self": tensor(8, 4), "mat2": tensor(4, 2)}, {"self": tensor(1, 8, 4), "mat2": tensor(1, 4, 2)}
-    plain, batch = (call(name, inputs, tensor(8, 2)) for name, inputs in zip(("aten.mm", "aten.bmm"), pairs, strict=True))
-    assert only(lower_calls([plain])) == only(lower_calls([batch]))
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        (tensor(1, 8, 4), tensor(1, 4, 2)),
+        (tensor(2, 4, 4), tensor(2, 4, 2, strides=(0, 2, 1))),
+        (tensor(4, 2, 4, strides=(0, 4, 1)), tensor(4, 4, 2)),
+    ],
+)
+def test_a_batch_with_one_matrix_has_the_kernel_of_one_product(a, b):
+    """As PyTorch launches a batch of one: `torch.einsum` with a weight, or a module that calls `bmm`, is a linear layer."""
+    plain = call("aten.mm", {"self": tensor(8, 4), "mat2": tensor(4, 2)}, tensor(8, 2))
+    assert only(lower_calls([call("aten.bmm", {"self": a, "mat2": b}, tensor(8, 2))])) == only(lower_calls([plain]))
+
+
+@pytest.mark.parametrize(
+    "summand, beta, reads",
+    [(tensor(2), 1, []), (tensor(8, 2), 1, [16 + 16]), (tensor(8, 2, strides=(0, 1)), 1, [2 + 16]), (tensor(8, 2), 0, [])],
+)
+def test_what_a_product_is_added_to_is_copied_but_for_a_bias(summand, beta, reads):
+    sides = {"mat1": tensor(8, 4), "mat2": tensor(4, 2)}
+    lowered = lower_calls([call("aten.addmm", {"self": summand, **sides}, tensor(8, 2), beta=beta)])
+    assert [one["reads"] for one in lowered.operators if one.operator == "contiguous"] == reads
 
 
 def test_tokens_are_spread_over_as_many_experts_as_there_are_rows():
