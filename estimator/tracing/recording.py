@@ -161,6 +161,9 @@ def _call(torch: Any, function: Any, name: str, arguments: Placed, keywords: Nam
         several = value if isinstance(value, list | tuple) else [value]
         if several and all(isinstance(item, int) for item in several):
             numbers.append((key, tuple(map(int, several))))
+    pointwise = torch.Tag.pointwise in function.tags
+    if pointwise or "._foreach_" in name:  # such a kernel reads once what it is given twice: x * x, the squares of gradients
+        inputs = list({id(tensor): (key, tensor) for key, tensor in inputs}.values())
     outputs = [tensor for tensor in outputs if tensor.device.type == "meta"]
     if not (inputs or outputs):
         return None
@@ -169,7 +172,7 @@ def _call(torch: Any, function: Any, name: str, arguments: Placed, keywords: Nam
         inputs=tuple((key, _plain(tensor)) for key, tensor in inputs),
         outputs=tuple(map(_plain, outputs)),
         numbers=tuple(numbers),
-        pointwise=torch.Tag.pointwise in function.tags,
+        pointwise=pointwise,
         read=held.places(tensor for _, tensor in inputs),
         written=held.places(outputs),
     )
@@ -190,6 +193,8 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls, held: "He
         allowed = told.flash_sdp_enabled() or told.mem_efficient_sdp_enabled() or not told.math_sdp_enabled()
         if not met.fuses(tuple(map(_plain, (query, key, value))), allowed):
             return apart(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        if is_causal:  # each query sees the keys up to its own place, counted from the first
+            key, value = (tensor[..., : query.shape[-2], :] for tensor in (key, value))
         # A mask argument has no content: it is assumed to be the model's window if that is shorter than the context, else to hide
         # nothing.
         windowed = attn_mask is not None and 0 < met.window < key.shape[-2]

@@ -92,6 +92,10 @@ def attends(batch, sequence, axes=4, mask=False):
 def flat(batch, sequence):
     return attends(batch, sequence, axes=3)
 
+def first_queries(batch, sequence):
+    attending, (query, *keys) = attends(batch, sequence)
+    return attending, (query[:, :, :4], *keys)
+
 def masked(batch, sequence):
     return attends(batch, sequence, mask=True)
 
@@ -378,6 +382,11 @@ def test_attention_that_pytorch_fuses_on_a_gpu_is_fused_unless_asked_otherwise(t
     assert tally(eager, "prefill", "bmm", "softmax") == {"prefill": 0, "bmm": 2, "softmax": 1}
 
 
+def test_few_queries_of_causal_attention_see_the_first_keys(traced):
+    (one,) = traced("first_queries", batch=2, sequence=16).operators
+    assert (one["queries"], one["context"], one["causal"]) == (4, 4, 1)
+
+
 @pytest.mark.parametrize("command", [("trace",), ("sweep", "--bundle", "a10-eager", "--json", "--freqs", "900", "--model")])
 def test_what_its_code_writes_past_python_stays_out_of_the_answer(user_file, capfd, command):
     assert main([*command, f"{user_file}:writes"]) in (0, 3)
@@ -436,6 +445,12 @@ def test_a_compiled_sum_keeps_the_gpu_as_busy_as_an_eager_one(traced):
     eager, compiled = (traced("total", phase="train", runtime=runtime) for runtime in ("eager", "compiled"))
     (one,) = (one for one in compiled.operators if one.family == "reduction")
     assert one in [replace(other, origin=one.origin, host_share=one.host_share) for other in eager.operators]
+
+
+def test_what_a_kernel_is_given_twice_is_read_once(traced):
+    """AdamW's average of squared gradients reads itself and the gradients."""
+    reads = {one["reads"] for one in traced("total", phase="train").operators if one.operator == "other"}
+    assert {2 * 64 * 4096, 3 * 64 * 4096} <= reads
 
 
 def test_weights_in_8_bits_stay_so_and_inputs_are_any_mapping(traced):
