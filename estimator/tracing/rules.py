@@ -65,9 +65,9 @@ def _assembled(kind: str, call: Call) -> list[Part]:
 
 
 def _gather(call: Call) -> list[Part]:
-    """A gather: reads as many elements as it writes, and their indices."""
-    out = call.output
-    return [moved("copy.gather", out.precision, out.elements, out.elements + _index_elements(call))]
+    """A gather: reads as many elements as it writes, at most its table, and their indices."""
+    out, table = call.output, call.inputs[0][1]
+    return [moved("copy.gather", out.precision, out.elements, min(out.elements, table.stored) + _index_elements(call))]
 
 
 def _index_elements(call: Call) -> float:
