@@ -108,6 +108,10 @@ def _check_sizes(workload: Workload, at: Sizes, to: Sizes) -> None:
             f"{workload.name}: operands are copied for several sequences and not for one, so that "
             f"batch {at.batch} cannot be rescaled to {to.batch}; use a file of the same kind, or fused attention"
         )
+    if workload.footprint and workload.footprint.optimizer_byte:
+        raise WorkloadError(
+            f"{workload.name}: a training step, whose optimizer does not grow, is not rescaled; trace it at the sizes wanted"
+        )
     if workload.unknown:
         raise WorkloadError(f"{workload.name}: {workload.unknown[0].name} is of no known kind, so that it cannot be rescaled")
 
@@ -143,8 +147,6 @@ def _new_shape(operator: Operator, tensors: "_Tensors", to: Sizes) -> tuple[floa
     def scaled(value: float, growth: Growth) -> float:
         if value % growth.unit(at):
             raise _CannotTellError(f"{value:g} is no multiple of {growth.unit(at)}")
-        if value == at.batch == 1 and not at.sequence and operator.family in ("elementwise", "reduction"):
-            raise _CannotTellError("1 may be of each or of all")
         return value / growth.unit(at) * growth.unit(to)
 
     if operator.family in ("elementwise", "copy") and at.sequence:

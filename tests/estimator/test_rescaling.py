@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from estimator import Sizes, WorkloadError, load_gpu, make_operator, read_workload, variants, with_attention, with_precision, with_sizes
 from estimator.transforms.rescaling import sizes_in_name
 from estimator.vocabulary.work import operator_work, workload_work
-from estimator.vocabulary.workload import COMPLETED, workload_as_run
+from estimator.vocabulary.workload import COMPLETED, Footprint, workload_as_run
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.synthetic import attention, convolution, matmul, workload_of
@@ -95,16 +95,21 @@ def test_sizes_that_cannot_be_are_refused_in_words(at, to, reason):
                              "padding": 0, "groups": 1}), 1, (4, 90), (4, 30), "×1 may grow with the sequence"),
         (("copy", "gather", {"elements": 32768, "reads": 34816}), 1, (8, 64), (2, 24), "elements fit no tensor"),
         (("reduction", "mean", {"rows": 60000, "dim": 4}), 1, (6, 100), (2, 24), "may be of tokens or of scores"),
-        (("reduction", "sum", {"rows": 1, "dim": 640}), 1, (1, 0), (16, 0), "1 may be of each or of all"),
         (("copy", "transpose", {"elements": 640, "reads": 640}), 1, (4, 0), (1, 0), "copied for several sequences and not for one"),
     ],
 )  # fmt: skip
 def test_what_may_grow_otherwise_than_its_shape_tells_is_refused(operator, count, at, to, reason):
-    """Steps of a recurrent layer, convolutions over tokens, tables without layers, scores, a training step's loss, copies."""
+    """Steps of a recurrent layer, convolutions over tokens, tables without layers, scores, copies."""
     family, name, shape = operator
     workload = workload_of(make_operator(family, name, "bf16", **shape), counts=(float(count),))
     with pytest.raises(WorkloadError, match=reason):
         with_sizes(workload, *(Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)))
+
+
+def test_a_training_step_is_refused():
+    held = Footprint(weights_byte=1.0, optimizer_byte=2.0, cache_byte=0.0, passing_byte=1.0)
+    with pytest.raises(WorkloadError, match="a training step, whose optimizer does not grow"):
+        with_sizes(replace(gpt2_prefill(8, 333), footprint=held), Sizes(batch=8, sequence=333), Sizes(batch=4, sequence=333))
 
 
 def test_written_out_attention_of_several_sequences_becomes_fused_attention_of_one():
