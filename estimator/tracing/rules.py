@@ -64,6 +64,12 @@ def _assembled(kind: str, call: Call) -> list[Part]:
     return [moved(kind, out.precision, out.elements, min(stored, out.elements), share=INNER)]
 
 
+def _placed(call: Call) -> list[Part]:
+    """A tensor copied into a larger one, which is filled before: a padded one, the gradient of a slice."""
+    out, copied = call.output, min(call.largest.stored, call.output.elements)
+    return [*_fill(call), moved("copy.contiguous", out.precision, copied, copied, share=INNER)]
+
+
 def _gather(call: Call) -> list[Part]:
     """A gather: reads as many elements as it writes, at most its table, and their indices."""
     out, table = call.output, call.inputs[0][1]
@@ -141,6 +147,12 @@ def _reduction(kind: str, call: Call) -> list[Part]:
     return [part(kind, tensor.precision, rows=rows, dim=max(tensor.elements // rows, 1), share=INNER, out=out.precision)]
 
 
+def _logsumexp(call: Call) -> list[Part]:
+    """The maximum of each row, the differences, their exponentials and the sum.  Source: ATen, native/ReduceOps.cpp."""
+    each = pointwise(replace(call, outputs=(call.largest,)))
+    return [*_reduction("reduction.max", call), *each, *each, *_reduction("reduction.sum", call)]
+
+
 def _sorted(call: Call) -> list[Part]:
     """A sort: copies values and numbers their positions; then sorts a short row at once, a longer one by a pass for each key byte."""
     tensor, places = call.tensor("self"), call.outputs[-1]
@@ -189,6 +201,7 @@ RULES: Final[dict[str, Rule]] = {
     "fill": _fill,
     "copied": _copied,
     "contiguous": partial(_assembled, "copy.contiguous"),
+    "placed": _placed,
     "cat": partial(_assembled, "copy.cat"),
     "gather": _gather,
     "embedding": _embedding,
@@ -201,6 +214,7 @@ RULES: Final[dict[str, Rule]] = {
     "batch_norm": _channel_norm,
     "norm_backward": _norm_backward,
     "ranked": partial(_over_rows, "reduction.max", share=LIGHT),
+    "logsumexp": _logsumexp,
     "sorted": _sorted,
     "loss": _loss,
     "loss_by_element": _loss_by_element,

@@ -284,10 +284,23 @@ def test_gradients_write_all_their_results():
     assert operator_work(only(lower_calls([slopes]))).write_byte == 2 * 2 * image.elements
 
 
-def test_a_norm_of_one_row_has_gradients():
-    row = tensor(64)
-    norm = call("aten.native_layer_norm_backward", {"grad_out": row, "input": row}, row, row, row, normalized_shape=[64])
-    assert {o.operator: o.shape for o in lower_calls([norm]).operators} == {"other": (64, 128), "sum": (128, 1)}
+@pytest.mark.parametrize(
+    "name, inputs, outputs, numbers, expected",
+    [
+        ("native_layer_norm_backward", {"grad_out": (64,), "input": (64,)}, [(64,)] * 3, {"normalized_shape": [64]},
+         {"other": (64, 128), "sum": (128, 1)}),
+        ("native_group_norm_backward", {"grad_out": (2, 12, 8, 8), "input": (2, 12, 8, 8)}, [(12,)] * 2, {"N": 2, "group": 3},
+         {"other": (1536, 3072), "sum": (24, 128)}),
+        ("nll_loss_backward", {"grad_output": (), "self": (6, 90)}, [(6, 90)], {}, {"other": (540, 1)}),
+        ("constant_pad_nd", {"self": (6, 90)}, [(6, 100)], {}, {"other": (600, 1), "contiguous": (540, 540)}),
+        ("slice_backward", {"grad_output": (6, 90)}, [(6, 100)], {}, {"other": (600, 1), "contiguous": (540, 540)}),
+        ("logsumexp", {"self": (6, 90)}, [(6,)], {}, {"max": (6, 90), "other": (540, 540), "sum": (6, 90)}),
+    ],
+)  # fmt: skip
+def test_gradients_and_compositions_have_the_kernels_that_pytorch_launches(name, inputs, outputs, numbers, expected):
+    """Of norms the sums over rows, of losses no log-probabilities, of slices zeros and a copy."""
+    tensors = {key: tensor(*shape) for key, shape in inputs.items()}, *(tensor(*shape) for shape in outputs)
+    assert {o.operator: o.shape for o in lower_calls([call(f"aten.{name}", *tensors, **numbers)]).operators} == expected
 
 
 def test_fused_attention_costs_the_host_one_launch_each_way_and_that_of_one_query_is_decoding():
