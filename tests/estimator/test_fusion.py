@@ -102,6 +102,7 @@ CASES = [
     ("a = relu x; b[65,96] = add a y", [[0], [1]], None),
     ("a = mul x scale; b = _softmax a; c = relu b", [[0], [1], [2]], [(2, 1), (1, 1), (1, 1)]),
     ("a = relu x; b = add a y", [[0, 1]], [(2, 1)]),
+    ("a[64,192] = constant_pad_nd x", [[0]], [(1, 2)]),
     ("a = _embedding_bag x y; b = _embedding_bag x z; c = cat a b", [[0], [1], [2]], None),
 ]
 
