@@ -42,9 +42,6 @@ APART: Final = frozenset(
 )
 """Operations of these families that do not."""
 
-WHOLE: Final = frozenset({*OPERATIONS["rules"]["placed"], *OPERATIONS["rules"]["logsumexp"]})
-"""Operations of several kernels that the compiler makes one of, alone or merged."""
-
 OVERWRITING: Final = frozenset({"copy", "fill", "zero"})
 """Operations that write a tensor without reading it."""
 
@@ -102,7 +99,7 @@ def compiled(calls: Sequence[Call], parts: Parts) -> list[Part]:
     for kernel, places in enumerate(kernels):
         numbers = {at.number for place in places for at in calls[place].written}
         read_by_others = {number: bool(readers[number] - {kernel}) for number in numbers & readers.keys()}
-        if len(places) > 1 or base_name(calls[places[0]]) in WHOLE:
+        if len(places) > 1 or base_name(calls[places[0]]) in OPERATIONS["rules"]["placed"]:  # one kernel, which fills and copies
             found.append(_merged(places, read_by_others, calls, parts))
             continue
         own, read = parts[places[0]], calls[places[0]].read

@@ -147,12 +147,6 @@ def _reduction(kind: str, call: Call) -> list[Part]:
     return [part(kind, tensor.precision, rows=rows, dim=max(tensor.elements // rows, 1), share=INNER, out=out.precision)]
 
 
-def _logsumexp(call: Call) -> list[Part]:
-    """The maximum of each row, the differences, their exponentials and the sum.  Source: ATen, native/ReduceOps.cpp."""
-    each = pointwise(replace(call, outputs=(call.largest,)))
-    return [*_reduction("reduction.max", call), *each, *each, *_reduction("reduction.sum", call)]
-
-
 def _sorted(call: Call) -> list[Part]:
     """A sort: copies values and numbers their positions; then sorts a short row at once, a longer one by a pass for each key byte."""
     tensor, places = call.tensor("self"), call.outputs[-1]
@@ -214,7 +208,6 @@ RULES: Final[dict[str, Rule]] = {
     "batch_norm": _channel_norm,
     "norm_backward": _norm_backward,
     "ranked": partial(_over_rows, "reduction.max", share=LIGHT),
-    "logsumexp": _logsumexp,
     "sorted": _sorted,
     "loss": _loss,
     "loss_by_element": _loss_by_element,

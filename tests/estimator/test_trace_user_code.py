@@ -261,6 +261,13 @@ def powers():
             return torch.matrix_exp(x)
     return Powers(), torch.zeros(2, 8, 8)
 
+def losing():
+    class Losing(torch.nn.Module):
+        def forward(self, x, y):
+            lost = torch.nn.functional.binary_cross_entropy_with_logits(x, y)
+            return lost, x.logsumexp(-1), torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    return Losing(), (torch.randn(2, 64, 96), torch.randn(2, 64, 96))
+
 def total():
     return torch.nn.Linear(64, 4096, bias=False), (torch.randn(2048, 64),)
 """
@@ -451,6 +458,12 @@ def test_what_a_kernel_is_given_twice_is_read_once(traced):
     """AdamW's average of squared gradients reads itself and the gradients."""
     reads = {one["reads"] for one in traced("total", phase="train").operators if one.operator == "other"}
     assert {2 * 64 * 4096, 3 * 64 * 4096} <= reads
+
+
+def test_compositions_launch_what_they_are_made_of(traced):
+    """Of the loss a difference, two products and a sigmoid; of logsumexp differences and powers; of attention that no row is hidden."""
+    found = tally(traced("losing", precision="fp64"), "sum", "mean", "max", "softmax", "where", "bmm")
+    assert found == {"sum": 1, "mean": 1, "max": 2, "softmax": 1, "where": 1, "bmm": 2}
 
 
 def test_weights_in_8_bits_stay_so_and_inputs_are_any_mapping(traced):
