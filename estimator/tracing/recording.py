@@ -7,7 +7,7 @@ PyTorch is an argument: only `estimator.tracing.torch_trace` imports it.  What w
     dropout           has one kernel on a GPU; the meta device would decompose it
     convolution       its result is channels last on a GPU if image or weight is; the meta device forgets that
     experts           grouped products of all floating-point types run on a GPU, only those of bf16 on the meta device
-    compositions      are recorded as the operations that a GPU, too, runs them as
+    compositions      are recorded as the operations of which a GPU, too, composes them; so are all in torch.inference_mode
     questions         `.item()` has no value without content; the values for a mask of ones are returned, all else is refused
 """
 
@@ -77,10 +77,9 @@ def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: "H
 def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
     # Source: ATen, native/transformers/attention.cpp, ReduceOps.cpp, Loss.cpp.
     composed = {
-        "aten._safe_softmax": lambda x, dim, dtype=None: torch.where(x.eq(-math.inf).all(dim, True), 0.0, torch._softmax(x, dim, False)),
+        "aten._safe_softmax": lambda x, dim, dtype=None: torch.where(x.eq(-math.inf).all(dim, True), 0.0, x.softmax(dim, dtype=dtype)),
         "aten.logsumexp": lambda x, dim, keepdim=False: (x - x.amax(dim, True)).exp_().sum(dim, keepdim).log_(),
         "aten.binary_cross_entropy_with_logits": torch._decomp.decompositions.binary_cross_entropy_with_logits,
-        "aten.log_sigmoid": torch.sigmoid,  # as one kernel; the meta device writes a second tensor
     }
 
     def dispatch(_mode: Any, function: Any, _types: Any, arguments: Placed = (), keywords: Named | None = None) -> Any:
@@ -88,9 +87,11 @@ def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
         name = function._schema.name.replace("::", ".")
         if name == "aten._local_scalar_dense" and arguments[0].device.type == "meta":
             return _answer(getattr(arguments[0], "_asked", ""))
-        if name in composed:
+        if name in composed or not function.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU):
             with _mode:
-                return composed[name](*arguments, **keywords)
+                result = composed.get(name, function.decompose)(*arguments, **keywords)
+            if result is not NotImplemented:
+                return result
         result = _grouped(torch, function, arguments, keywords) if name == GROUPED else function(*arguments, **keywords)
         if name == CONVOLUTION:
             result = _laid_out(torch, arguments[:2], result)
