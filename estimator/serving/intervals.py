@@ -61,6 +61,7 @@ def steady_states(
         chunks=served.prompt / served.engine.chunk,
         host=Host(*(seconds * moved for seconds in times)),
         queued=served.engine.queued,
+        most=served.engine.chunk / served.prompt if served.engine.mixes else np.inf,
         waiting_w=boards * interpolated(at, costs.waiting_w, all_slots[0]) * watts,
         rest_w=boards * interpolated(at, costs.rest_w, all_slots[0]) * watts,
         decode=lambda sequences: cost(at, decode, sequences),

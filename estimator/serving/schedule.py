@@ -12,12 +12,13 @@ tokens that follow the first, every slot turns over once, so b prompts come in:
     slot    time that a request holds its slot = h0 + n · (h0 + h1 · b) + b · hr + boards + first + late; h: the host's time in which
             boards wait
     pace    time of a decoding step with the host = h0 + h1 · b + d + late / n
-    tokens/s = b · output / slot;    time per output token = pace + (1 − q) · (b − 1) / n · (p + hr)
+    tokens/s = b · output / slot;    time per output token = pace + min((1 − q) · (b − 1) / n, most) · (p + hr)
     energy of a slot's time = n · E(d) + E(a) + (b − 1) · E(p) + waiting time · waiting power
 
-A slot waits for the prompts of the others, a share q of that before its own first token.  This one takes its own prompt in an empty engine,
-and b prompts more if all slots turn over at once.  At a rate λ of requests,
-b = λ · slot(b) run on average; below one, the boards rest between requests.  Arrays have one shape, or broadcast to it.
+A slot waits for the prompts of the others, a share q of that before its own first token, and what exceeds the `most` prompts for which
+each step has room.  That token takes its own prompt in an empty engine, and b prompts more if all slots turn over at once.
+At a rate λ of requests, b = λ · slot(b) run on average; below one, the boards rest between requests.
+Arrays have one shape, or broadcast to it.
 """
 
 from collections.abc import Callable
@@ -64,6 +65,7 @@ class Load:
 
     output, chunks   tokens of a request, 2 or more; steps that a prompt fills, less than one for a short one
     host, queued     its time; q
+    most             prompts for which a step beside running sequences has room; inf if these wait
     waiting_w        power of all boards while they wait for the host [W]; rest_w: between requests
     decode, prompt   costs of a decoding step of b sequences, and of what one prompt adds to steps of b sequences
     alone            cost of a prompt in an empty engine
@@ -73,6 +75,7 @@ class Load:
     chunks: float
     host: Host
     queued: float
+    most: float
     waiting_w: Array
     rest_w: Array
     decode: CostOf
@@ -125,7 +128,7 @@ def closed_loop(load: Load, running: Array) -> Cycle:
     late += (steps - mixed) * np.maximum(over_s, 0.0)
     own = host.step_s + host.sequence_s * slots + late / steps
     pace = token_s + own
-    each = prompt.seconds + request_s
+    each, between = prompt.seconds + request_s, np.minimum((1.0 - load.queued) * others, load.most * steps)
     waiting_s = steps * own + first_s + slots * request_s
     slot_s = decode_s + prompt_s + waiting_s
     between_s = (1.0 / np.maximum(busy, TINY) - 1.0) * slot_s
@@ -135,9 +138,9 @@ def closed_loop(load: Load, running: Array) -> Cycle:
     return Cycle(
         running=running + 0.0 * slot_s,
         slot_s=slot_s,
-        tpot_s=pace + (1.0 - load.queued) * others / steps * each,
+        tpot_s=pace + between / steps * each,
         ttft_s=ttft_s,
-        ttft_loaded_s=ttft_s + load.queued * others * each,
+        ttft_loaded_s=ttft_s + (others - between) * each,
         ttft_most_s=ttft_s + others * each,
         tokens_per_s=busy * slots * load.output / slot_s,
         power_w=busy * (prompt_j + output_j) * slots / slot_s + (1.0 - busy) * load.rest_w,

@@ -183,6 +183,11 @@ def test_copies_without_a_request_make_no_tokens():
     assert (one["tpot_s"], one["power_w"]) == (four["tpot_s"], four["power_w"])
 
 
+def test_between_two_tokens_come_no_more_prompts_than_a_step_takes():
+    found = answers("llama-3.1-8b --gpu h100 --prompt 8192 --output 2 --batch 16 --engine vllm-0.15")
+    assert found["ttft_s"] < found["tpot_s"] < 1.2 * found["ttft_s"]
+
+
 def test_lists_make_a_table_in_the_order_of_the_options():
     found = answers(LOAD, "--batch 1,4,5 --freqs 900,1410")
     assert [(one["batch"], one["asked_clock_mhz"]) for one in found] == [(b, f) for b in (1, 4, 5) for f in (900.0, 1410.0)]

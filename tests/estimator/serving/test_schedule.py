@@ -27,6 +27,7 @@ def drawn(seed):
         chunks=float(random.choice([0.01, 0.3, 2.5])),
         host=host,
         queued=float(random.uniform()),
+        most=float(random.choice([0.2, 3.0, np.inf])),
         waiting_w=np.array(100.0),
         rest_w=np.array(60.0),
         decode=lambda sequences: step(fixed + each * sequences),
