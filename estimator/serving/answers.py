@@ -318,6 +318,8 @@ def _notes(serving: Serving, served: Served, board: Board, busy: float) -> Itera
     engine = served.engine
     if not engine.known:
         yield f"{serving.engine or 'no engine named'}: half of the host times of {engine.label}, ± {engine.host.spread:.0%}"
+    if served.layout.copies > 1:
+        yield f"the time to the first token is that of a prompt in each of the {served.layout.copies} copies of the attention at once"
     if busy < BUSY_ENOUGH and serving.rate is None:
         yield f"the boards wait {1.0 - busy:.0%} of the time: the host sets the pace"
     if served.layout.gpus > 2 and 0.0 < board.gpu.link_bytes_per_s <= FASTEST_PCIE:

@@ -181,6 +181,7 @@ def test_copies_without_a_request_make_no_tokens():
         assert found["tokens_per_s"] == pytest.approx(found["batch"] * 64 / found["slot_s"])
         assert found["energy_per_token_j"] == pytest.approx(found["power_w"] / found["tokens_per_s"])
     assert (one["tpot_s"], one["power_w"]) == (four["tpot_s"], four["power_w"])
+    assert any("in each of the 4 copies" in line for line in one["notes"])
 
 
 def test_between_two_tokens_come_no_more_prompts_than_a_step_takes():
