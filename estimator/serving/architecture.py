@@ -360,7 +360,7 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
     kind = kinds()[model]
     fields = _filled(kind, fields)
     number = fields.number
-    unserved = next(filter(fields.get, UNSERVED), "")
+    unserved = next(filter(fields.get, UNSERVED), "" if kind.routed or number("num_experts", 0) < 2 else fields.own("num_experts"))
     if unserved:
         raise FaultError("changes what the layers do in a way that is not served", unserved)
     types = _types(kind, fields)

@@ -36,6 +36,9 @@ WIDENED_IN_MARLIN: Final = {("vllm", "w4a16_mxfp4"): "int4_wo"}
 """Formats of experts that a library runs by the kernel of another format with as many bytes: vLLM's Marlin widens mxfp4 as it widens int4.
 Source: vLLM 0.18 (VLLM_MXFP4_USE_MARLIN).  Without it gpt-oss-120b under vLLM 0.18 on 8 H200 errs by 38 instead of 6 % in time."""
 
+SCALED_BLOCK: Final = 128
+"""Values that share a scale in fp8-block [1]; engines load no part of one.  Sources: vLLM (issue 17569), SGLang (issues 3345, 26107)."""
+
 STATE_PASSES: Final = 1.5
 """Time of a decoding step's pass over states, over that of an element-wise kernel of as many bytes [1].  Published ones reach 0.42 on a
 B200 and 0.53 on an H200 of the memory's rate (vLLM pull request 31722), and 0.75 (flashinfer 3127), element-wise ones about 0.85."""
@@ -108,6 +111,13 @@ def step_workload(
     _check(architecture, step)
     if architecture.experts is None and weights.experts != weights.layer:
         raise WorkloadError(f"{architecture.name} has no experts, and {weights.name} is a format of experts alone; take another --weights")
+    inner = [one.k for one in architecture.products(layout) if one.name.endswith("down") and "fp8_block" in dict(weights.formats(one.name))]
+    parts = [size for size in inner if size % SCALED_BLOCK and layout.gpus > 1]
+    if parts:
+        raise WorkloadError(
+            f"{architecture.name}: engines load only whole blocks of {SCALED_BLOCK} in fp8-block, not {parts[0]} inner values a GPU; "
+            "take fewer GPUs (--tensor-parallel), or more groups of experts (--expert-parallel)"
+        )
     run = _Pass(model=architecture, weights=weights, layout=layout, step=step, library=library, skew=skew)
     launches = [*_products(run), *_attention(run), *_scans(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))

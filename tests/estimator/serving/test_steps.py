@@ -237,8 +237,8 @@ def test_windows_and_norms_of_gemma_are_those_of_its_layers():
     assert gemma == plain + 2 * 4
     found = read_architecture(DENSE | {"model_type": "gemma2"})  # a text part leaves out a window that is the usual one
     assert (found.window, found.window_layers) == (4096, 2)
-    for kind in ("cohere", "glm4_moe"):
-        normed, bare = (sum(served(ROUTED | {"model_type": kind, "use_qk_norm": own}).counts) for own in (True, False))
+    for config in (DENSE | {"model_type": "cohere"}, ROUTED | {"model_type": "glm4_moe"}):
+        normed, bare = (sum(served(config | {"use_qk_norm": own}).counts) for own in (True, False))
         assert normed == bare + 4
 
 
@@ -439,6 +439,7 @@ CONFIGURATIONS = [
     (OTHERS["nemotron-h-8b"][1] | {"hybrid_override_pattern": "M?" * 26}, "layer_types.*'\\?'"),
     (OTHERS["bamba-9b"][1] | {"attn_layer_indices": None}, "lacks the field 'layer_types'"),
     (OTHERS["nemotron-h-8b"][1] | {"moe_latent_size": 1024}, "moe_latent_size changes what the layers do"),
+    (DENSE | {"num_experts": 8}, "num_experts changes what the layers do"),
     (DENSE | {"num_hidden_layers": [4, 5]}, "num_hidden_layers must be a whole number"),
     (DENSE | {"num_hidden_layers": []}, "num_hidden_layers must be a whole number"),
     (DENSE | {"torch_dtype": None}, "torch_dtype = none: the precision.*is not stated; name one as --weights bf16"),
@@ -459,6 +460,7 @@ ASKED = [
     (DENSE, {"layout": Layout(tensor_parallel=0)}, "at least 1"),
     (ROUTED, {"layout": Layout(expert_parallel=3)}, "8 experts"),
     (ROUTED | {"moe_intermediate_size": 254}, {"layout": Layout(tensor_parallel=4)}, "inner size 254 of an expert"),
+    (ROUTED, {"layout": Layout(tensor_parallel=4), "weights": "fp8-block"}, "whole blocks of 128.*not 64 inner values"),
     (ROUTED, {"weights": "bitsandbytes"}, "experts in bitsandbytes"),
     (DENSE, {"step": Step(prompts=((5000, 5000),))}, "5000 tokens are beyond the context of 4096"),
     (DENSE, {"step": Step(sequences=1, context=4097.0)}, "4097 tokens are beyond"),
