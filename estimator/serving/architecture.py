@@ -360,9 +360,11 @@ def _architecture(name: str, fields: _Fields) -> Architecture:
     kind = kinds()[model]
     fields = _filled(kind, fields)
     number = fields.number
-    unserved = next(filter(fields.get, UNSERVED), "" if kind.routed or number("num_experts", 0) < 2 else fields.own("num_experts"))
+    unserved = [name for name in UNSERVED if fields.get(name)]
+    if not kind.routed and number("num_experts", 0) > 1:
+        unserved.append(fields.own("num_experts"))
     if unserved:
-        raise FaultError("changes what the layers do in a way that is not served", unserved)
+        raise FaultError("changes what the layers do in a way that is not served", unserved[0])
     types = _types(kind, fields)
     layers = number("num_hidden_layers", len(types) or None)
     scan, attended = _scan(kind, fields, types, layers), sum(one in ATTENDING for one in types) if types else layers

@@ -128,7 +128,8 @@ def closed_loop(load: Load, running: Array) -> Cycle:
     late += (steps - mixed) * np.maximum(over_s, 0.0)
     own = host.step_s + host.sequence_s * slots + late / steps
     pace = token_s + own
-    each, between = prompt.seconds + request_s, np.minimum((1.0 - load.queued) * others, load.most * steps)
+    each = prompt.seconds + request_s
+    between = np.minimum((1.0 - load.queued) * others, load.most * steps)
     waiting_s = steps * own + first_s + slots * request_s
     slot_s = decode_s + prompt_s + waiting_s
     between_s = (1.0 / np.maximum(busy, TINY) - 1.0) * slot_s

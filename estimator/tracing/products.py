@@ -41,7 +41,7 @@ def batched(call: Call) -> list[Part]:
 
 
 def _summand(call: Call) -> list[Part]:
-    """The copy into the result of what a product is added to, and the product's reading of it; a layer's bias is added in its kernel.
+    """A copy of the summand into the result, which the product then reads and overwrites; a layer's bias needs none: its kernel adds it.
 
     Source: ATen, native/cuda/Blas.cpp, addmm_out_cuda_impl.
     """

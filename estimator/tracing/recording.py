@@ -7,7 +7,7 @@ PyTorch is an argument: only `estimator.tracing.torch_trace` imports it.  What w
     dropout           has one kernel on a GPU; the meta device would decompose it
     convolution       its result is channels last on a GPU if image or weight is; the meta device forgets that
     experts           grouped products of all floating-point types run on a GPU, only those of bf16 on the meta device
-    compositions      are recorded as the operations of which a GPU, too, composes them; so are all in torch.inference_mode
+    compositions      a GPU has no kernel of their own; they are recorded as the operations they consist of, also in inference_mode
     questions         `.item()` has no value without content; the values for a mask of ones are returned, all else is refused
 """
 

@@ -147,6 +147,8 @@ def _new_shape(operator: Operator, tensors: "_Tensors", to: Sizes) -> tuple[floa
     def scaled(value: float, growth: Growth) -> float:
         if value % growth.unit(at):
             raise _CannotTellError(f"{value:g} is no multiple of {growth.unit(at)}")
+        if value == at.batch == 1 and not at.sequence and operator.family in ("elementwise", "reduction"):
+            raise _CannotTellError("1 may be of each or of all")
         return value / growth.unit(at) * growth.unit(to)
 
     if operator.family in ("elementwise", "copy") and at.sequence:

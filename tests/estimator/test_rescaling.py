@@ -95,11 +95,12 @@ def test_sizes_that_cannot_be_are_refused_in_words(at, to, reason):
                              "padding": 0, "groups": 1}), 1, (4, 90), (4, 30), "×1 may grow with the sequence"),
         (("copy", "gather", {"elements": 32768, "reads": 34816}), 1, (8, 64), (2, 24), "elements fit no tensor"),
         (("reduction", "mean", {"rows": 60000, "dim": 4}), 1, (6, 100), (2, 24), "may be of tokens or of scores"),
+        (("reduction", "sum", {"rows": 1, "dim": 640}), 1, (1, 0), (16, 0), "1 may be of each or of all"),
         (("copy", "transpose", {"elements": 640, "reads": 640}), 1, (4, 0), (1, 0), "copied for several sequences and not for one"),
     ],
 )  # fmt: skip
 def test_what_may_grow_otherwise_than_its_shape_tells_is_refused(operator, count, at, to, reason):
-    """Steps of a recurrent layer, convolutions over tokens, tables without layers, scores, copies."""
+    """Steps of a recurrent layer, convolutions over tokens, tables without layers, scores, gradients of one image, copies."""
     family, name, shape = operator
     workload = workload_of(make_operator(family, name, "bf16", **shape), counts=(float(count),))
     with pytest.raises(WorkloadError, match=reason):
