@@ -194,7 +194,8 @@ def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Se
     elements = sum(sum(written[number].values()) for number in used or written) / width
     reads = sum(sum(views.values()) for views in read.values()) / width
     rows, origin = max(round(elements), 1), f"{TRACED}:{RULE_SET}"
-    if rows < largest.elements and any(one.operator.family == "reduction" for place in places for one in parts[place]):
+    kept = max((one.elements for place in places for at, one in zip(calls[place].written, calls[place].outputs) if at.number in used), default=1)
+    if kept < largest.elements and any(one.operator.family == "reduction" for place in places for one in parts[place]):
         return part("reduction.sum", precision, rows=rows, dim=max(round(reads / rows), 1), share=LIGHT, origin=origin)
     return part("elementwise.other", precision, elements=rows, reads=max(reads, 1.0), share=LIGHT, origin=origin)
 

@@ -135,6 +135,15 @@ def test_what_merges_and_what_it_moves(calls, groups, moved):
         assert sorted(tape.bytes()) == sorted(moved)
 
 
+def test_a_kernel_that_sums_rows_and_writes_them_whole_is_no_sum():
+    tape = Tape()
+    tape.shapes["x"] = tensor(dtype="float32")
+    tape.call("sum", "total", "x", shape=tensor(width=1, dtype="float32"), dim=1)
+    tape.call("mul", "scaled", "x", "total", shape=tensor())  # the gradient of a softmax, say, written in 16 bits
+    (operator,) = (o for o, _ in counted(lower_calls(tape.calls, fused=True)))
+    assert (operator.family, operator_work(operator).write_byte) == ("elementwise", 2.0 * ROWS * WIDTH)
+
+
 def random_tape(draw):
     known, lines = ["x", "y"], []
     for number in range(draw(st.integers(1, 25))):
