@@ -1,12 +1,14 @@
 """The runtime `compiled`: which calls of a trace one generated kernel computes, as PyTorch's compiler (Inductor) merges them.
 
-Rules of `compiled-4`.  Element-wise operations, copies, gathers, norms and reductions merge with the operation that reads their result;
+Rules of `compiled-5`.  Element-wise operations, copies, gathers, norms and reductions merge with the operation that reads their result;
 matrix products, convolutions, fused attention, softmax, sorts, scatters and optimizer steps stay as they are.  A merged kernel
 
     reads each tensor from outside once and writes each that is used outside once
     has tensors of which each larger one is a multiple of the smaller
     runs as a sum does if it holds a reduction and writes less than its largest input
     holds no two calls with another kernel between them that needs the first and is needed by the second
+
+A backward pass computes again what a kernel of the forward pass alone needed, from the tensors that this read.
 
 A convolution's bias is an element-wise operation of its own.
 The trace knows which storage a call reads and writes, so that branches are told apart; an operator list does not, and is not compiled.
@@ -15,8 +17,7 @@ Each kernel costs the host one launch, as without CUDA graphs: that of the opera
 Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images) err by 5.8 % on
 an A100 (at most 24: ResNet, which that version kept channels first).  Forecasts err by 9.0 % on a V100 (at most 38) and 2.8 % on a T4.
 
-Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py), tensors that it
-computes again for a backward pass.
+Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py).
 Source of the rules: PyTorch, torch/_inductor (scheduler.py, lowering.py) and docs of torch.compile.
 """
 
@@ -31,7 +32,7 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import TRACED
 
-RULE_SET: Final = "compiled-4"
+RULE_SET: Final = "compiled-5"
 """Name of these rules; its meaning never changes."""
 
 MERGED: Final = frozenset({"elementwise", "copy", "norm", "reduction"})
@@ -89,12 +90,13 @@ def compiled(calls: Sequence[Call], parts: Parts) -> list[Part]:
 
     Where convolutions are channels last, merged kernels write their images so; only those that the model is given are converted.
     """
+    known, calls = {at.number for call in calls for at in call.read}, _kept(calls, parts)
     kernels, last, made = merged_calls(calls, parts), _channels_last(calls), {at.number for call in calls for at in call.written}
-    readers: dict[int, set[int]] = {}
+    readers: dict[int, set[int]] = {number: set() for number in known}
     for kernel, places in enumerate(kernels):
         for place in places:
             for at in calls[place].read:
-                readers.setdefault(at.number, set()).add(kernel)
+                readers[at.number].add(kernel)
     found: list[Part] = []
     for kernel, places in enumerate(kernels):
         numbers = {at.number for place in places for at in calls[place].written}
@@ -106,6 +108,36 @@ def compiled(calls: Sequence[Call], parts: Parts) -> list[Part]:
         given = not read or read[0].number not in made  # then its conversion, which follows the convolution, stays
         found += [one for at, one in enumerate(own) if one.operator.operator != "layout" or not last or (given and at == 1)]
     return found
+
+
+def _kept(calls: Sequence[Call], parts: Parts) -> list[Call]:
+    """The calls of a training step, of which merging ones of the backward pass read what the compiler keeps: it computes again what is
+    element-wise and needed in one kernel of the forward pass.  Source: torch/_functorch/partitioners.py (min_cut_…_partition).
+    """
+    start = next((place for place, call in enumerate(calls) if base_name(call) == "ones_like" and call.output.shape == ()), 0)
+    own = {place: kernel for kernel, places in enumerate(merged_calls(calls[:start], parts[:start])) for place in places}
+    merging = [0 < start <= place and _merges(call, parts[place]) for place, call in enumerate(calls)]
+    readers: dict[int, set[int]] = {}
+    for place, call in enumerate(calls):
+        for at in () if merging[place] else call.read:
+            readers.setdefault(at.number, set()).add(own.get(place, -1))
+    again: dict[int, dict[Place, Tensor]] = {}
+
+    def reads(call: Call) -> dict[Place, tuple[str, Tensor]]:
+        given = zip(call.read, call.inputs, strict=True)
+        return {origin: (name, one) for at, (name, tensor) in given for origin, one in again.get(at.number, {at: tensor}).items()}
+
+    for place, call in enumerate(calls[:start]):
+        needed = {origin: one for origin, (_, one) in reads(call).items()}
+        repeats = place in own and all(one.operator.family == "elementwise" for one in parts[place])
+        for at in call.written:
+            again.pop(at.number, None)
+            if repeats and all(one.number != at.number for one in needed) and readers.get(at.number, set()) <= {own[place]}:
+                again[at.number] = needed
+    return [
+        replace(call, read=tuple(found), inputs=tuple(found.values())) if merges and (found := reads(call)) else call
+        for call, merges in zip(calls, merging, strict=True)
+    ]
 
 
 def _channels_last(calls: Sequence[Call]) -> bool:
@@ -133,7 +165,7 @@ def _kernels(calls: Sequence[Call], parts: Parts) -> list[_Kernel]:
     for place, (call, own) in enumerate(zip(calls, parts, strict=True)):
         if not own:  # launches nothing: its result, if any, is that of nobody
             continue
-        merges = base_name(call) not in APART and "_foreach_" not in call.name and all(one.operator.family in MERGED for one in own)
+        merges = _merges(call, own)
         tensors = [tensor for _, tensor in call.inputs if own[0].operator.operator != "gather"]
         kernel = _Kernel(places=[place], merges=merges, elements=max((tensor.elements for tensor in (*call.outputs, *tensors)), default=1))
         kernel.needs = {writer[place.number].found() for place in call.read if place.number in writer}
@@ -142,6 +174,11 @@ def _kernels(calls: Sequence[Call], parts: Parts) -> list[_Kernel]:
             _join(kernel)
         writer |= {place.number: kernel for place in call.written}
     return kernels
+
+
+def _merges(call: Call, own: Sequence[Part]) -> bool:
+    """Whether a call merges with others."""
+    return base_name(call) not in APART and "_foreach_" not in call.name and all(one.operator.family in MERGED for one in own)
 
 
 def _join(kernel: _Kernel) -> None:
@@ -194,8 +231,9 @@ def _merged(places: Sequence[int], read_by_others: Mapping[int, bool], calls: Se
     elements = sum(sum(written[number].values()) for number in used or written) / width
     reads = sum(sum(views.values()) for views in read.values()) / width
     rows, origin = max(round(elements), 1), f"{TRACED}:{RULE_SET}"
-    kept = max((one.elements for place in places for at, one in zip(calls[place].written, calls[place].outputs) if at.number in used), default=1)
-    if kept < largest.elements and any(one.operator.family == "reduction" for place in places for one in parts[place]):
+    pairs = (pair for place in places for pair in zip(calls[place].written, calls[place].outputs, strict=True))
+    smaller = all(one.elements < largest.elements for at, one in pairs if at.number in used)
+    if smaller and any(one.operator.family == "reduction" for place in places for one in parts[place]):
         return part("reduction.sum", precision, rows=rows, dim=max(round(reads / rows), 1), share=LIGHT, origin=origin)
     return part("elementwise.other", precision, elements=rows, reads=max(reads, 1.0), share=LIGHT, origin=origin)
 

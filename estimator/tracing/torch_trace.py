@@ -152,6 +152,8 @@ MATRIX_AXES: Final = 2
 CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
 
+WRITTEN_OUT: Final = "attention as separate kernels; Transformers itself fuses it, which is faster and keeps no scores: --attention flash"
+
 
 def trace_workload(request: TraceRequest) -> Workload:
     """The operators of one forward pass, decoding step or training step.
@@ -175,7 +177,8 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
     if not (precision or narrow or config is None):
         precision = config.precision
     request = checked_request(replace(request, precision=precision))
-    if config is not None and not request.attention:
+    usual = config is not None and not request.attention
+    if usual:
         request = replace(request, attention=CONFIGURED_ATTENTION)
     torch = _load("torch")
     transformers = None if config is None else _load("transformers")  # sets its own log level, so it must load before that is lowered
@@ -212,6 +215,8 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
     }
     with _as_workload_errors(request.model):
         workload = _workload(torch, request, job, calls, footprint, untraced)
+    if usual and getattr(job.model, "_supports_sdpa", False):
+        workload = replace(workload, notes=(*workload.notes, WRITTEN_OUT))
     if narrow and narrow not in TENSOR_TYPES:
         workload = _narrowed(torch, workload, narrow, job.model, stored)
     elif request.precision not in TENSOR_TYPES:

@@ -131,6 +131,7 @@ def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(tmp_path):
     status, out, err = run("gpt2", SMALL)
     assert status == 0
     assert "note: traced on the meta device" in err
+    assert "--attention flash" in err
     path = tmp_path / "w.json"
     path.write_text(out)
     assert read_workload(path).name == "gpt2-prefill-b1-s16-fp32-eager"  # as its weights are stored
