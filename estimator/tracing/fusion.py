@@ -1,7 +1,7 @@
 """The runtime `compiled`: which calls of a trace one generated kernel computes, as PyTorch's compiler (Inductor) merges them.
 
-Rules of `compiled-5`.  Element-wise operations, copies, gathers, norms and reductions merge with the operation that reads their result;
-matrix products, convolutions, fused attention, softmax, sorts, scatters and optimizer steps stay as they are.  A merged kernel
+Rules of `compiled-5`.  Element-wise operations, copies, gathers, norms, softmax and reductions merge with the operation that reads their
+result; matrix products, convolutions, fused attention, sorts, scatters and optimizer steps stay as they are.  A merged kernel
 
     reads each tensor from outside once and writes each that is used outside once
     has tensors of which each larger one is a multiple of the smaller
@@ -14,8 +14,8 @@ A convolution's bias is an element-wise operation of its own.
 The trace knows which storage a call reads and writes, so that branches are told apart; an operator list does not, and is not compiled.
 Each kernel costs the host one launch, as without CUDA graphs: that of the operations that stay, an element-wise one's of merged ones.
 
-Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images) err by 5.8 % on
-an A100 (at most 24: ResNet, which that version kept channels first).  Forecasts err by 9.0 % on a V100 (at most 38) and 2.8 % on a T4.
+Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images) err by 4.9 % on
+an A100 (at most 24: ResNet, which that version kept channels first).  Forecasts err by 8.9 % on a V100 (at most 36) and 3.3 % on a T4.
 
 Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py).
 Source of the rules: PyTorch, torch/_inductor (scheduler.py, lowering.py) and docs of torch.compile.
@@ -35,7 +35,7 @@ from estimator.vocabulary.workload import TRACED
 RULE_SET: Final = "compiled-5"
 """Name of these rules; its meaning never changes."""
 
-MERGED: Final = frozenset({"elementwise", "copy", "norm", "reduction"})
+MERGED: Final = frozenset({"elementwise", "copy", "norm", "reduction", "softmax"})
 """Families of operators that merge."""
 
 APART: Final = frozenset(
@@ -114,7 +114,7 @@ def _kept(calls: Sequence[Call], parts: Parts) -> list[Call]:
     """The calls of a training step, of which merging ones of the backward pass read what the compiler keeps: it computes again what is
     element-wise and needed in one kernel of the forward pass.  Source: torch/_functorch/partitioners.py (min_cut_…_partition).
     """
-    start = next((place for place, call in enumerate(calls) if base_name(call) == "ones_like" and call.output.shape == ()), 0)
+    start = next((place for place, call in enumerate(calls) if _begins_backward(call)), 0)
     own = {place: kernel for kernel, places in enumerate(merged_calls(calls[:start], parts[:start])) for place in places}
     merging = [0 < start <= place and _merges(call, parts[place]) for place, call in enumerate(calls)]
     readers: dict[int, set[int]] = {}
@@ -129,7 +129,7 @@ def _kept(calls: Sequence[Call], parts: Parts) -> list[Call]:
 
     for place, call in enumerate(calls[:start]):
         needed = {origin: one for origin, (_, one) in reads(call).items()}
-        repeats = place in own and all(one.operator.family == "elementwise" for one in parts[place])
+        repeats = place in own and all(one.operator.family in ("elementwise", "softmax") for one in parts[place])
         for at in call.written:
             again.pop(at.number, None)
             if repeats and all(one.number != at.number for one in needed) and readers.get(at.number, set()) <= {own[place]}:
@@ -163,6 +163,8 @@ def _kernels(calls: Sequence[Call], parts: Parts) -> list[_Kernel]:
     kernels: list[_Kernel] = []
     writer: dict[int, _Kernel] = {}
     for place, (call, own) in enumerate(zip(calls, parts, strict=True)):
+        if _begins_backward(call):  # a graph of its own
+            writer = {}
         if not own:  # launches nothing: its result, if any, is that of nobody
             continue
         merges = _merges(call, own)
@@ -174,6 +176,11 @@ def _kernels(calls: Sequence[Call], parts: Parts) -> list[_Kernel]:
             _join(kernel)
         writer |= {place.number: kernel for place in call.written}
     return kernels
+
+
+def _begins_backward(call: Call) -> bool:
+    """Whether a call makes the gradient of a loss, with which a backward pass begins."""
+    return base_name(call) == "ones_like" and call.output.shape == ()
 
 
 def _merges(call: Call, own: Sequence[Part]) -> bool:

@@ -100,7 +100,7 @@ CASES = [
     (ROTARY, [[0], [1, 2, 3, 4, 5], [6]], [(3, 1)]),
     ("q = mm x; n[64,48] = relu q/1; t = cat n n; c = add q t; d = mm c", [[0], [1, 2, 3], [4]], [(1, 1)]),
     ("a = relu x; b[65,96] = add a y", [[0], [1]], None),
-    ("a = mul x scale; b = _softmax a; c = relu b", [[0], [1], [2]], [(2, 1), (1, 1), (1, 1)]),
+    ("a = mul x scale; b = _softmax a; c = relu b", [[0, 1, 2]], [(2, 1)]),
     ("a = relu x; b = add a y", [[0, 1]], [(2, 1)]),
     ("a[64,192] = constant_pad_nd x", [[0]], [(1, 2)]),
     ("a = _embedding_bag x y; b = _embedding_bag x z; c = cat a b", [[0], [1], [2]], None),
@@ -219,7 +219,7 @@ def traced(model, **asked):
 def test_a_compiled_model_keeps_its_products_and_moves_less(model, phase, attention):
     eager, merged = (traced(model, phase=phase, attention=attention, runtime=runtime) for runtime in ("eager", "compiled"))
     assert products(merged) == products(eager)
-    assert tally(merged, "softmax", "prefill") == tally(eager, "softmax", "prefill")
+    assert tally(merged, "prefill") == tally(eager, "prefill")
     works = [workload_work(one) for one in (eager, merged)]
     assert works[1].flop == works[0].flop
     assert works[1].read_byte + works[1].write_byte < works[0].read_byte + works[0].write_byte
