@@ -73,9 +73,9 @@ def with_sizes(workload: Workload, at: Sizes, to: Sizes) -> Workload:
     Raises WorkloadError for impossible sizes, for a scaled size that is not whole, for a change between one and several
     sequences if attention is written out (its copies differ), and, by name, for operators whose growth is ambiguous.
     """
-    _check_sizes(workload, at, to)
     if at == to:
         return workload
+    _check_sizes(workload, at, to)
     tensors = _Tensors(workload, at)
     operators, refused = [], []
     for operator, count in zip(workload.operators, workload.counts, strict=True):
