@@ -14,15 +14,23 @@ BACKWARD_PRODUCTS: Final = 2.5
 """Fused attention's backward pass in forward passes: it computes five products, the forward pass two (it computes the
 scores again).  Source: FlashAttention-2 (arXiv 2307.08691), section 3."""
 
+LOADED: Final = 8
+"""Numbers of 16 bits that a lane loads at once."""
+
 COMPLEX: Final = "complex64"
 """Numbers of two fp32."""
 
 
 def linear(call: Call) -> list[Part]:
-    """A[m, k]·B[k, n] without a batch; vectors have an axis of length 1."""
+    """A[m, k]·B[k, n] without a batch; vectors have an axis of length 1.
+
+    If A's columns lie in memory one after another and are no multiple of a load, it is taken as Bᵀ·Aᵀ, whose columns n are such.
+    """
     a, b = map(call.tensor, OPERATIONS["linear"][base_name(call)])
     m = a.shape[0] if len(a.shape) > 1 else 1
     n = b.shape[1] if len(b.shape) > 1 else 1
+    if a.innermost == 0 and m % LOADED and m > 1:
+        m, n = n, m
     return [*_summand(call), _product("linear", call, a, 1, m, n)]
 
 
