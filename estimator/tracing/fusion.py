@@ -17,7 +17,7 @@ Each kernel costs the host one launch, as without CUDA graphs: that of the opera
 Published speed-ups (docs of Transformers 4, perf_torch_compile: four image models, fp32, PyTorch 2.0.1, 1, 4 and 16 images) err by 4.9 % on
 an A100 (at most 24: ResNet, which that version kept channels first).  Forecasts err by 8.9 % on a V100 (at most 36) and 3.3 % on a T4.
 
-Not modelled: products that merge with what follows (`max-autotune`), rows of products that the compiler pads (pad_mm.py).
+Not modelled: products that merge with what follows (`max-autotune`).
 Source of the rules: PyTorch, torch/_inductor (scheduler.py, lowering.py) and docs of torch.compile.
 """
 
@@ -27,8 +27,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from estimator.tracing.calls import OPERATIONS, Call, Part, Place, Tensor, base_name, part, stored_bytes
+from estimator.tracing.products import LOADED
 from estimator.transforms import LIGHT
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, SIXTEEN_BIT
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import TRACED
 
@@ -49,6 +50,11 @@ OVERWRITING: Final = frozenset({"copy", "fill", "zero"})
 GROUPED_LAST, OTHER_LAST = 1.358, 0.823
 """Time of convolutions with channels last over that with channels first by which the compiler decides.  Small and narrowing ones, which it
 tells apart and in training keeps channels first, are taken as all others.  Source: torch/_inductor/graph.py, decide_layout_opt."""
+
+
+INTENSE: Final = 128.0
+"""Multiply-adds for each number moved from which the compiler pads a product: half of what an A100 (100) or H100 (150) can do.
+Source: pad_mm.py, is_mm_compute_bound."""
 
 
 Parts = Sequence[Sequence[Part]]
@@ -106,8 +112,26 @@ def compiled(calls: Sequence[Call], parts: Parts) -> list[Part]:
             continue
         own, read = parts[places[0]], calls[places[0]].read
         given = not read or read[0].number not in made  # then its conversion, which follows the convolution, stays
-        found += [one for at, one in enumerate(own) if one.operator.operator != "layout" or not last or (given and at == 1)]
+        left = (one for at, one in enumerate(own) if one.operator.operator != "layout" or not last or (given and at == 1))
+        found += [launched for one in left for launched in _padded(one)]
     return found
+
+
+def _padded(product: Part) -> list[Part]:
+    """A product whose rows are no multiple of a load, with copies of operands that are padded to one, where it computes rather than moves.
+
+    Source: torch/_inductor/fx_passes/pad_mm.py, which pads what its benchmark finds faster.
+    """
+    operator = product.operator
+    if operator.family != "gemm" or operator.precision not in SIXTEEN_BIT:
+        return [product]
+    batch, m, n, k = operator.shape
+    m8, n8, k8 = (float(math.ceil(size / LOADED) * LOADED) for size in (m, n, k))
+    if m * n * k < INTENSE * (m * k + k * n + m * n):
+        return [product]
+    operands = [batch * size for size, own in ((m8 * k8, m * k), (k8 * n8, k * n)) if size > own]
+    copies = [part("copy.contiguous", operator.precision, elements=size, reads=size, share=LIGHT, times=product.times) for size in operands]
+    return [*copies, product._replace(operator=replace(operator, shape=(batch, m8, n8, k8)))]
 
 
 def _kept(calls: Sequence[Call], parts: Parts) -> list[Call]:

@@ -154,6 +154,14 @@ def test_a_backward_pass_computes_again_what_one_kernel_of_the_forward_pass_need
     assert {(2.0, 1.0), (3.0, 1.0)} < set(tape.bytes())  # s is not written; the gradients read gate in its place
 
 
+@pytest.mark.parametrize("rows, expected", [(16, [(16, 2051, 2048)]), (2048, [(2048 * 2056,) * 2, (2048, 2056, 2048)])])
+def test_a_product_that_computes_rather_than_moves_is_padded_to_whole_loads(rows, expected):
+    tape = Tape()
+    tape.shapes["x"] = tensor(rows, 2048)
+    tape.product("y", "x", width=2051)
+    assert [tuple(o.shape)[-3:] for o, _ in counted(lower_calls(tape.calls, fused=True))] == expected
+
+
 def random_tape(draw):
     known, lines = ["x", "y"], []
     for number in range(draw(st.integers(1, 25))):
