@@ -36,8 +36,9 @@ WIDENED_IN_MARLIN: Final = {("vllm", "w4a16_mxfp4"): "int4_wo"}
 """Formats of experts that a library runs by the kernel of another format with as many bytes: vLLM's Marlin widens mxfp4 as it widens int4.
 Source: vLLM 0.18 (VLLM_MXFP4_USE_MARLIN).  Without it gpt-oss-120b under vLLM 0.18 on 8 H200 errs by 38 instead of 6 % in time."""
 
-SCALED_BLOCK: Final = 128
-"""Values that share a scale in fp8-block [1]; engines load no part of one.  Sources: vLLM (issue 17569), SGLang (issues 3345, 26107)."""
+DIVIDED_GROUPS: Final = ("expert_down", "int4_wo")
+"""The matrix, with its format, in which engines divide a group of weights with one scale; they load no part of others.
+Sources: vLLM (issues 5675, 17569, 49949; moe_wna16.py), SGLang (issues 3345, 3571, 26107)."""
 
 STATE_PASSES: Final = 1.5
 """Time of a decoding step's pass over states, over that of an element-wise kernel of as many bytes [1].  Published ones reach 0.42 on a
@@ -111,13 +112,7 @@ def step_workload(
     _check(architecture, step)
     if architecture.experts is None and weights.experts != weights.layer:
         raise WorkloadError(f"{architecture.name} has no experts, and {weights.name} is a format of experts alone; take another --weights")
-    inner = [one.k for one in architecture.products(layout) if one.name.endswith("down") and "fp8_block" in dict(weights.formats(one.name))]
-    parts = [size for size in inner if size % SCALED_BLOCK and layout.gpus > 1]
-    if parts:
-        raise WorkloadError(
-            f"{architecture.name}: engines load only whole blocks of {SCALED_BLOCK} in fp8-block, not {parts[0]} inner values a GPU; "
-            "take fewer GPUs (--tensor-parallel), or more groups of experts (--expert-parallel)"
-        )
+    _check_groups(architecture, weights, layout)
     run = _Pass(model=architecture, weights=weights, layout=layout, step=step, library=library, skew=skew)
     launches = [*_products(run), *_attention(run), *_scans(run), *_routed(run), *_between(run), *_ends(run), *_collectives(run)]
     operators, counts = merge_counts(*zip(*launches, strict=True))
@@ -169,6 +164,17 @@ def _check(model: Architecture, step: Step) -> None:
         raise WorkloadError(f"{model.name}: a step needs tokens, each of which attends at least to itself: {step}")
     if model.longest and longest > model.longest:
         raise WorkloadError(f"{model.name}: {longest:.0f} tokens are beyond the context of {model.longest}; take fewer")
+
+
+def _check_groups(model: Architecture, weights: Weights, layout: Layout) -> None:
+    whole = {one.name: one.k for one in model.products(Layout())}
+    for one in model.products(layout):
+        narrow = [form for form, _ in weights.formats(one.name) if form != SIXTEEN and (one.name, form) != DIVIDED_GROUPS]
+        if narrow and weights.group and one.k % weights.group and one.k != whole[one.name]:
+            raise WorkloadError(
+                f"{model.name}: engines load only whole groups of {weights.group} inputs in {weights.name}, not {one.k} ({one.name}); "
+                "take fewer GPUs (--tensor-parallel), or more groups of experts (--expert-parallel)"
+            )
 
 
 # Products ---------------------------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from estimator.tracing.models import (
     chosen_format,
     facts,
     formats,
+    group_size,
     remedy,
     skipped_modules,
     stored_format,
@@ -40,8 +41,8 @@ Kept = tuple[tuple[str, float], ...]
 class Weights:
     """Formats of the products of layers, of experts, of the head, and of the cache.
 
-    narrow_byte: storage of a weight that does not [byte].  sixteen: name of the 16-bit format in the checkpoint.
-    converted: whether the checkpoint holds float32, which engines convert to 16 bit.
+    narrow_byte: storage of a weight that does not [byte].  group: how many along the inputs are known to share a scale, else 0.
+    sixteen: name of the 16-bit format in the checkpoint.  converted: whether that holds float32, which engines convert to 16 bit.
     """
 
     layer: str
@@ -50,6 +51,7 @@ class Weights:
     cache: str = SIXTEEN
     kept: Kept = ()
     narrow_byte: float = 2.0
+    group: int = 0
     sixteen: str = SIXTEEN
     converted: bool = False
 
@@ -87,13 +89,15 @@ def read_weights(config: Fields, weights: str | None = None, kv: str | None = No
         stated = scheme.get("kv_cache_quant_algo", scheme.get("kv_cache_scheme", scaled)).lower().replace("float8", "fp8")
         dtype = config.get("dtype") or config.get("torch_dtype")
         found = chosen_format(formats().weights, weights, "weights") if weights else stored_format(quant) if quant else _stored(dtype)
+        own: Fields = {} if weights else quant
         return Weights(
             layer=SIXTEEN if EXPERTS_ALONE in found else found,
             experts=found,
             head=found if quant.get("lm_head") is True and not weights else SIXTEEN,
             cache=chosen_format(formats().cache, kv or stated, "kv"),
             kept=() if weights else _kept(quant, config),
-            narrow_byte=weight_byte(found, {} if weights else quant),
+            narrow_byte=weight_byte(found, own),
+            group=group_size(found, own),
             sixteen=weights if weights in SIXTEEN_BIT else formats().stored.get(str(dtype), SIXTEEN),
             converted=not weights and dtype == "float32",
         )

@@ -141,6 +141,9 @@ WIDENED_BYTE: Final = 0.5 + 4.0 / 64.0
 DOUBLE_BYTE: Final = 0.5 + 1.0 / 64.0 + 4.0 / (64.0 * 256.0)
 """Storage if the scales are in 8 bits, with a 32-bit one for 256 (bnb_4bit_use_double_quant) [byte].  Source: QLoRA (arXiv 2305.14314)."""
 
+OWN_GROUPS: Final = {"fp8_block": 128, "nvfp4": 16}
+"""Weights along the inputs that share a scale by the format's definition [1]."""
+
 EXPERTS_ALONE: Final = "mxfp4"
 """Part of the names of formats that experts alone have.  Source: gpt-oss, model card."""
 
@@ -211,11 +214,16 @@ def stored_format(quant: Fields) -> str:
 
 def weight_byte(form: str, quant: Fields) -> float:
     """Mean storage of a weight in a format, with its scales as a configuration groups them [byte]."""
-    stored = facts(quant)
     if form == WIDENED:
-        return DOUBLE_BYTE if "bnb_4bit_use_double_quant" in stored else WIDENED_BYTE
-    group = next((int(value) for name, value in stored.items() if name.endswith("group_size") and value.isdigit()), 0)
+        return DOUBLE_BYTE if "bnb_4bit_use_double_quant" in facts(quant) else WIDENED_BYTE
+    group = group_size(form, quant)
     return 0.5 + 2.0 / group if form == "int4_wo" and group else FORMATS[form].weight_byte
+
+
+def group_size(form: str, quant: Fields) -> int:
+    """Weights along the inputs of a product that share a scale, as a configuration groups them; 0 if it does not."""
+    stated = next((int(value) for name, value in facts(quant).items() if name.endswith("group_size") and value.isdigit()), 0)
+    return stated or OWN_GROUPS.get(form, 0)
 
 
 def facts(fields: Fields, inside: str = "") -> dict[str, str]:

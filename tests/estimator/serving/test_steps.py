@@ -337,6 +337,11 @@ def test_quantization_decides_the_format_of_products_and_their_bytes(quant, expe
     assert wide - weight_bytes(model, weights, ALONE) == pytest.approx(own * (2.0 - weight_byte(expected, quant)))
 
 
+def test_groups_of_experts_in_int4_are_divided():
+    workload = served(ROUTED | {"quantization_config": GPTQ | {"group_size": 128}}, layout=Layout(tensor_parallel=4))
+    assert "int4_wo" in {one.precision for one in workload.operators if one.family == "moe"}
+
+
 def test_marlin_widens_mxfp4_as_int4_under_vllm_alone():
     config = ROUTED | {"quantization_config": {"quant_method": "mxfp4"}}
     found = {name: {one.precision for one in served(config, library=name).operators if one.family == "moe"} for name in ("vllm", "trtllm")}
@@ -460,7 +465,9 @@ ASKED = [
     (DENSE, {"layout": Layout(tensor_parallel=0)}, "at least 1"),
     (ROUTED, {"layout": Layout(expert_parallel=3)}, "8 experts"),
     (ROUTED | {"moe_intermediate_size": 254}, {"layout": Layout(tensor_parallel=4)}, "inner size 254 of an expert"),
-    (ROUTED, {"layout": Layout(tensor_parallel=4), "weights": "fp8-block"}, "whole blocks of 128.*not 64 inner values"),
+    (ROUTED, {"layout": Layout(tensor_parallel=4), "weights": "fp8-block"}, "whole groups of 128.*not 64 .expert_down"),
+    (DENSE | {"quantization_config": GPTQ | {"group_size": 96}}, {"layout": Layout(tensor_parallel=2)}, "of 96 .*not 256 .out"),
+    (ROUTED | {"moe_intermediate_size": 240}, {"layout": Layout(tensor_parallel=4), "weights": "nvfp4"}, "groups of 16"),
     (ROUTED, {"weights": "bitsandbytes"}, "experts in bitsandbytes"),
     (DENSE, {"step": Step(prompts=((5000, 5000),))}, "5000 tokens are beyond the context of 4096"),
     (DENSE, {"step": Step(sequences=1, context=4097.0)}, "4097 tokens are beyond"),
