@@ -175,12 +175,6 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
         **{name: getattr(serving, name) for name in ("prompt", "output", "rate", "tensor_parallel", "expert_parallel")},
     }
     points = [(i, batch, clock, mhz) for i, batch in enumerate(batches or (None,)) for clock, mhz in enumerate(board.asked_mhz.tolist())]
-    if not memory.sequences:
-        state = f"{_too_large(served, board, memory)}; {_remedy(serving, board, batches[:1])}"
-        return [
-            ServedEstimate(**common, batch=batch, asked_clock_mhz=mhz, sm_clock_mhz=mhz, state=state, warnings=(state,))
-            for _, batch, _, mhz in points
-        ]
     copies, held_w = served.layout.copies, board.held.power_w * served.layout.tensor_parallel
     asked = np.array(batches or (nan,)) / copies
     slots = np.fmax(np.fmin(asked, min(memory.sequences, SEQUENCES[-1])), 1.0)
@@ -189,6 +183,12 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     if not np.all(np.isfinite(cycle.slot_s[0])):
         reason = why_no_time([line for _, line in costs.points.warnings])
         raise OperatingPointError(f"{served.architecture.name} has no finite time on {board.gpu.name}: {reason}")
+    if not memory.sequences:
+        state = f"{_too_large(served, board, memory)}; {_remedy(serving, board, batches[:1])}"
+        return [
+            ServedEstimate(**common, batch=batch, asked_clock_mhz=mhz, sm_clock_mhz=mhz, state=state, warnings=(state,))
+            for _, batch, _, mhz in points
+        ]
     above = cycle.power_w[0] > LIMIT_TOLERANCE * held_w
     clocks_mhz, columns = parts.pop("sm_clock_mhz"), measures(cycle, copies, asked, held_w * exp(NORMAL_90 * board.held.ln_std))
     found, remarks = [], cache(_remarks)

@@ -370,6 +370,7 @@ REFUSED = [
     ("--batch 1 --engine tgi", 1, "unknown engine 'tgi'; known: "),
     ("--batch 1 --engine missing.toml", 1, "missing.toml"),
     ("--batch 1 --weights fp8", 1, "cannot run gemm.linear fp8"),
+    ("--batch 1 --weights nvfp4 --gpu rtx-2060-super --prompt 8000", 1, "cannot run gemm.linear nvfp4"),
     ("--batch 1 --freqs 9000", 1, "9000 MHz"),
 ]
 
@@ -396,13 +397,13 @@ def test_python_gives_what_the_command_gives():
 
 
 @pytest.mark.parametrize(
-    "layers, weights, link, hint",
+    "layers, quant, link, hint",
     [(80, None, 3e11, "--tensor-parallel 2 fits"), (640, None, 3e11, "--tensor-parallel 16 fits, beyond the 8 GPUs of a node"),
-     (80, None, 0.0, "take fewer bits"), (320, "nvfp4", 3e11, "take fewer bits")],
+     (80, None, 0.0, "take fewer bits"), (320, {"quant_method": "awq", "group_size": 4096}, 3e11, "take fewer bits")],
 )  # fmt: skip
-def test_what_is_said_to_fit_is_answered(layers, weights, link, hint):
+def test_what_is_said_to_fit_is_answered(layers, quant, link, hint):
     bundle, gpu = bundle_for("a100")
-    serving = Serving(model=BIG | {"num_hidden_layers": layers}, prompt=64, output=64, batch=1, weights=weights)
+    serving = Serving(model=BIG | {"num_hidden_layers": layers, "quantization_config": quant}, prompt=64, output=64, batch=1)
     board = replace(gpu or bundle.gpu, link_bytes_per_s=link)
     assert f"; {hint}" in serve_llm(serving, bundle, gpu=board).state
 
