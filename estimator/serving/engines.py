@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from estimator.model.tier_records import Share
+from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.reader import Span, Text, Words, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.values import frozen
@@ -23,6 +25,8 @@ USUAL: Final = "vllm"
 """The engine of an answer for which none is named."""
 
 Seconds = Annotated[float, Span(0.0, 10.0, "s")]
+Chunk = Annotated[int, Span(16, 1e6, "token")]
+Sequences = Annotated[int, Span(1, 6144)]  # up to the most for which steps are estimated
 
 
 @frozen
@@ -45,13 +49,23 @@ class HostTime:
 
 
 @frozen
+class Bounds:
+    """What an engine schedules at most on boards with less memory, or with this in their name ("" : none)."""
+
+    below_gib: Annotated[float, Span(0.0, 1e6, "GiB")]
+    chunk: Chunk
+    sequences: Sequences
+    gpus: str = ""
+
+
+@frozen
 class Engine:
     """A serving engine of one version.
 
     library        whose kernels it launches
     queued         share of the waiting for prompts of others that passes before a request's first token, the rest between its tokens
     memory_share   share of a board's memory that it takes; reserve_bytes: of these neither weights nor cache
-    chunk          most tokens of prompts in a step
+    chunk          most tokens of prompts in a step; sequences: most that run at once; bounds: both on other boards, the first that holds
     mixes          whether prompts share steps with running sequences; else these wait (mixed, SGLang's runs of Qwen3-32B on 2 H100 would
                    err by 6.4 instead of 2.6 %, energy per token under vLLM 0.5 on H100 by 9.0 instead of 7.6 %)
     known          whether the constants are those of the named version
@@ -63,9 +77,11 @@ class Engine:
     queued: Share
     memory_share: Annotated[float, Span(0.1, 1.0)]
     reserve_bytes: Annotated[float, Span(0.0, 1e12, "byte")]
-    chunk: Annotated[int, Span(16, 1e6, "token")]
+    chunk: Chunk
+    sequences: Sequences
     host: HostTime
     sources: Mapping[str, str]
+    bounds: tuple[Bounds, ...] = ()
     mixes: bool = True
     known: bool = True
 
@@ -73,6 +89,12 @@ class Engine:
     def label(self) -> str:
         """Name and version."""
         return f"{self.name} {self.version}"
+
+    def on(self, gpu: GpuSpec) -> "Engine":
+        """The engine with its bounds on a board."""
+        found = (one for one in self.bounds if gpu.dram_bytes < one.below_gib * GIB or (one.gpus and one.gpus in gpu.name))
+        own = next(found, self)
+        return replace(self, chunk=own.chunk, sequences=own.sequences)
 
 
 @frozen

@@ -11,6 +11,7 @@ import pytest
 from estimator import ArgumentError, OperatingPointError, Serving, bundle_for, serve_llm
 from estimator.bundle.files import save_bundle
 from estimator.serving.engines import HostTime, engine_names, load_engine
+from estimator.uncertainty.nearest import known_gpu
 from estimator.vocabulary.resources import resource_folder
 from tests.estimator.estimating import fails, printed
 from tests.estimator.estimating import run as estimate
@@ -218,7 +219,7 @@ def test_a_short_prompt_adds_little_to_steps_that_run_anyway():
 
 @pytest.mark.parametrize("gpu", ["l40s", "h100", "b200"])
 def test_a_long_prompt_alone_is_within_the_power_limit(gpu):
-    alone = answers(f"llama-3.1-8b --gpu {gpu} --prompt 16000 --output 9 --batch 1 --engine vllm-0.12")["ttft_s"]
+    alone = answers(f"llama-3.1-8b --gpu {gpu} --prompt 16000 --output 9 --batch 1 --engine tensorrt-llm-1.0")["ttft_s"]
     step = printed(f"--model llama-3.1-8b --runtime serving --phase prefill --sequence 16000 --gpu {gpu}")["latency_s"]
     assert 0.94 < alone / step < 1.02
 
@@ -347,7 +348,7 @@ def test_what_does_not_fit_says_so_in_its_headline(tmp_path):
     most = float(out.partition("at most ")[2].split()[0])
     near = [answers(LOAD, f"--rate {share * most}")["warnings"] for share in (0.5, 1.0)]
     assert [any("within its interval" in line for line in lines) for lines in near] == [False, True]
-    found = answers(LOAD, "--batch 5000")
+    found = answers(LOAD, "--batch 5000 --engine tensorrt-llm")
     assert found["running"] == found["memory"]["sequences"] < 5000
     assert f"memory holds {found['running']:.0f} of 5000" in found["warnings"][0]
 
@@ -418,10 +419,22 @@ def test_prompts_that_share_no_steps_with_running_sequences_take_longer(batch, l
     assert least <= apart.slot_s / mixed.slot_s <= most
 
 
+@pytest.mark.parametrize("gpu, engine, bounds", [
+    ("l40s", "vllm", (2048, 256)), ("a100-sxm-80gb", "vllm-0.15", (2048, 256)), ("h100", "vllm", (8192, 1024)),
+    ("rtx-4090", "sglang", (2048, 2048)), ("a100-sxm-40gb", "sglang", (4096, 2048)), ("b200", "sglang", (16384, 2048)),
+])  # fmt: skip
+def test_engines_schedule_less_on_smaller_boards(gpu, engine, bounds):
+    engine = load_engine(engine).on(known_gpu(gpu))
+    assert (engine.chunk, engine.sequences) == bounds
+    found = answers(f"llama-3.2-1b --gpu {gpu} --prompt 16 --output 16 --batch 1500 --engine {engine.name}")
+    assert found["running"] == min(1500, bounds[1])
+    assert any(f"runs {bounds[1]} of 1500 requests at once" in line for line in found["warnings"]) == (bounds[1] < 1500)
+
+
 @pytest.mark.parametrize("name", engine_names())
 def test_every_engine_states_its_sources(name):
     engine = load_engine(name)
     assert name == f"{engine.name}-{engine.version}"
     assert load_engine(resource_folder("engines") / f"{name}.toml") == engine
-    assert set(engine.sources) == {"host", "queued", "memory_share", "reserve_bytes", "chunk", "mixes"}
+    assert set(engine.sources) == {"host", "queued", "memory_share", "reserve_bytes", "bounds", "mixes"}
     assert load_engine(f"{name}.9").host.spread > engine.host.spread
