@@ -219,6 +219,16 @@ def test_attention_of_pytorch_is_that_which_pytorch_prefers_on_the_board(boards,
         assert as_run(operator, load_gpu(board)) == replace(operator, library=run), board
 
 
+@pytest.mark.parametrize("library, board, context, shape", [
+    ("vllm", "a100", 4097.0, (8.0, 1.0, 1025.0, 16.0)), ("sglang", "l40s", 4096.0, (16.0, 1.0, 512.0, 16.0)),
+    ("vllm", "a100", 2.0, (4.0, 1.0, 1.0, 16.0)),
+    ("trtllm", "a100", 64.0, (2.0, 1.0, 64.0, 16.0)), ("vllm", "b200", 64.0, (2.0, 1.0, 64.0, 16.0)),
+])  # fmt: skip
+def test_parts_of_a_latent_context_are_decoded_apart(library, board, context, shape):
+    decode = make_operator("mla", "mla_decode", "bf16", library=library, batch=2, queries=1, context=context, heads=16)
+    assert as_run(decode, load_gpu(board)).shape == shape
+
+
 @pytest.mark.parametrize(
     "kernel, changes, product", [(1, {}, True), (3, {"padding": 1}, False), (1, {"stride": 2}, False), (1, {"groups": 2}, False)]
 )
