@@ -23,7 +23,7 @@ class Kind:
 
     gated: bool = True
     qk_norm: bool = False
-    window: Literal["", "most", "upper"] = ""
+    window: Literal["", "most", "upper", "chunks"] = ""
     norms: Annotated[int, Span(2, 8)] = 2
     positions: bool = False
     routed: bool = False

@@ -219,7 +219,7 @@ def _latent_products(run: _Pass, product: Product) -> Iterator[Launch]:
 
 
 def _attention(run: _Pass) -> Iterator[Launch]:
-    """Attention of equal pieces of prompts in one kernel, and of all running sequences."""
+    """Attention of equal pieces of prompts in one kernel, and of all running sequences; in chunks, these are half way through one."""
     model, step, most = run.model, run.step, math.ceil(run.step.together)
     pieces = [("prefill", most, new, attended, step.together / most) for new, attended in step.prompts]
     if step.sequences:
@@ -230,10 +230,14 @@ def _attention(run: _Pass) -> Iterator[Launch]:
             yield run.operator("mla", f"mla_{name}", batch, queries, context, heads, cached=run.weights.cache), share * model.attended
             continue
         for window, layers in ((0, model.attended - model.window_layers), (model.window, model.window_layers)):
-            if layers:
-                bound = window if window < context else 0  # else it holds all keys
-                shape = (batch, queries, context, heads, kv_heads, model.head_dim, bound, name == "prefill")
-                yield run.operator("attention", name, *shape, cached=run.weights.cache), share * layers
+            if not layers:
+                continue
+            new, seen, bound, parts = queries, context, window if window < context else 0, 1.0  # a window without a bound holds all keys
+            if bound and model.kind.window == "chunks":
+                new, bound, parts = min(queries, window), 0, max(queries / window, 1.0)
+                seen = window // 2 if name == "decode" else max((context - 1) % window + 1, new)
+            shape = (batch, new, seen, heads, kv_heads, model.head_dim, bound, name == "prefill")
+            yield run.operator("attention", name, *shape, cached=run.weights.cache), share * parts * layers
 
 
 def _scans(run: _Pass) -> Iterator[Launch]:

@@ -284,6 +284,19 @@ def test_windows_shorten_attention_and_cache_of_their_layers_only():
     assert cache_bytes(model, weights, ALONE, context=100.0) == whole
 
 
+@pytest.mark.parametrize("step, shape, count", [
+    (Step(sequences=3, context=20000.0), (3, 1, 4096), 36), (Step(sequences=3, context=8192.0), (3, 1, 8192), 48),
+    (Step(prompts=((8192, 24576),)), (1, 8192, 8192), 36), (Step(prompts=((2048, 12288),), together=2.0), (2, 2048, 4096), 36),
+    (Step(prompts=((24576, 24576),)), (1, 8192, 8192), 108), (Step(prompts=((4096, 10240),)), (1, 4096, 4096), 36),
+])  # fmt: skip
+def test_chunks_see_their_own_tokens(step, shape, count):
+    workload = served("llama-4-scout", step=step)
+    found = {
+        one.shape[:3]: (one["window"], n) for one, n in zip(workload.operators, workload.counts, strict=True) if one.family == "attention"
+    }
+    assert found[shape] == (0.0, count)
+
+
 @pytest.mark.parametrize("name, state", [("qwen3.5-27b", 48 * 48 * 128 * 128 * 4.0), ("qwen3-next-80b-a3b", 36 * 32 * 128 * 128 * 2.0)])
 def test_states_are_kept_once_a_sequence_and_passed_over_in_every_step(name, state):
     model, weights = known(name)
