@@ -309,7 +309,7 @@ def _crowded(batch: int | None, running: float, memory: Memory, engine: Engine) 
     if batch is None or running >= batch * (1.0 - ROUNDING):
         return ""
     if engine.sequences < memory.sequences:
-        return f"{engine.label} runs {running:.0f} of {batch} requests at once on this board; the others wait"
+        return f"{engine.label} runs {running:.0f} of {batch} requests at once by default; the others wait"
     return f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait"
 
 
