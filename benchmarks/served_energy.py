@@ -106,7 +106,7 @@ def fits(free: Sequence[tuple[Run, ServedEstimate]]) -> Iterator[dict[str, objec
 
 def lines(groups: Mapping[tuple[str, str, str, str], list[Run]], boards: Mapping[str, Board], fit: bool) -> Iterator[dict[str, object]]:
     """Scores by model, board, GPUs and task, and of all judged ones; or the constants that fit."""
-    engine = replace(load_engine("vllm-0.5"), sequences=6144)  # the runs set --max-num-seqs
+    engine = load_engine("vllm-0.5")
     idle = replace(engine, host=HostTime(step_s=0.0, sequence_s=0.0, request_s=0.0, spread=0.0))
     single = replace(engine, host=replace(engine.host, rank_s=0.0))
     free: list[tuple[Run, ServedEstimate]] = []

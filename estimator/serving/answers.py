@@ -14,7 +14,7 @@ from estimator.engine.board import Board, Settings, open_board
 from estimator.model.coefficients import NODE_GPUS
 from estimator.model.power_limit import LIMIT_TOLERANCE
 from estimator.serving.architecture import Layout, read_architecture, read_config
-from estimator.serving.costs import Served, StepCosts, nodes_of
+from estimator.serving.costs import SEQUENCES, Served, StepCosts, nodes_of
 from estimator.serving.engines import Engine, load_engine
 from estimator.serving.intervals import measures
 from estimator.serving.limit import settled_states
@@ -177,7 +177,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     points = [(i, batch, clock, mhz) for i, batch in enumerate(batches or (None,)) for clock, mhz in enumerate(board.asked_mhz.tolist())]
     copies, held_w = served.layout.copies, board.held.power_w * served.layout.tensor_parallel
     asked = np.array(batches or (nan,)) / copies
-    slots = np.fmax(np.fmin(asked, min(memory.sequences, served.engine.sequences)), 1.0)
+    slots = np.fmax(np.fmin(asked, min(memory.sequences, SEQUENCES[-1])), 1.0)
     rate, nodes = serving.rate and serving.rate / copies, nodes_of(0.0 if serving.rate else slots.min() - 1.0, slots.max())
     costs, place, cycle, parts = settled_states(served, board, nodes, slots, rate)
     if not np.all(np.isfinite(cycle.slot_s[0])):
@@ -195,7 +195,7 @@ def serve_many(serving: Serving, board: Board, batches: Sequence[int]) -> list[S
     for i, batch, clock, mhz in points:
         values = {name: one[clock, i].item() for name, one in columns.items()}
         state, near = (_overload(serving, values[name]) for name in ("tokens_per_s", "tokens_per_s_low"))
-        told = [state] if state else [_crowded(batch, values["running"], memory, served.engine), NEAR_OVERLOAD if near else ""]
+        told = [state] if state else [_crowded(batch, values["running"], memory), NEAR_OVERLOAD if near else ""]
         step = int(np.searchsorted(costs.decode.at, values["running"] / copies * (1.0 - ROUNDING)))
         settled_mhz = clocks_mhz[clock, i].item()
         validity, warnings, notes = remarks(costs, min(step, len(costs.decode.at) - 1), place[clock], settled_mhz, above[clock, i])
@@ -304,12 +304,12 @@ def _down(value: float) -> float:
     return floor(value / digit) * digit
 
 
-def _crowded(batch: int | None, running: float, memory: Memory, engine: Engine) -> str:
+def _crowded(batch: int | None, running: float, memory: Memory) -> str:
     """Why requests wait; empty if none does."""
     if batch is None or running >= batch * (1.0 - ROUNDING):
         return ""
-    if engine.sequences < memory.sequences:
-        return f"{engine.label} runs {running:.0f} of {batch} requests at once by default; the others wait"
+    if running >= SEQUENCES[-1]:
+        return f"{running:.0f} of {batch} requests run, the most that is estimated; the others wait"
     return f"memory holds {running:.0f} of {batch} requests ({memory.free_byte / GIB:.1f} GiB for caches on a GPU); the others wait"
 
 

@@ -26,7 +26,6 @@ USUAL: Final = "vllm"
 
 Seconds = Annotated[float, Span(0.0, 10.0, "s")]
 Chunk = Annotated[int, Span(16, 1e6, "token")]
-Sequences = Annotated[int, Span(1, 6144)]  # up to the most for which steps are estimated
 
 
 @frozen
@@ -49,12 +48,11 @@ class HostTime:
 
 
 @frozen
-class Bounds:
-    """What an engine schedules at most on boards with less memory, or with this in their name ("" : none)."""
+class BoardChunk:
+    """The chunk of an engine on boards with less memory, or with this in their name ("": none)."""
 
     below_gib: Annotated[float, Span(0.0, 1e6, "GiB")]
     chunk: Chunk
-    sequences: Sequences
     gpus: str = ""
 
 
@@ -65,7 +63,7 @@ class Engine:
     library        whose kernels it launches
     queued         share of the waiting for prompts of others that passes before a request's first token, the rest between its tokens
     memory_share   share of a board's memory that it takes; reserve_bytes: of these neither weights nor cache
-    chunk          most tokens of prompts in a step; sequences: most that run at once; bounds: both on other boards, the first that holds
+    chunk          most tokens of prompts in a step, by default; chunks: on other boards, the first that holds
     mixes          whether prompts share steps with running sequences; else these wait (mixed, SGLang's runs of Qwen3-32B on 2 H100 would
                    err by 6.4 instead of 2.6 %, energy per token under vLLM 0.5 on H100 by 9.0 instead of 7.6 %)
     known          whether the constants are those of the named version
@@ -78,10 +76,9 @@ class Engine:
     memory_share: Annotated[float, Span(0.1, 1.0)]
     reserve_bytes: Annotated[float, Span(0.0, 1e12, "byte")]
     chunk: Chunk
-    sequences: Sequences
     host: HostTime
     sources: Mapping[str, str]
-    bounds: tuple[Bounds, ...] = ()
+    chunks: tuple[BoardChunk, ...] = ()
     mixes: bool = True
     known: bool = True
 
@@ -91,10 +88,9 @@ class Engine:
         return f"{self.name} {self.version}"
 
     def on(self, gpu: GpuSpec) -> "Engine":
-        """The engine with its bounds on a board."""
-        found = (one for one in self.bounds if gpu.dram_bytes < one.below_gib * GIB or (one.gpus and one.gpus in gpu.name))
-        own = next(found, self)
-        return replace(self, chunk=own.chunk, sequences=own.sequences)
+        """The engine with its chunk on a board."""
+        found = (one.chunk for one in self.chunks if gpu.dram_bytes < one.below_gib * GIB or (one.gpus and one.gpus in gpu.name))
+        return replace(self, chunk=next(found, self.chunk))
 
 
 @frozen

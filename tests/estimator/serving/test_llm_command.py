@@ -348,7 +348,7 @@ def test_what_does_not_fit_says_so_in_its_headline(tmp_path):
     most = float(out.partition("at most ")[2].split()[0])
     near = [answers(LOAD, f"--rate {share * most}")["warnings"] for share in (0.5, 1.0)]
     assert [any("within its interval" in line for line in lines) for lines in near] == [False, True]
-    found = answers(LOAD, "--batch 5000 --engine tensorrt-llm")
+    found = answers(LOAD, "--batch 5000")
     assert found["running"] == found["memory"]["sequences"] < 5000
     assert f"memory holds {found['running']:.0f} of 5000" in found["warnings"][0]
 
@@ -419,16 +419,12 @@ def test_prompts_that_share_no_steps_with_running_sequences_take_longer(batch, l
     assert least <= apart.slot_s / mixed.slot_s <= most
 
 
-@pytest.mark.parametrize("gpu, engine, bounds", [
-    ("l40s", "vllm", (2048, 256)), ("a100-sxm-80gb", "vllm-0.15", (2048, 256)), ("h100", "vllm", (8192, 1024)),
-    ("a100-sxm-40gb", "sglang", (4096, 2048)), ("b200", "sglang", (16384, 2048)),
+@pytest.mark.parametrize("gpu, engine, chunk", [
+    ("l40s", "vllm", 2048), ("a100-sxm-80gb", "vllm-0.15", 2048), ("h100", "vllm", 8192), ("a100-sxm-40gb", "sglang", 4096),
+    ("b200", "sglang", 16384),
 ])  # fmt: skip
-def test_engines_schedule_less_on_smaller_boards(gpu, engine, bounds):
-    engine = load_engine(engine).on(known_gpu(gpu))
-    assert (engine.chunk, engine.sequences) == bounds
-    found = answers(f"llama-3.2-1b --gpu {gpu} --prompt 16 --output 16 --batch 1500 --engine {engine.name}")
-    assert found["running"] == min(1500, bounds[1])
-    assert any(f"runs {bounds[1]} of 1500 requests at once" in line for line in found["warnings"]) == (bounds[1] < 1500)
+def test_engines_schedule_less_on_smaller_boards(gpu, engine, chunk):
+    assert load_engine(engine).on(known_gpu(gpu)).chunk == chunk
 
 
 @pytest.mark.parametrize("name", engine_names())
@@ -436,5 +432,5 @@ def test_every_engine_states_its_sources(name):
     engine = load_engine(name)
     assert name == f"{engine.name}-{engine.version}"
     assert load_engine(resource_folder("engines") / f"{name}.toml") == engine
-    assert set(engine.sources) == {"host", "queued", "memory_share", "reserve_bytes", "bounds", "mixes"}
+    assert set(engine.sources) == {"host", "queued", "memory_share", "reserve_bytes", "chunk", "mixes"}
     assert load_engine(f"{name}.9").host.spread > engine.host.spread
