@@ -67,7 +67,8 @@ def _assembled(kind: str, call: Call) -> list[Part]:
 def _placed(call: Call) -> list[Part]:
     """A tensor copied into a larger one, which is filled before: a padded one, the gradient of a slice."""
     out, copied = call.output, min(call.largest.stored, call.output.elements)
-    return [*_fill(call), moved("copy.contiguous", out.precision, copied, copied, share=INNER)]
+    copy = [moved("copy.contiguous", out.precision, copied, copied, share=INNER)] if copied else []  # a slice may be empty
+    return [*_fill(call), *copy]
 
 
 def _gather(call: Call) -> list[Part]:

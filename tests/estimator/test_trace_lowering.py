@@ -294,6 +294,7 @@ def test_gradients_write_all_their_results():
         ("nll_loss_backward", {"grad_output": (), "self": (6, 90)}, [(6, 90)], {}, {"other": (540, 1)}),
         ("constant_pad_nd", {"self": (6, 90)}, [(6, 100)], {}, {"other": (600, 1), "contiguous": (540, 540)}),
         ("slice_backward", {"grad_output": (6, 90)}, [(6, 100)], {}, {"other": (600, 1), "contiguous": (540, 540)}),
+        ("slice_backward", {"grad_output": (6, 0)}, [(6, 100)], {}, {"other": (600, 1)}),
     ],
 )  # fmt: skip
 def test_gradients_and_compositions_have_the_kernels_that_pytorch_launches(name, inputs, outputs, numbers, expected):
