@@ -146,9 +146,12 @@ def test_a_segmentation_is_trained_with_a_label_for_each_pixel(tmp_path):
 def test_every_shipped_model_is_built_and_traced(name):
     values = load_model_config(name).config
     short = {key: 1 for key in ("num_hidden_layers", "n_layer") if key in values}
-    workload = trace_workload(TraceRequest(model=name, sequence=16, settings=short))
-    assert workload.unknown == ()
-    assert flop(workload) > 0.0
+    forward, step = (
+        trace_workload(TraceRequest(model=name, sequence=16, settings=short, phase=phase, precision="bf16"))
+        for phase in ("prefill", "train")
+    )
+    assert forward.unknown == step.unknown == ()
+    assert flop(step) > flop(forward) > 0.0
 
 
 @pytest.mark.parametrize("name", SCANNING)
