@@ -146,7 +146,7 @@ ELEMENT_WORK: Final[dict[str, tuple[float, float, float]]] = {
     "scalar_pow": (1.3, 10.0, 0.0), "scalar_div": (1.3, 10.0, 0.0), "div": (1.3, 16.0, 1.0), "pow": (2.5, 24.0, 2.0),
     "batchnorm": (1.5, 12.0, 0.0), "softmax": (2.0, 47.0, 1.0), "layernorm": (2.0, 46.0, 0.0), "rmsnorm": (2.0, 21.0, 0.0),
     "tanh": (2.5, 24.0, 1.0), "silu": (2.5, 24.0, 2.0), "sigmoid": (2.5, 24.0, 2.0), "exp": (1.5, 14.0, 1.0), "gelu": (3.0, 27.0, 1.0),
-    "sum": (1.0, 3.0, 0.0), "mean": (1.0, 3.0, 0.0), "max": (1.0, 3.0, 0.0),
+    "sum": (1.0, 3.0, 0.0), "mean": (1.0, 3.0, 0.0), "max": (1.0, 3.0, 0.0), "moments": (2.0, 21.0, 0.0),
     "contiguous": (1.0, 47.0, 0.0), "transpose": (1.0, 47.0, 0.0),
 }  # fmt: skip
 """Work of an element by operator: its issue time relative to an addition, the lane instructions executed, and special functions
@@ -347,11 +347,13 @@ def reduction_blocks(operator: Operator, gpu: GpuSpec) -> tuple[float, float, fl
 
     A warp sums a row, 16 rows a block, or as many of its lanes as have something to load; from the length on that gives each thread of a
     whole block 16 elements, a block does.  Where that were 256 elements a thread, as many blocks share a row as an SM each has places for,
-    with 16 elements or more a thread.
-    Source: Reduce.cuh (setReduceConfig, set_block_dimension).
+    with 16 elements or more a thread.  Mean and variance of a group norm's rows take a block each, loaded as by norms of PLAIN_THREADS.
+    Source: Reduce.cuh (setReduceConfig, set_block_dimension), group_norm_kernel.cu (RowwiseMomentsCUDAKernel).
     """
     (rows, dim), threads = operator.shape, Stream.REDUCTION_THREADS
     resident = block_residency(gpu, threads, Stream.REGISTERS)
+    if operator.operator == "moments":
+        return rows, resident, math.ceil(dim / threads), threads
     vector = Stream.REDUCTION_VECTOR / BYTES_PER_ELEMENT[operator.precision] if dim >= Stream.REDUCTION_VECTOR_ROW else 1.0
     loads = max(vector, Stream.REDUCTION_LOADS)
     if dim < Stream.REDUCTION_LEAST * threads:

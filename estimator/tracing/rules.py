@@ -126,8 +126,9 @@ def _channel_norm(call: Call, share: float = LIGHT) -> list[Part]:
     """A scale and a shift for each channel, after the statistics of each group or, in training, of each channel."""
     tensor, trains = call.tensor("input"), call.number("training") or call.number("train")
     channels = tensor.shape[1]
-    rows = call.number("N") * call.number("group") or channels * trains
-    gathered = [part("reduction.mean", tensor.precision, rows=rows, dim=tensor.elements // rows, share=INNER)] if rows else []
+    groups = call.number("N") * call.number("group")
+    kind, rows = ("moments", groups) if groups else ("mean", channels * trains)
+    gathered = [part(f"reduction.{kind}", tensor.precision, rows=rows, dim=tensor.elements // rows, share=INNER)] if rows else []
     return [*gathered, part("norm.batchnorm", tensor.precision, rows=tensor.elements // channels, dim=channels, share=share)]
 
 

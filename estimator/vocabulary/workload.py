@@ -52,7 +52,7 @@ FAMILY_OPERATORS: Final = {
     "quantise": ("quantise_static", "compute_scale"),
     "softmax": ("softmax",),
     "norm": ("layernorm", "rmsnorm", "batchnorm"),
-    "reduction": ("sum", "mean", "max"),
+    "reduction": ("sum", "mean", "max", "moments"),
     "elementwise": (
         "add", "mul", "scalar_add", "scalar_mul", "scalar_pow", "scalar_div", "div", "pow",
         "relu", "gelu", "silu", "tanh", "sigmoid", "exp", "where", "typecast", "pool", "dropout", "other",

@@ -154,6 +154,7 @@ def _rowwise(case: Case) -> LibraryKernel:
         "mean": (0, lambda x: torch.mean(x, -1, dtype=out)),
         "max": (0, lambda x: torch.amax(x, -1)),
     }
+    case.refuse(operator.operator not in calls, "PyTorch has no single kernel for it")
     vectors, call = calls[operator.operator]
 
     def prepare(inputs: list[Any]) -> list[Any]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.published import Compared, kernel_of, kernels, lines, rows_of, scored, seconds_of
-from estimator import load_gpu
+from benchmarks.published import Compared, kernel_of, kernels, lines, near, rows_of, scored, seconds_of
+from estimator import estimate, load_gpu
 
 
 @pytest.mark.parametrize("table", ["kernels", "served"])
@@ -61,3 +61,18 @@ def test_long_products_of_boards_that_no_choice_has_seen_run_at_their_limit_as_p
     ]
     assert len(errors) == 10
     assert sum(errors) / len(errors) < 0.12  # 0.093; 0.143 with the L40S at the voltage of an RTX 6000 Ada at rest
+
+
+@pytest.mark.parametrize("precision, seconds", [("fp32", 205e-6), ("fp16", 174e-6), ("bf16", 174e-6)])
+def test_a_group_norm_waits_for_one_block_a_group(precision, seconds):
+    """FlagPerf, A100-SXM-40: 20 x 6 x 65536 in groups of two channels; as a plain mean the statistics would take a fifth."""
+    bundle, gpu = near("a100-sxm-40gb", (precision,))
+    kinds = {"moments": ("reduction", 60, 131072), "batchnorm": ("norm", 20 * 65536, 6)}
+    parts = [
+        kernel_of(
+            {"kernel": name, "family": family, "operator": name, "precision": precision, "shape": f"rows={rows} dim={dim}", "library": ""}
+        )
+        for name, (family, rows, dim) in kinds.items()
+    ]
+    found = sum(estimate(part, bundle, gpu=gpu, host_launch_s=0.0)[0].latency_s for part in parts)
+    assert found == pytest.approx(seconds, rel=0.2)

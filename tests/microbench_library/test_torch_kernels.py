@@ -120,6 +120,7 @@ def attention(precision="bf16", queries=8, context=8, causal=0, **more):
         (attention(head_dim=512), "512"),
         (flat("add", 500), "divide"),
         (flat("other", 360), "no single kernel"),
+        (rows("reduction", "moments"), "no single kernel"),
         (flat("cat", 700, family="copy"), "reads what it writes"),
         (flat("transpose", 359, 359, family="copy"), "cannot be laid out"),  # a prime: one row, whose transpose is a view
         (flat("contiguous", 359, 359, family="copy"), "cannot be laid out"),
