@@ -138,6 +138,18 @@ def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(tmp_path):
     assert printed(path, "--bundle a100-pcie-40gb-eager")["latency_s"] > 0.0
 
 
+@pytest.mark.parametrize("words", ["", "--phase decode", "--phase train", "--phase train --runtime compiled", "--weights int4"])
+def test_a_file_of_a_trace_has_the_answer_of_its_model(tmp_path, words):
+    need_torch()
+    path, asked = tmp_path / "w.json", f"{words} --batch 2 --sequence 16 --attention flash"
+    assert run("gpt2", asked, f"-o {path}").status == 0
+    file, model = (
+        printed(path, "--gpu a100"),
+        printed("--model gpt2", asked, "--gpu a100", *[] if "runtime" in words else ["--runtime eager"]),
+    )
+    assert [file[name] for name in ("latency_s", "power_w", "energy_j")] == [model[name] for name in ("latency_s", "power_w", "energy_j")]
+
+
 def test_operators_that_cannot_be_modelled_are_said_and_end_in_3(tmp_path):
     need_torch()
     lab = tmp_path / "lab.py"
