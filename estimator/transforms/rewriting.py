@@ -276,7 +276,7 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
     Operators in a third precision (a softmax in fp32) do not change, and a conversion without effect is removed.
     In fp32 and fp64 matrix products run on CUDA cores, but for convolutions, which PyTorch runs in tf32; tf32 uses tensor cores, and leaves
     all operators except matrix products in fp32.  Only linear layers and dense convolutions use 8-bit and 4-bit precisions;
-    their results and all else stay 16-bit, and where `wide` is given convolutions and layers of outputs and inputs (n, k) in it.  Wider
+    their results and all else are 16-bit, and where `wide` is given convolutions and layers of outputs and inputs (n, k) in it.  Wider
     precisions remove the layout conversions of 16-bit convolutions.
 
     Raises WorkloadError for an unknown precision.
@@ -289,6 +289,8 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
     old = main_precision(workload.operators, workload.counts)
     if new == old != "tf32":
         return workload
+    if new in NARROW and BYTES_PER_ELEMENT[old] > 2.0:
+        return with_precision(with_precision(workload, "bf16"), new, wide)
     operators: list[Operator] = []
     counts: list[float] = []
     for operator, count in zip(workload.operators, workload.counts, strict=True):

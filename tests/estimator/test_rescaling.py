@@ -266,8 +266,9 @@ def test_wide_products_leave_the_tensor_cores_unless_tf32_is_asked_for(shared_da
     assert {o.precision for o, _ in pairs(tf32, "norm")} == {"fp32"}
 
 
-def test_narrow_precisions_are_for_layers_alone(shared_data):
-    workload = with_precision(recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill"), "fp8")
-    kinds = {(o.operator, o.precision, o.precision_out) for o, _ in pairs(workload, "gemm")}
-    assert kinds == {("linear", "fp8", "bf16"), ("bmm", "bf16", "")}
+@pytest.mark.parametrize("before", ["bf16", "fp32", "tf32"])
+def test_narrow_precisions_are_for_layers_alone(shared_data, before):
+    workload = with_precision(with_precision(recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill"), before), "fp8")
+    kinds = {(o.operator, o.precision, o.precision_out, o.cuda_cores) for o, _ in pairs(workload, "gemm")}
+    assert kinds == {("linear", "fp8", "bf16", False), ("bmm", "bf16", "", False)}
     assert {o.precision for o, _ in pairs(workload, "elementwise")} == {"bf16"}
