@@ -67,8 +67,8 @@ def measure_kernels(
 ) -> tuple[ProgramRun, tuple[KernelEnergy, ...]]:
     """Run a program once and return its run, and the energy of each of its kernels as `kernel_energies`.
 
-    Raises ProgramError for a program that cannot be started, whose Python lacks CUPTI, or in which no kernel was traced; otherwise the
-    errors of `measure_program`.
+    Raises ProgramError for a program that cannot be started, whose Python lacks CUPTI, or in which no kernel was traced or no reading fell;
+    otherwise the errors of `measure_program`.
     """
     with tempfile.TemporaryDirectory() as folder:
         environment = {
@@ -80,6 +80,8 @@ def measure_kernels(
         records = traced.kernels or [one for path in sorted(Path(folder).iterdir()) for one in _records(path.read_text("utf-8"))]
     if not records:
         raise ProgramError(NO_KERNEL, run.exit_status or 1)
+    if not math.isfinite(run.energy_j):
+        raise ProgramError("no reading of the power fell within the program; let it take longer", run.exit_status or 1)
     kernels, notes = kernel_energies(run, records, calibration)
     return replace(run, notes=(*notes, *run.notes)), kernels
 

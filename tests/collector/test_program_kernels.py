@@ -73,8 +73,9 @@ def test_kernels_that_alternate_with_gaps_share_their_energy_within_the_errors(t
     assert abs(found[IDLE].energy_j - (run.energy_j - caused_j)) < 2.0 * found[IDLE].energy_std_j
 
 
-def test_a_program_without_kernels_says_what_to_do():
+def test_a_program_without_kernels_or_readings_says_what_to_do(repository):
     refused(1, "no kernel was traced", f"run --gpu {BOARD} --kernels -- true")
+    refused(1, "no reading of the power fell", f"run --gpu sim:a100-pcie-40gb --kernels -- {repository}/examples/gpt2-prefill.json")
 
 
 @pytest.mark.parametrize("command", ["run", "practice"])
