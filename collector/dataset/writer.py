@@ -229,11 +229,15 @@ def export_dataset(dataset: Path, kind: str, output: Path) -> int:
     """Write a dataset as "csv" (flags joined by ";") or as one "parquet" file; returns the number of rows.
 
     Texts in CSV hold no control characters, which a terminal would execute: each is written as "?".
-    Raises DatasetError if the dataset cannot be read, UnwrittenError if the file cannot be written.
+    Raises DatasetError if the dataset cannot be read, or is of several boards and is to be one Parquet file, UnwrittenError if the file
+    cannot be written.
     """
     content = read_kernel_dataset(dataset)
     table = content.table
     if kind == "parquet":
+        boards = {(file.get("gpu") or {}).get("uuid") for file in content.files}
+        if len(boards) > 1:
+            raise DatasetError(f"{dataset}: is of {len(boards)} boards, and a file tells the sensor and rest power of one; name its part")
         write_parquet(table.replace_schema_metadata({METADATA_KEY: encode_metadata(content.metadata)}), output)
         return len(table)
     for index, field in enumerate(table.schema):

@@ -17,6 +17,7 @@ from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import is_named
 from estimator.vocabulary.values import frozen
 from estimator.vocabulary.workload import Operator, Workload
+from fitter.errors import InputError
 from fitter.rows.rejected import RejectedRow, count_reasons
 from fitter.rows.screening import first_known, numbered, taken
 
@@ -337,6 +338,11 @@ class Dataset:
     used: int
     rejected: Mapping[str, int]
     files: Files = ({},)
+
+    def __post_init__(self) -> None:
+        """Raises InputError if no file is of the rows' GPU: whether they were simulated is then unknown."""
+        if self.used and not self.files:
+            raise InputError(f"{self.name}: its metadata are of another GPU than these rows; fit the files that `collect` wrote")
 
 
 def files_of(gpu: GpuSpec | None, files: Files) -> Files:

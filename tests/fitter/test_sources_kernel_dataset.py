@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 
 from collector.dataset.schema import FLAGS
+from collector.dataset.writer import export_dataset
+from collector.errors import DatasetError
 from estimator import load_bundle, load_gpu
 from estimator.vocabulary.gpu import simulated_uuid
-from fitter.errors import SelectionError
+from fitter.errors import InputError, SelectionError
 from fitter.rows.columns import files_of
 from fitter.rows.kernel_table import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW
 from fitter.rows.selection import read_selection, require_one_world
@@ -84,6 +86,12 @@ def test_a_folder_brings_what_its_files_say_of_the_wanted_gpu_alone(write, tmp_p
         assert [file["gpu"]["uuid"] for file in read_selection(paths, "h200-sxm").files] == ["GPU-2", "GPU-3"]
     with pytest.raises(SelectionError, match="does not"):
         require_one_world(read_selection([tmp_path], "h200-sxm"))
+    with pytest.raises(DatasetError, match="is of 3 boards"):
+        export_dataset(tmp_path, "parquet", tmp_path / "one.parquet")
+    joined = write({}, {"gpu": "h200-sxm"}, gpu={"specification": "a100-pcie-40gb"})
+    assert len(read_selection([joined], "a100-pcie-40gb").files) == 1
+    with pytest.raises(InputError, match="metadata are of another GPU"):
+        read_selection([joined], "h200-sxm")
 
 
 def test_columns_arrive_as_measured_under_the_drivers_name_of_a_board(write):
