@@ -66,7 +66,8 @@ def kernel_table(result: "Estimate", most: int | None) -> str:
         )
     left = sum(kernel.count * kernel.latency_s for kernel in ranked[len(shown) :]) / total
     table = aligned(rows, left_columns={len(rows[0]) - 1}) + _below(shown, len(ranked), left)
-    return f"kernels of {printable(result.workload)} at {round(result.sm_clock_mhz, 1):g} MHz\n{table}"
+    asked = f"{printable(result.workload)} on {result.gpu} at {round(result.sm_clock_mhz, 1):g} MHz (bundle {result.bundle})"
+    return f"kernels of {asked}\n{table}"
 
 
 def _named(kernel: "KernelEstimate | KernelExplanation") -> str:

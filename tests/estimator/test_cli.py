@@ -204,10 +204,10 @@ def test_a_full_disk_behind_stdout_is_one_line(bundle, workload):
     assert "stdout cannot be written (No space left" in done.stderr
 
 
-def test_workloads_of_one_name_stay_apart(bundle, workload, tmp_path):
+def test_workloads_of_one_name_and_boards_stay_apart(bundle, workload, tmp_path):
     other = tmp_path / "other.json"
     document = json.loads(Path(workload).read_text())
     other.write_text(json.dumps({**document, "operators": document["operators"][:1]}))
-    _, out, _ = run(workload, other, f"--bundle {bundle} --freq 900")
-    assert out.count("kernels of layers") == 2
-    assert f"kernels of layers ({other}) at" in out
+    _, out, _ = run(workload, other, f"--bundle {bundle} --gpu own,l4 --freq 900")
+    assert len({line for line in out.splitlines() if line.startswith("kernels of layers")}) == 4
+    assert f"kernels of layers ({other}) on l4 at" in out
