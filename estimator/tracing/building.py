@@ -73,11 +73,13 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
         text = getattr(model.config, "text_config", model.config)
         request = _with_length(request, text)
         arguments = _inputs(torch, request, config, model)
+    written_out = not request.attention and getattr(model, "_supports_sdpa", False)
+    unfused = "; its attention as separate kernels, not fused as by default (--attention flash)" if written_out else ""
     alone = "; its tokens alone, without images" if hasattr(model.config, VISION) and "pixel_values" not in arguments else ""
     window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
     return Job(
         family=config.model_type,
-        title=f"{config.title}; {type(model).__name__} of Transformers {transformers.__version__}{alone}",
+        title=f"{config.title}; {type(model).__name__} of Transformers {transformers.__version__}{unfused}{alone}",
         window=window or 0,
         model=model,
         placed=(),

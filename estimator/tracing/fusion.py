@@ -53,9 +53,8 @@ tells apart and in training keeps channels first, are taken as all others.  Sour
 
 
 INTENSE: Final = 128.0
-"""Multiply-adds for each number moved from which the compiler pads a product: half of what an A100 (100) or H100 (150) can do.
-Source: pad_mm.py, is_mm_compute_bound."""
-
+"""Multiply-adds for each number moved from which the compiler pads a product: between half of an A100's ratio of rates, 100, and of an
+H100's, 150 (assumed).  Source: pad_mm.py, is_mm_compute_bound."""
 
 Parts = Sequence[Sequence[Part]]
 """The kernels of each call, as launched one by one."""
@@ -135,8 +134,8 @@ def _padded(product: Part) -> list[Part]:
 
 
 def _kept(calls: Sequence[Call], parts: Parts) -> list[Call]:
-    """The calls of a training step, of which merging ones of the backward pass read what the compiler keeps: it computes again what is
-    element-wise and needed in one kernel of the forward pass.  Source: torch/_functorch/partitioners.py (min_cut_…_partition).
+    """The calls of a training step whose backward pass computes element-wise results again, if one kernel of the forward pass alone needs
+    them: its merging calls read what that kernel read.  Source: torch/_functorch/partitioners.py (min_cut_…_partition).
     """
     start = next((place for place, call in enumerate(calls) if _begins_backward(call)), 0)
     own = {place: kernel for kernel, places in enumerate(merged_calls(calls[:start], parts[:start])) for place in places}

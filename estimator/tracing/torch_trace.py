@@ -152,8 +152,6 @@ MATRIX_AXES: Final = 2
 CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
 
-WRITTEN_OUT: Final = "attention as separate kernels; Transformers itself fuses it, which is faster and keeps no scores: --attention flash"
-
 
 def trace_workload(request: TraceRequest) -> Workload:
     """The operators of one forward pass, decoding step or training step.
@@ -177,9 +175,6 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
     if not (precision or narrow or config is None):
         precision = config.precision
     request = checked_request(replace(request, precision=precision))
-    usual = config is not None and not request.attention
-    if usual:
-        request = replace(request, attention=CONFIGURED_ATTENTION)
     torch = _load("torch")
     transformers = None if config is None else _load("transformers")  # sets its own log level, so it must load before that is lowered
     calls: list[Call] = []
@@ -192,7 +187,8 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
         for size in asked:
             if size not in job.sizes:
                 raise WorkloadError(f"{request.model}: its inputs have no {size} to choose; leave --{size} out")
-        request = replace(request, runtime=request.runtime or ("compiled" if job.compiled else "eager"))
+        form = request.attention or ("" if config is None else CONFIGURED_ATTENTION)
+        request = replace(request, attention=form, runtime=request.runtime or ("compiled" if job.compiled else "eager"))
         job = _laid_out(torch, request, job)
         if compiles.called or job.compiled:  # a module imported before has compiled its own
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # its own compiler would hide the operations
@@ -215,8 +211,6 @@ def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Variant:
     }
     with _as_workload_errors(request.model):
         workload = _workload(torch, request, job, calls, footprint, untraced)
-    if usual and getattr(job.model, "_supports_sdpa", False):
-        workload = replace(workload, notes=(*workload.notes, WRITTEN_OUT))
     if narrow and narrow not in TENSOR_TYPES:
         workload = _narrowed(torch, workload, narrow, job.model, stored)
     elif request.precision not in TENSOR_TYPES:

@@ -279,7 +279,7 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
     their results and all else are 16-bit, and where `wide` is given convolutions and layers of outputs and inputs (n, k) in it.  Wider
     precisions remove the layout conversions of 16-bit convolutions.
 
-    Raises WorkloadError for an unknown precision.
+    Raises WorkloadError for an unknown precision, and for a training step in 8 or 4 bits.
     """
     require(workload, Workload, "workload", "a Workload, as read_workload gives it")
     require(precision, str, "precision", "a text such as bf16")
@@ -289,6 +289,9 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
     old = main_precision(workload.operators, workload.counts)
     if new == old != "tf32":
         return workload
+    if new in NARROW and workload.footprint is not None and workload.footprint.optimizer_byte:
+        wide_ones = ", ".join(name for name in FORMATS if name not in NARROW)
+        raise WorkloadError(f"{workload.name}: a training step in {new} is not modelled; choose one of {wide_ones}")
     if new in NARROW and BYTES_PER_ELEMENT[old] > 2.0:
         return with_precision(with_precision(workload, "bf16"), new, wide)
     operators: list[Operator] = []

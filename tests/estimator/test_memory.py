@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator import Asked, Footprint, Sizes, Variant, Workload, best, estimate, load_bundle, sweep, with_precision, with_sizes
+from estimator import (
+    Asked,
+    Footprint,
+    Sizes,
+    Variant,
+    Workload,
+    WorkloadError,
+    best,
+    estimate,
+    load_bundle,
+    sweep,
+    with_precision,
+    with_sizes,
+)
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.work import operator_work
 from tests.estimator.synthetic import attention, matmul, workload_of
@@ -81,10 +94,13 @@ def test_a_known_footprint_decides_alone_what_fits(weights, optimizer, cache, pa
 
 @pytest.mark.parametrize("new, ratio", [("fp32", 2.0), ("fp16", 1.0), ("tf32", 2.0), ("fp8", 0.5)])
 def test_a_rewritten_workload_holds_at_least_what_its_new_precision_needs(new, ratio):
-    held = with_precision(traced(GIVEN), new).footprint
-    assert (held.weights_byte, held.optimizer_byte) == (13e9 * ratio, 26e9 * ratio)
+    optimizer_byte = 0.0 if new == "fp8" else 26e9
+    held = with_precision(traced(replace(GIVEN, optimizer_byte=optimizer_byte)), new).footprint
+    assert (held.weights_byte, held.optimizer_byte) == (13e9 * ratio, optimizer_byte * ratio)
     assert held.cache_byte == (1e9 if new == "fp8" else 1e9 * ratio)
     assert held.passing_byte == 2e9 * min(ratio, 1.0)
+    with pytest.raises(WorkloadError, match="a training step in int8 is not modelled; choose one of fp64, fp32, tf32, bf16, fp16$"):
+        with_precision(traced(GIVEN), "int8")
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 4096), st.sampled_from([0, 512]))
