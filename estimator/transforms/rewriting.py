@@ -276,8 +276,8 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
     Operators in a third precision (a softmax in fp32) do not change, and a conversion without effect is removed.
     In fp32 and fp64 matrix products run on CUDA cores, but for convolutions, which PyTorch runs in tf32; tf32 uses tensor cores, and leaves
     all operators except matrix products in fp32.  Only linear layers and dense convolutions use 8-bit and 4-bit precisions;
-    their results and all else are 16-bit, and where `wide` is given convolutions and layers of outputs and inputs (n, k) in it.  Wider
-    precisions remove the layout conversions of 16-bit convolutions.
+    their results and all else are 16-bit, and where `wide` is given convolutions and layers of outputs and inputs (n, k) in it.  In fp64
+    convolutions convert no layouts, in tf32 half of those in 16 bits.
 
     Raises WorkloadError for an unknown precision, and for a training step in 8 or 4 bits.
     """
@@ -301,7 +301,7 @@ def with_precision(workload: Workload, precision: str, wide: Collection[tuple[in
         changed = operator if stays and new in NARROW else _recast(operator, old, new)
         if changed is not None:
             operators.append(changed)
-            counts.append(count)
+            counts.append(count * _sides(changed) / _sides(operator))
     merged, totals = merge_counts(operators, counts)
     footprint = None if workload.footprint is None else _recast_footprint(workload.footprint, old, new)
     return replace(workload, operators=merged, counts=totals, footprint=footprint)
@@ -328,6 +328,11 @@ def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:
     )
 
 
+def _sides(operator: Operator) -> float:
+    """Sides of a convolution whose layouts are converted: image and result in 16 bits, in tf32 the image alone, here as large; else 1."""
+    return 2.0 if operator.operator == "layout" and operator.precision in SIXTEEN_BIT else 1.0
+
+
 def _recast(operator: Operator, old: str, new: str) -> Operator | None:
     """The operator in the new precision, None if it becomes unnecessary."""
     layer, before = operator.operator in ("linear", "conv2d"), WIDE if old in WIDE else (old,)
@@ -337,7 +342,7 @@ def _recast(operator: Operator, old: str, new: str) -> Operator | None:
         return operator
     turned = operator.operator == "layout"
     products = turned or operator.family in ("gemm", "conv", "attention")
-    if turned and new not in SIXTEEN_BIT and (new not in WIDE or operator.precision in SIXTEEN_BIT):
+    if turned and new not in (*SIXTEEN_BIT, *WIDE):
         return None
     plain = "fp32" if new == "tf32" else new
     product = "tf32" if new == "fp32" and is_of_convolution(operator) else new

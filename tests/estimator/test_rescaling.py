@@ -230,15 +230,16 @@ def test_there_and_back_is_the_same_workload(shared_data):
         assert contents(with_precision(with_precision(workload, precision), "bf16")) == contents(workload)
 
 
-@pytest.mark.parametrize("precision, kept", [("tf32", "tf32"), ("fp32", "tf32"), ("fp16", "fp16"), ("fp64", None)])
-def test_conversions_of_convolutions_in_tf32_stay_with_these(precision, kept):
+@pytest.mark.parametrize("before, sides", [("tf32", 1.0), ("bf16", 2.0)])
+@pytest.mark.parametrize("precision, kept", [("tf32", {"tf32": 1.0}), ("fp32", {"tf32": 1.0}), ("fp16", {"fp16": 2.0}), ("fp64", {})])
+def test_conversions_of_convolutions_stay_with_these(before, sides, precision, kept):
     operators = (
-        convolution(3, "tf32", batch=2, channels=8, height=9, width=9, filters=8, padding=1),
-        make_operator("copy", "layout", "tf32", elements=1296.0, reads=1296.0),
+        convolution(3, before, batch=2, channels=8, height=9, width=9, filters=8, padding=1),
+        make_operator("copy", "layout", before, elements=1296.0, reads=1296.0),
     )
-    found = with_precision(workload_of(*operators), precision)
-    assert [o.precision for o in found.operators if o.operator == "layout"] == [kept] * (kept is not None)
-    assert [o.operator for o in workload_as_run(found, load_gpu("v100")).operators] == ["conv2d"] + ["layout"] * (kept == "fp16")
+    found = with_precision(workload_of(*operators, counts=(1.0, sides)), precision)
+    assert {o.precision: count for o, count in pairs(found, "copy")} == kept
+    assert [o.operator for o in workload_as_run(found, load_gpu("v100")).operators] == ["conv2d"] + ["layout"] * ("fp16" in kept)
     assert workload_as_run(found, load_gpu("a100")) is found
 
 
