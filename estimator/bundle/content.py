@@ -7,6 +7,7 @@ board and narrow enough for meaningful results: no measurement or fit gives a nu
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypedDict, TypeVar
 
 from estimator.blocks.model import BlockModel
@@ -52,6 +53,7 @@ FORMAT_VERSION: Final = "1.0"
 SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
 
 
+@lru_cache(1024)  # several sections of a bundle name the same groups
 def check_group(name: str) -> None:
     """Refuse the name of a kernel group with an unknown family, operator or precision."""
     family, *rest = group_words(name)

@@ -319,9 +319,13 @@ def _array(metas: Metas) -> Reader:
 
 
 def _text(meta: Words | Pattern | None) -> Reader:
+    words = frozenset(meta.known) if isinstance(meta, Words) else frozenset()
+
     def read_text(value: Any) -> Any:
+        if type(value) is str and value in words:
+            return value
         _of_kind(value, str, "a text")
-        if isinstance(meta, Words) and value not in meta.known:
+        if isinstance(meta, Words):
             raise FaultError(f"= {value[:60]!r} is unknown; known: {', '.join(filter(None, meta.known))}")
         if isinstance(meta, Pattern) and not re.fullmatch(meta.pattern, value):
             raise FaultError(f"= {value[:60]!r} must read {meta.says}")
@@ -358,7 +362,7 @@ def _row(args: tuple[Any, ...]) -> Reader:
         items = _items(value)
         if len(items) != len(readers):
             raise FaultError(f"has {len(items)} values where {len(readers)} are needed")
-        return tuple(_at(reader, one, i) for i, (reader, one) in enumerate(zip(readers, items, strict=True)))
+        return tuple([_at(reader, one, i) for i, (reader, one) in enumerate(zip(readers, items, strict=True))])
 
     return read_row
 
